@@ -1,8 +1,8 @@
 //! Guest memory that vCPUs share out evenly, from frame 0 on, and the frames behind it.
 
+use super::multiple_of;
 use slat::{Gfn, Level, PAGE_SIZE, Span};
 use slat_cli::error::Error;
-use slat_cli::size::text;
 use slat_mm::Arena;
 use std::sync::Arc;
 
@@ -17,13 +17,7 @@ pub struct GuestMemory {
 impl GuestMemory {
     /// `--bytes` for each of so many vCPUs: a multiple of `unit`, and no more than `most` for all.
     pub fn asked(vcpus: u32, bytes: u64, unit: Level, most: u64) -> Result<Self, Error> {
-        if bytes == 0 || !bytes.is_multiple_of(unit.bytes()) {
-            let unit = text(unit.bytes());
-            return Err(Error::Usage(format!("--bytes: {bytes} is not a multiple of {unit} above zero")));
-        }
-        if bytes.checked_mul(vcpus.into()).is_none_or(|all| all > most) {
-            return Err(Error::Usage(format!("--bytes: {vcpus} times {bytes} is past {}", text(most))));
-        }
+        multiple_of(unit, "bytes", bytes, most / u64::from(vcpus))?;
         Ok(Self { vcpus, pages_per_vcpu: bytes / PAGE_SIZE })
     }
 

@@ -5,7 +5,9 @@
 //! of them ([`interleave`]); drift then falls on all alike, and a figure is the median of its rounds with
 //! their spread beside it ([`Series`]). Threads leave together from a [`Line`].
 
+use super::report::Check;
 use slat_cli::error::Error;
+use slat_threads::benches::Tally;
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -72,6 +74,19 @@ impl<E, S> Lineup<E, S> {
     /// Each entrant with its samples, in the order in which they were given.
     pub fn each(&self) -> impl Iterator<Item = (&E, &[S])> {
         self.entrants.iter().zip(self.samples.iter().map(Vec::as_slice))
+    }
+
+    /// What must hold of each entrant's samples. `who` names the entrant, `at` says where.
+    pub fn checks<'s>(
+        &'s self,
+        at: &str,
+        who: impl Fn(&E) -> String,
+        tally: impl Fn(&'s S) -> &'s [Tally],
+    ) -> Vec<Check> {
+        let checks = |(entrant, samples): (&E, &'s [S])| {
+            Check::tallied(&who(entrant), at, samples.iter().flat_map(&tally))
+        };
+        self.each().flat_map(checks).collect()
     }
 
     /// The samples of all entrants.

@@ -69,7 +69,7 @@ pub fn programs() -> Vec<Program> {
 
 /// Refuses a size that is no multiple of `unit` from one unit to `most`, in bytes.
 fn multiple_of(unit: Level, flag: &str, bytes: u64, most: u64) -> Result<(), Error> {
-    let unit = unit.bytes();
+    let (unit, most) = (unit.bytes(), most / unit.bytes() * unit.bytes());
     if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
         return Ok(());
     }

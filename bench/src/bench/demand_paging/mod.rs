@@ -65,6 +65,17 @@ enum Uffd {
     Minor,
 }
 
+impl Uffd {
+    /// Which faults handlers serve, and who serves them in words.
+    fn serves(self) -> (Option<Serve>, &'static str) {
+        match self {
+            Self::None => (None, "by the host"),
+            Self::Missing => (Some(Serve::Missing), "by handlers, missing"),
+            Self::Minor => (Some(Serve::Minor), "by handlers, minor"),
+        }
+    }
+}
+
 /// Each lock, and what it is called. The first is slat as it ships.
 const ENTRANTS: [(MmuLock, &str); 3] = [
     (MmuLock::None, "slat"),
@@ -100,22 +111,14 @@ impl Bench for DemandPaging {
         let job = self.job()?;
         say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
         let laps = Lineup::run(asked.runs, ENTRANTS, |&(policy, _)| job.sample(policy))?;
-        let served = match self.uffd {
-            Uffd::None => "by the host",
-            Uffd::Missing => "by handlers, missing",
-            Uffd::Minor => "by handlers, minor",
-        };
+        let (serve, served) = self.uffd.serves();
         let mut report = Report::of(ABOUT.name, Machine::detect());
         report.params = params! {
             "vcpus": job.memory.vcpus,
             "bytes_per_vcpu": self.bytes,
             "memory": if self.overlap { "shared" } else { "partitioned" },
             "served": if self.prefilled { "before" } else { served },
-            "handlers": match self.uffd {
-                Uffd::None => 0,
-                _ if self.single => 1,
-                _ => job.memory.vcpus,
-            },
+            "handlers": serve.map_or(0, |_| if self.single { 1 } else { job.memory.vcpus }),
             "runs": asked.runs,
         };
         report.rows = self.rows(&job, &laps);
@@ -129,11 +132,7 @@ impl DemandPaging {
     fn job(&self) -> Result<Job, Error> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
         let memory = GuestMemory::asked(vcpus, self.bytes, Level::K4, job::MOST)?;
-        let serve = match self.uffd {
-            Uffd::None => None,
-            Uffd::Missing => Some(Serve::Missing),
-            Uffd::Minor => Some(Serve::Minor),
-        };
+        let (serve, _) = self.uffd.serves();
         if self.single && serve.is_none() {
             return Err(Error::Usage(
                 "--single: there are no handlers without -u missing or -u minor".into(),

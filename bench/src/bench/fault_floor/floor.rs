@@ -10,7 +10,9 @@
 use super::backing;
 use super::race::{Contender, Vcpu};
 use super::tables::{self, FRAME, PRESENT, Table, child};
-use slat::addr::{Gfn, INDEX_BITS, Level, Pfn, Span};
+use slat::Format;
+use slat::addr::{Gfn, Level, Pfn, Span};
+use slat::table::formats::Npt4;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +46,7 @@ impl Floor {
         let mut level = ROOT;
         loop {
             // SAFETY: `table` is the root or came from a present entry; both live as long as `self`.
-            let entry = unsafe { &table.as_ref().0[index(gfn, level)] };
+            let entry = unsafe { &table.as_ref().0[Npt4::index(gfn, level)] };
             if level == Level::K4 {
                 return entry;
             }
@@ -72,12 +74,6 @@ fn link(entry: &AtomicU64) -> NonNull<Table> {
             child(theirs).expect("an entry above the leaves is a hole or a table")
         }
     }
-}
-
-/// Where the entry for `gfn` stands in a table of `level`.
-#[inline(always)]
-fn index(gfn: Gfn, level: Level) -> usize {
-    (gfn.0 >> level.shift()) as usize % (1 << INDEX_BITS)
 }
 
 impl Contender for Floor {

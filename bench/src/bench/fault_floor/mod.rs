@@ -18,7 +18,7 @@ mod ours;
 mod peers;
 mod race;
 
-use super::harness::{Series, interleave, shuffle};
+use super::harness::{Lineup, Series, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline, multiple_of};
@@ -27,7 +27,6 @@ use clap::ValueEnum;
 use floor::Floor;
 use ours::Ours;
 use race::{Course, Entrant, Lap};
-use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
 use slat_cli::bar::say;
@@ -125,34 +124,21 @@ impl Bench for FaultFloor {
         let stride = pages.next_multiple_of(Level::M2.pages());
 
         let entrants = entrants();
-        let (mut present, mut cold) = (Vec::new(), Vec::new());
+        let [mut present, mut cold] = [const { Vec::new() }; 2];
         let mut tallies = vec![Vec::new(); entrants.len()];
         for &order in &self.order {
             say(format_args!("{} order: {} rounds", order.name(), asked.runs));
             // All numbers of vCPUs in one interleaved run: they too are compared with each other.
             let courses: Vec<Course> =
                 self.vcpus.iter().map(|&vcpus| course(vcpus, stride, pages, order)).collect();
-            let settings: Vec<(&Course, &Entrant)> = (courses.iter())
-                .flat_map(|course| entrants.iter().map(move |entrant| (course, entrant)))
-                .collect();
-            let laps = interleave(asked.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
-            for (nth, laps) in laps.iter().enumerate() {
-                tallies[nth % entrants.len()].extend(laps.iter().flat_map(|lap| &lap.tally).copied());
+            let settings =
+                courses.iter().flat_map(|course| entrants.iter().map(move |entrant| (course, entrant)));
+            let laps = Lineup::run(asked.runs, settings, |(course, entrant)| Ok((entrant.lap)(course)))?;
+            for ((_, laps), tally) in laps.each().zip((0..entrants.len()).cycle()) {
+                tallies[tally].extend(laps.iter().flat_map(|lap| &lap.tally).copied());
             }
-            let by_vcpus = || self.vcpus.iter().copied().zip(laps.chunks(entrants.len()));
-            let passes: [(&str, Pass, &mut Vec<Row>); 2] =
-                [("present", |lap| lap.present, &mut present), ("cold", |lap| lap.cold, &mut cold)];
-            for (tables, pass, rows) in passes {
-                for (vcpus, laps) in by_vcpus() {
-                    let params = params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
-                    rows.extend(compare(&entrants, laps, pass, &params));
-                }
-                let Some((_, alone)) = by_vcpus().find(|(vcpus, _)| *vcpus == 1) else { continue };
-                for (vcpus, laps) in by_vcpus().filter(|(vcpus, _)| *vcpus > 1) {
-                    let params = params! { "tables": tables, "order": order.name() };
-                    rows.push(together(vcpus, [&alone[0], &laps[0]], pass, params));
-                }
-            }
+            present.extend(rows(&laps, order, "present", |lap| lap.present));
+            cold.extend(rows(&laps, order, "cold", |lap| lap.cold));
         }
         let mut report = Report::of(ABOUT.name, Machine::detect());
         report.params = params! { "runs": asked.runs, "bytes_per_vcpu": self.bytes };
@@ -164,15 +150,19 @@ impl Bench for FaultFloor {
     }
 }
 
-/// The entrants. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
-/// answer the TDP MMU series, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
+/// What slat is called as it ships: all other entrants are compared with it.
+const SLAT: &str = "slat";
+
+/// The entrants. The rows of the MMU lock policies answer the TDP MMU series, whose subject is what faults have to share: one
+/// mutex before it, a reader-writer lock after.
 fn entrants() -> Vec<Entrant> {
-    let ours = |lock| move |course: &Course| Ours::new(course, lock);
+    let ours = |name, lock| Entrant::new(name, move |course: &Course| Ours::new(course, lock));
+    let series = Some(PatchSeries::TdpMmu);
     let mut entrants = vec![
-        Entrant::new("slat", ours(MmuLock::None)),
+        ours(SLAT, MmuLock::None),
         Entrant::new("floor: walk + CAS", |_| Floor::new()),
-        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering(PatchSeries::TdpMmu),
-        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering(PatchSeries::TdpMmu),
+        Entrant { series, ..ours("slat --mmu-lock exclusive", MmuLock::Exclusive) },
+        Entrant { series, ..ours("slat --mmu-lock read-write", MmuLock::ReadWrite) },
     ];
     entrants.extend(peers::entrants());
     entrants
@@ -188,27 +178,35 @@ fn course(vcpus: u16, stride: u64, pages: u64, order: Order) -> Course {
         }
         (span, gfns)
     });
-    Course::new(shares.collect())
+    Course { shares: shares.collect() }
 }
 
-/// The figure of one pass of a lap.
-type Pass = fn(&Lap) -> f64;
-
-/// Rows of one setting and pass: every other entrant against the first.
-fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<String, Value>) -> Vec<Row> {
-    let slat = Series::of(&laps[0], pass);
-    let row = |(entrant, laps): (&Entrant, &Vec<Lap>)| {
-        let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &Series::of(laps, pass), &slat);
-        row.answering(entrant.series)
-    };
-    entrants.iter().zip(laps).skip(1).map(row).collect()
-}
-
-/// The row of slat against itself: one alone, and `vcpus` together. The ratio is of their throughputs.
-fn together(vcpus: u16, [alone, laps]: [&[Lap]; 2], pass: Pass, params: Map<String, Value>) -> Row {
-    let alone = Series::of(alone, pass);
-    let laps = Series::of(laps, |lap| pass(lap) / f64::from(vcpus));
-    Row::compare(&format!("1 vCPU, {vcpus} together"), params, "ns/fault of all", &alone, &laps)
+/// Rows of one pass over tables: every other entrant against slat on as many vCPUs; then slat on several against slat on one.
+fn rows(
+    laps: &Lineup<(&Course, &Entrant), Lap>,
+    order: Order,
+    tables: &str,
+    pass: fn(&Lap) -> f64,
+) -> Vec<Row> {
+    let slat = |vcpus| laps.find(|(course, who)| (course.vcpus(), &*who.name) == (vcpus, SLAT));
+    let mut rows = Vec::new();
+    for ((course, who), laps) in laps.each().filter(|((_, who), _)| who.name != SLAT) {
+        let params = params! { "tables": tables, "vcpus": course.vcpus(), "order": order.name() };
+        let [other, slat] = [laps, slat(course.vcpus())].map(|laps| Series::of(laps, pass));
+        rows.push(Row::compare(&who.name, params, "ns/fault", &other, &slat).answering(who.series));
+    }
+    let Some(alone) = Series::known(slat(1), |lap| Some(pass(lap))) else { return rows };
+    for ((course, _), laps) in laps.each().filter(|((_, who), _)| who.name == SLAT) {
+        let vcpus = course.vcpus();
+        if vcpus > 1 {
+            let params = params! { "tables": tables, "order": order.name() };
+            // The ratio is of their throughputs.
+            let laps = Series::of(laps, |lap| pass(lap) / vcpus as f64);
+            let name = format!("1 vCPU, {vcpus} together");
+            rows.push(Row::compare(&name, params, "ns/fault of all", &alone, &laps));
+        }
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -224,7 +222,7 @@ mod tests {
         for order in [Order::Sequential, Order::Random] {
             let course = course(2, 1024, 700, order);
             for entrant in entrants() {
-                for check in Check::tallied(&entrant.name, "", entrant.lap(&course).tally.iter()) {
+                for check in Check::tallied(&entrant.name, "", (entrant.lap)(&course).tally.iter()) {
                     assert!(check.ok, "{}: {}", check.name, check.detail);
                 }
             }

@@ -33,7 +33,8 @@ pub trait Vcpu {
 
 /// What is faulted in: for each vCPU its share, and the share's frames in the order of the faults.
 pub struct Course {
-    shares: Vec<(Span<Gfn>, Vec<Gfn>)>,
+    /// Disjoint, and none of them empty.
+    pub shares: Vec<(Span<Gfn>, Vec<Gfn>)>,
 }
 
 /// The outcome of one lap.
@@ -52,15 +53,11 @@ pub struct Entrant {
     pub name: String,
     /// The patch series that a comparison with this entrant answers.
     pub series: Option<PatchSeries>,
-    lap: Box<dyn Fn(&Course) -> Lap>,
+    /// Runs one lap.
+    pub lap: Box<dyn Fn(&Course) -> Lap>,
 }
 
 impl Course {
-    /// The course of these shares, one per vCPU: disjoint, none of them empty.
-    pub fn new(shares: Vec<(Span<Gfn>, Vec<Gfn>)>) -> Self {
-        Self { shares }
-    }
-
     /// How many vCPUs run it.
     pub fn vcpus(&self) -> usize {
         self.shares.len()
@@ -76,18 +73,6 @@ impl Entrant {
     /// The entrant that `build` makes for a course.
     pub fn new<C: Contender>(name: impl Into<String>, build: impl Fn(&Course) -> C + 'static) -> Self {
         Self { name: name.into(), series: None, lap: Box::new(move |course| lap(&build(course), course)) }
-    }
-
-    /// The entrant, whose row answers `series`.
-    #[must_use]
-    pub fn answering(mut self, series: PatchSeries) -> Self {
-        self.series = Some(series);
-        self
-    }
-
-    /// Runs one lap.
-    pub fn lap(&self, course: &Course) -> Lap {
-        (self.lap)(course)
     }
 }
 
@@ -196,7 +181,7 @@ mod tests {
     fn tally(build: impl Fn(&Course) -> Liar + 'static) -> [[u64; 2]; 3] {
         let shares =
             [0, 512].map(|first| (Span::sized(Gfn(first), 100), (first..first + 100).map(Gfn).collect()));
-        let lap = Entrant::new("liar", build).lap(&Course::new(shares.to_vec()));
+        let lap = (Entrant::new("liar", build).lap)(&Course { shares: shares.to_vec() });
         ["installed", "translate", "gone"].map(|name| {
             let of = lap.tally.iter().filter(|(what, _)| what.contains(name));
             of.fold([0; 2], |sum, (_, counts)| [sum[0] + counts[0], sum[1] + counts[1]])

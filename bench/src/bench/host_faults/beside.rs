@@ -5,7 +5,7 @@ use super::ours::{BASE, Machine, machine};
 use crate::bench::harness::{Lineup, Series};
 use crate::bench::machine::pin;
 use crate::bench::machine_error;
-use crate::bench::report::{Check, Row, params};
+use crate::bench::report::{Row, params};
 use crate::bench::software_vcpu::vcpu;
 use hdrhistogram::Histogram;
 use slat::{Access, Done, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
@@ -22,13 +22,14 @@ use std::time::Instant;
 /// Where the mappings change.
 const ELSEWHERE: Hva = Hva(0x2000_0000_0000);
 
-/// What the guest's memory is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guest {
-    Anonymous,
-    /// A file's: a fork does not cover it.
-    Shared,
-}
+/// Memory of a file: a fork does not cover it.
+const SHARED: &str = "shared file";
+
+/// What the guest's memory is, and what is done elsewhere meanwhile. The first is the control.
+pub const GUESTS: [(&str, &[Change]); 2] = [
+    ("anonymous", &[Change::Quiet, Change::Munmap, Change::Mprotect]),
+    (SHARED, &[Change::Quiet, Change::Munmap, Change::Mprotect, Change::Fork]),
+];
 
 /// What is done elsewhere, over and over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,29 +47,12 @@ pub enum Change {
 /// The result of one sample.
 pub struct Beside {
     fault_ns: Histogram<u64>,
-    changes: u64,
-    mapped: [u64; 2],
-}
-
-impl Guest {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Anonymous => "anonymous",
-            Self::Shared => "shared file",
-        }
-    }
+    /// What must hold.
+    pub tally: [Tally; 2],
 }
 
 impl Change {
-    /// What is elsewhere for a guest of this memory. The first is the control.
-    pub fn beside(guest: Guest) -> &'static [Self] {
-        match guest {
-            Guest::Anonymous => &[Self::Quiet, Self::Munmap, Self::Mprotect],
-            Guest::Shared => &[Self::Quiet, Self::Munmap, Self::Mprotect, Self::Fork],
-        }
-    }
-
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Quiet => "nothing",
             Self::Munmap => "munmap",
@@ -106,14 +90,15 @@ fn fill(space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Mm
 /// One sample: a machine built anew, and its vCPU beside the change.
 pub fn sample(
     arena: &Arc<Arena>,
-    guest: Guest,
+    guest: &str,
     change: Change,
     bytes: u64,
     changed: u64,
 ) -> Result<Beside, Error> {
-    let backing = match guest {
-        Guest::Anonymous => Backing::Anonymous,
-        Guest::Shared => Backing::Shared { file: File::zeroed(arena, bytes), offset: 0 },
+    let backing = if guest == SHARED {
+        Backing::Shared { file: File::zeroed(arena, bytes), offset: 0 }
+    } else {
+        Backing::Anonymous
     };
     let (space, vm) = machine(arena, 1, bytes, backing, false)?;
     let elsewhere = Span::sized(ELSEWHERE, changed);
@@ -138,7 +123,9 @@ pub fn sample(
         (faults, joined(changes.join()))
     });
     let (fault_ns, mapped) = faults?;
-    Ok(Beside { fault_ns, changes: changes?, mapped: [mapped, pages] })
+    let changed = [u64::from(changes? > 1), 1];
+    let tally = [("every fault mapped a page", [mapped, pages]), ("it was made meanwhile", changed)];
+    Ok(Beside { fault_ns, tally })
 }
 
 /// Changes until it is over; how often. `ready` once there was one.
@@ -176,33 +163,16 @@ fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, 
 }
 
 /// Each change against the control: above 1, faults are faster beside the change.
-pub fn rows(guest: Guest, laps: &Lineup<Change, Beside>) -> Vec<Row> {
+pub fn rows(guest: &str, laps: &Lineup<Change, Beside>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
         let figure =
             |change| Series::of(laps.of(change), |sample| sample.fault_ns.value_at_quantile(quantile) as f64);
-        for &change in &Change::beside(guest)[1..] {
-            let params = params! { "guest": guest.name(), "figure": format!("{name} of a fault") };
+        for (&change, _) in laps.each().skip(1) {
+            let params = params! { "guest": guest, "figure": format!("{name} of a fault") };
             let name = format!("beside {}, beside nothing", change.name());
             rows.push(Row::compare(&name, params, "ns", &figure(change), &figure(Change::Quiet)));
         }
     }
     rows
-}
-
-/// What must have happened for the figures to count.
-pub fn checks(guest: Guest, laps: &Lineup<Change, Beside>) -> Vec<Check> {
-    let checks = |(change, samples): (&Change, &[Beside])| {
-        let who = format!("{} memory beside {}", guest.name(), change.name());
-        let tally: Vec<Tally> = samples.iter().flat_map(Beside::tally).collect();
-        Check::tallied(&who, "", tally.iter())
-    };
-    laps.each().flat_map(checks).collect()
-}
-
-impl Beside {
-    fn tally(&self) -> [Tally; 2] {
-        let changed = [u64::from(self.changes > 1), 1];
-        [("every fault mapped a page", self.mapped), ("it was made meanwhile", changed)]
-    }
 }

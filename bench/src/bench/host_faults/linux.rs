@@ -1,14 +1,12 @@
 //! Linux: threads that store to anonymous memory for the first time.
 
 use super::{GONE, Job, RIGHT, Sample};
-use crate::bench::harness::Line;
-use crate::bench::machine::pin;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use slat::Level;
 use slat_cli::error::Error;
-use slat_cli::thread::{joined, start};
+use slat_machine::Costs;
+use slat_threads::world::{Job as Thread, run};
 use std::ptr::{self, NonNull};
-use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
 /// Whether this is the system that slat-mm is compared with.
@@ -25,25 +23,14 @@ pub fn has_huge() -> bool {
 /// One sample: mapped anew, filled, unmapped.
 pub fn sample(job: &Job) -> Result<Sample, Error> {
     let memory = Memory::map(job)?;
-    let line = &Line::new(job.threads.into());
     let faults = job.faults();
-    let runs: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..job.threads)
-            .map(|number| {
-                let part = Part {
-                    base: memory.at(u64::from(number) * job.bytes),
-                    bytes: job.bytes,
-                    step: job.page.bytes(),
-                };
-                start(scope, move || fill(number, &part, line))
-            })
-            .collect();
-        threads.into_iter().map(ScopedJoinHandle::join).map(joined).collect()
+    let mut faulted = vec![0; job.threads.into()];
+    let threads = faulted.iter_mut().zip(0..).map(|(faulted, number): (_, u64)| {
+        let memory = &memory;
+        Thread::new("fill", move || *faulted = fill(memory, number, job))
     });
-    let begun = runs.iter().map(|run| run.0).min();
-    let done = runs.iter().map(|run| run.1).max();
-    let fill_ns = done.zip(begun).map_or(0.0, |(done, begun)| (done - begun).as_nanos() as f64);
-    let faulted: u64 = runs.iter().map(|run| run.2).sum();
+    let fill_ns = run(&Costs::SERVER, threads.collect()).wall_ns as f64;
+    let faulted: u64 = faulted.iter().sum();
     let right = (0..job.all()).step_by(job.page.bytes() as usize).filter(|&at| {
         // SAFETY: a word of the mapping, which no thread uses now.
         unsafe { memory.at(at).read() == word(at % job.bytes) && memory.at(at + 8).read() == 0 }
@@ -60,7 +47,7 @@ pub fn sample(job: &Job) -> Result<Sample, Error> {
         (RIGHT, [right, faults]),
         (GONE, [gone, faults]),
     ];
-    Ok(Sample { fill_ns, unmap_ns, tally })
+    Ok(job.sample([fill_ns, unmap_ns], tally))
 }
 
 /// What is stored at this offset of a part.
@@ -76,15 +63,8 @@ struct Memory {
     skip: usize,
 }
 
-/// A part of it, for one thread.
-struct Part {
-    base: *mut u64,
-    bytes: u64,
-    step: u64,
-}
-
-// SAFETY: memory that one thread uses at a time.
-unsafe impl Send for Part {}
+// SAFETY: each thread uses a part of its own.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     fn map(job: &Job) -> Result<Self, Error> {
@@ -119,17 +99,14 @@ impl Memory {
     }
 }
 
-/// What a thread does: when it began and ended, and how many faults the kernel counted.
-fn fill(number: u16, part: &Part, line: &Line) -> (Instant, Instant, u64) {
-    pin(number.into());
-    line.cross();
-    let before = faults();
-    let began = Instant::now();
-    for at in (0..part.bytes).step_by(part.step as usize) {
+/// What thread `number` does in its part; how many faults the kernel counted meanwhile.
+fn fill(memory: &Memory, number: u64, job: &Job) -> u64 {
+    let (before, base) = (faults(), memory.at(number * job.bytes));
+    for at in (0..job.bytes).step_by(job.page.bytes() as usize) {
         // SAFETY: a word of this thread's part.
-        unsafe { part.base.wrapping_byte_add(at as usize).write_volatile(word(at)) };
+        unsafe { base.wrapping_byte_add(at as usize).write_volatile(word(at)) };
     }
-    (began, Instant::now(), faults() - before)
+    faults() - before
 }
 
 /// Minor faults of this thread so far.

@@ -18,9 +18,9 @@ mod tests;
 use super::guest_memory::arena;
 use super::harness::{Lineup, Series};
 use super::machine::Machine;
-use super::report::{Check, Report, Row, params};
+use super::report::{Figure, Report, Row, params};
 use super::{About, Asked, Bench, multiple_of};
-use beside::{Change, Guest};
+use beside::Change;
 use slat::{Level, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -54,14 +54,14 @@ pub const ABOUT: About = About {
 };
 
 /// Who fills the memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Who {
-    Slat,
-    Linux,
-}
+const SLAT: &str = "slat on slat-mm";
+const LINUX: &str = "Linux";
+
+/// A job, and who does it.
+type Entrant = (Job, &'static str);
 
 /// What to do, the same for both.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Job {
     threads: u16,
     /// Of each thread's part: whole pages of 2 MiB.
@@ -80,14 +80,25 @@ impl Job {
     fn faults(&self) -> u64 {
         self.all() / self.page.bytes()
     }
+
+    /// The size of a page, in words.
+    fn pages(&self) -> &'static str {
+        if self.page == Level::K4 { "4K" } else { "2M" }
+    }
+
+    /// A sample of it.
+    fn sample(&self, [fill_ns, unmap_ns]: [f64; 2], tally: Vec<Tally>) -> Sample {
+        let pages = (self.all() / PAGE_SIZE) as f64;
+        Sample { fill_ns: fill_ns / self.faults() as f64, unmap_ns: unmap_ns / pages, tally }
+    }
 }
 
 /// The result of one sample.
 #[derive(Clone, Debug)]
 struct Sample {
-    /// From the line until the last thread was done, in nanoseconds.
+    /// From the line until the last thread was done, in nanoseconds for each fault.
     fill_ns: f64,
-    /// The call that unmapped all of it.
+    /// The call that unmapped all of it, for each page of 4 KiB.
     unmap_ns: f64,
     /// What must hold.
     tally: Vec<Tally>,
@@ -100,8 +111,7 @@ const GONE: &str = "munmap left none";
 impl Bench for HostFaults {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
-        let large = Level::M2.bytes();
-        multiple_of(Level::M2, "bytes", self.bytes, ours::MOST / most / large * large)?;
+        multiple_of(Level::M2, "bytes", self.bytes, ours::MOST / most)?;
         multiple_of(Level::M2, "changed", self.changed, ours::MOST)?;
         let arena = arena((self.bytes * most).max(self.bytes + self.changed), most)?;
         let linux = linux::is_here();
@@ -111,79 +121,59 @@ impl Bench for HostFaults {
         };
         for page in [Level::K4, Level::M2] {
             let huge = page == Level::M2;
-            let entrants: Vec<(Job, Who)> = (self.threads.iter())
+            let entrants: Vec<Entrant> = (self.threads.iter())
                 .map(|&threads| Job { threads, bytes: self.bytes, page })
-                .flat_map(|job| [(job, Who::Slat), (job, Who::Linux)])
-                .filter(|&(_, who)| who == Who::Slat || linux && (!huge || linux::has_huge()))
+                .flat_map(|job| [(job, SLAT), (job, LINUX)])
+                .filter(|&(_, who)| who == SLAT || linux && (!huge || linux::has_huge()))
                 .collect();
             say(format_args!("{page:?} pages: {} rounds of {} entrants", asked.runs, entrants.len()));
-            let laps = Lineup::run(asked.runs, entrants, |(job, who)| match who {
-                Who::Slat => ours::sample(job, &arena),
-                Who::Linux => linux::sample(job),
+            let laps = Lineup::run(asked.runs, entrants, |(job, who)| {
+                if *who == SLAT { ours::sample(job, &arena) } else { linux::sample(job) }
             })?;
             report.rows.extend(fill_rows(&laps));
-            report.checks.extend(laps.each().flat_map(|((job, who), samples)| tell(job, *who, samples)));
+            let who = |(job, who): &Entrant| format!("{who}, {} threads, {} pages", job.threads, job.pages());
+            report.checks.extend(laps.checks("", who, |sample| &sample.tally));
         }
-        for guest in [Guest::Anonymous, Guest::Shared] {
-            let changes = Change::beside(guest);
-            say(format_args!("{}: {} rounds of {} changes", guest.name(), asked.runs, changes.len()));
+        for (guest, changes) in beside::GUESTS {
+            say(format_args!("{guest}: {} rounds of {} changes", asked.runs, changes.len()));
             let laps = Lineup::run(asked.runs, changes.iter().copied(), |&change| {
                 beside::sample(&arena, guest, change, self.bytes, self.changed)
             })?;
             report.rows.extend(beside::rows(guest, &laps));
-            report.checks.extend(beside::checks(guest, &laps));
+            let who = |change: &Change| format!("{guest} memory beside {}", change.name());
+            report.checks.extend(laps.checks("", who, |sample| &sample.tally));
         }
         Ok(report)
     }
 }
 
+/// What Linux is compared by.
+const FIGURES: [Figure<Sample>; 2] = [
+    ("Linux: a fault", "ns of all/fault", |sample| Some(sample.fill_ns)),
+    ("Linux: munmap", "ns/4K page", |sample| Some(sample.unmap_ns)),
+];
+
 /// Linux against slat with as many threads; then slat with several threads against slat with one.
-fn fill_rows(laps: &Lineup<(Job, Who), Sample>) -> Vec<Row> {
-    let series = |threads, who, figure: &dyn Fn(&Job, &Sample) -> f64| {
-        let is = |(job, other): &(Job, Who)| (job.threads, *other) == (threads, who);
-        let (job, _) = laps.each().map(|(entrant, _)| entrant).find(|entrant| is(entrant))?;
-        Series::known(laps.find(is), |sample| Some(figure(job, sample)))
-    };
-    let fill = |job: &Job, sample: &Sample| sample.fill_ns / job.faults() as f64;
-    let unmap = |job: &Job, sample: &Sample| sample.unmap_ns / (job.all() / PAGE_SIZE) as f64;
+fn fill_rows(laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+    let jobs = |of| laps.each().filter_map(move |(&(job, who), _)| (who == of).then_some(job));
     let mut rows = Vec::new();
-    for (job, _) in laps.each().map(|(entrant, _)| entrant).filter(|(_, who)| *who == Who::Slat) {
-        let against = |name, unit, figure: &dyn Fn(&Job, &Sample) -> f64| {
-            let params = params! { "pages": name_of(job.page), "threads": job.threads };
-            let [slat, linux] = [Who::Slat, Who::Linux].map(|who| series(job.threads, who, figure));
-            Some(Row::against(name, params, unit, linux, &slat?))
-        };
-        rows.extend(against("Linux: a fault", "ns of all/fault", &fill));
-        rows.extend(against("Linux: munmap", "ns/4K page", &unmap));
+    for job in jobs(SLAT) {
+        for (name, unit, figure) in FIGURES {
+            let params = params! { "pages": job.pages(), "threads": job.threads };
+            let [slat, linux] = [SLAT, LINUX].map(|who| Series::known(laps.of((job, who)), figure));
+            rows.extend(slat.map(|slat| Row::against(name, params, unit, linux, &slat)));
+        }
     }
-    for who in [Who::Slat, Who::Linux] {
-        let all = laps.each().map(|(entrant, _)| entrant);
-        for (job, _) in all.filter(|(job, other)| *other == who && job.threads > 1) {
-            let [alone, many] = [1, job.threads].map(|threads| series(threads, who, &fill));
+    for who in [SLAT, LINUX] {
+        for job in jobs(who).filter(|job| job.threads > 1) {
+            let (_, unit, fill) = FIGURES[0];
+            let [alone, many] =
+                [Job { threads: 1, ..job }, job].map(|job| Series::known(laps.of((job, who)), fill));
             let Some((alone, many)) = alone.zip(many) else { continue };
-            let name = format!("{}: 1 thread, {} together", who.name(), job.threads);
-            let params = params! { "pages": name_of(job.page), "of": "one entrant with itself" };
-            rows.push(Row::compare(&name, params, "ns of all/fault", &alone, &many));
+            let name = format!("{who}: 1 thread, {} together", job.threads);
+            let params = params! { "pages": job.pages(), "of": "one entrant with itself" };
+            rows.push(Row::compare(&name, params, unit, &alone, &many));
         }
     }
     rows
-}
-
-impl Who {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Slat => "slat on slat-mm",
-            Self::Linux => "Linux",
-        }
-    }
-}
-
-fn name_of(page: Level) -> &'static str {
-    if page == Level::K4 { "4K" } else { "2M" }
-}
-
-/// What must have happened in all samples of an entrant for its figures to count.
-fn tell(job: &Job, who: Who, samples: &[Sample]) -> Vec<Check> {
-    let who = format!("{}, {} threads, {} pages", who.name(), job.threads, name_of(job.page));
-    Check::tallied(&who, "", samples.iter().flat_map(|sample| &sample.tally))
 }

@@ -56,5 +56,5 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
     let mut tally = lap.tally;
     tally.push((GONE, [gone, faults]));
     tally.push(("no fault waited for a lock", [faults.saturating_sub(waits), faults]));
-    Ok(Sample { fill_ns: lap.stats.wall_ns as f64, unmap_ns, tally })
+    Ok(job.sample([lap.stats.wall_ns as f64, unmap_ns], tally))
 }

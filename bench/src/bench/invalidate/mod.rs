@@ -175,8 +175,7 @@ impl Invalidate {
         let level = self.pages.level();
         let bytes = self.bytes.unwrap_or(default_bytes(self.pages));
         let unit = level.max(Level::M2);
-        let most = MOST / u64::from(self.vcpus) / unit.bytes() * unit.bytes();
-        multiple_of(unit, "bytes", bytes, most)?;
+        multiple_of(unit, "bytes", bytes, MOST / u64::from(self.vcpus))?;
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }

@@ -15,12 +15,11 @@ mod tests;
 
 use super::harness::{Lineup, Series};
 use super::machine::Machine;
-use super::report::{Check, Report, Row, params};
+use super::report::{Report, Row, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use crate::typed::Unused;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use kvm::Kvm;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
@@ -28,7 +27,7 @@ use slat_machine::Costs;
 use slat_series::PatchSeries;
 use slat_threads::benches::memslot::array::{Adapter, IDS};
 use slat_threads::benches::memslot::design::{Design as _, Machine as VmOf};
-use slat_threads::benches::memslot::scenario::{self, Sample, Scenario};
+use slat_threads::benches::memslot::scenario::{self, Scenario};
 use slat_threads::benches::{Policy, Setting, Work};
 use slat_threads::host::SimHost;
 
@@ -64,34 +63,23 @@ pub struct MemslotPerf {
 enum Test {
     /// Slots under a guest that runs.
     Guest(scenario::Test),
-    /// Maps alone.
-    Map(micro::Test),
+    /// Maps alone: finding the slots of random frames, each after the answer to the one before.
+    LookUp,
+    /// Finding the frames behind random host pages, in the same way.
+    HvaRange,
+    /// Creating, moving and deleting single slots at random places.
+    Changes,
     /// Bytes, the same for every list of slot counts.
     Memory,
 }
 
 impl Test {
-    const ALL: [Self; 10] = {
-        use micro::Test::{Changes, HvaRange, LookUp};
-        use scenario::Test::{Map, MoveActive, MoveInactive, Setup, Unmap, Unmap2m};
-        [
-            Self::Guest(Map),
-            Self::Guest(Unmap),
-            Self::Guest(Unmap2m),
-            Self::Guest(MoveActive),
-            Self::Guest(MoveInactive),
-            Self::Guest(Setup),
-            Self::Map(LookUp),
-            Self::Map(HvaRange),
-            Self::Map(Changes),
-            Self::Memory,
-        ]
-    };
-
     fn name(self) -> &'static str {
         match self {
             Self::Guest(test) => test.name(),
-            Self::Map(test) => test.name(),
+            Self::LookUp => "look-up",
+            Self::HvaRange => "hva-range",
+            Self::Changes => "changes",
             Self::Memory => "memory",
         }
     }
@@ -99,11 +87,23 @@ impl Test {
 
 impl ValueEnum for Test {
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        use scenario::Test::{Map, MoveActive, MoveInactive, Setup, Unmap, Unmap2m};
+        &[
+            Self::Guest(Map),
+            Self::Guest(Unmap),
+            Self::Guest(Unmap2m),
+            Self::Guest(MoveActive),
+            Self::Guest(MoveInactive),
+            Self::Guest(Setup),
+            Self::LookUp,
+            Self::HvaRange,
+            Self::Changes,
+            Self::Memory,
+        ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()))
+        Some(self.name().into())
     }
 }
 
@@ -186,7 +186,9 @@ impl Bench for MemslotPerf {
             progress(slots, test.name(), asked.runs);
             match test {
                 Test::Guest(test) => self.with_guest(test, slots, asked.runs, &mut report)?,
-                Test::Map(test) => micro::measure(test, slots, asked.runs, &mut report)?,
+                Test::LookUp => micro::look_ups(slots, asked.runs, &mut report)?,
+                Test::HvaRange => micro::hva_ranges(slots, asked.runs, &mut report)?,
+                Test::Changes => micro::changes(slots, asked.runs, &mut report)?,
                 Test::Memory => micro::memory(&mut report)?,
             }
         }
@@ -204,15 +206,14 @@ impl MemslotPerf {
         let mut todo: Vec<_> = self.slots.iter().flat_map(|&slots| at(slots)).collect();
         todo.sort_by_key(|(_, test)| match test {
             Test::Guest(_) => 0,
-            Test::Map(_) => 1,
+            Test::LookUp | Test::HvaRange | Test::Changes => 1,
             Test::Memory => 2,
         });
-        let memory = todo.iter().position(|(_, test)| *test == Test::Memory);
-        todo.truncate(memory.map_or(todo.len(), |first| first + 1));
+        todo.dedup_by(|(_, test), (_, before)| [*test, *before] == [Test::Memory; 2]);
         todo
     }
 
-    /// Both entrants in one scenario, at one number of slots.
+    /// Both designs in one scenario, at one number of slots.
     fn with_guest(
         &self,
         test: scenario::Test,
@@ -220,26 +221,23 @@ impl MemslotPerf {
         runs: u32,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let entrants = &ENTRANTS[..if slots <= IDS { 2 } else { 1 }];
+        let designs = ["slat", "baseline"].into_iter().take(if slots <= IDS { 2 } else { 1 });
         let scenario = Scenario::new(test, slots);
         let ns = (self.seconds * 1e9) as u64;
-        let laps = Lineup::run(runs, entrants, |entrant| {
-            (entrant.sample)(&scenario, &setting(), ns).map_err(Error::Machine)
+        let laps = Lineup::run(runs, designs, |&design| {
+            let sample =
+                if design == "slat" { Scenario::sample::<SimHost> } else { Scenario::sample::<Adapter> };
+            sample(&scenario, &setting(), ns).map_err(Error::Machine)
         })?;
-        for (entrant, samples) in laps.each() {
-            let (who, at) = (format!("{}, {}", entrant.name, test.name()), format!(" at {slots} slots"));
-            let tallies = samples.iter().flat_map(|sample| &sample.tally);
-            report.checks.extend(Check::tallied(&who, &at, tallies));
-        }
-        let us = |name| Series::known(laps.find(|who| who.name == name), |sample| Some(sample.ns / 1000.0));
-        let (slat, baseline) = (us("slat"), us("baseline"));
-        let row = slat.map(|slat| {
-            Row::against(test.name(), params! { "slots": slots }, "us/iteration", baseline, &slat)
-        });
-        report.rows.extend(row.map(|row| {
-            row.answering(PatchSeries::ScalableMemslots)
+        let us = |design| Series::known(laps.of(design), |sample| Some(sample.ns / 1000.0));
+        report.rows.extend(us("slat").map(|slat| {
+            let params = params! { "slots": slots };
+            Row::against(test.name(), params, "us/iteration", us("baseline"), &slat)
+                .answering(PatchSeries::ScalableMemslots)
                 .claiming(slat_series::scalable_memslots::ratio(test.name(), slots))
         }));
+        let who = |design: &&str| format!("{design}, {}", test.name());
+        report.checks.extend(laps.checks(&format!(" at {slots} slots"), who, |sample| &sample.tally));
         if test == scenario::Test::Setup && slots > IDS {
             self.with_guest(scenario::Test::SetupAtOnce, slots, runs, report)?;
         }
@@ -247,16 +245,11 @@ impl MemslotPerf {
     }
 
     fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<(), Error> {
-        let kvm = match Kvm::open(kvm::PATH) {
-            Ok(kvm) => kvm,
-            Err(reason) => {
-                eprintln!("skipped: /dev/kvm: {reason}");
-                return Ok(());
-            }
-        };
+        let opened = kvm::open(kvm::PATH).inspect_err(|reason| eprintln!("skipped: /dev/kvm: {reason}"));
+        let Ok(kvm) = opened else { return Ok(()) };
         for &slots in self.slots.iter().take_while(|_| !interrupt::asked()) {
-            if slots > kvm.slots() {
-                eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots());
+            if slots > kvm.slots {
+                eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots);
             } else {
                 progress(slots, "/dev/kvm", runs);
                 kvm::measure(&kvm, slots, runs, report)?;
@@ -272,14 +265,8 @@ fn progress(slots: u32, test: &str, runs: u32) {
 
 /// Nothing but the engine, the slots and the guest takes time.
 fn setting() -> Setting<'static> {
-    Setting {
-        costs: &Costs::SERVER,
-        vcpus: 1,
-        policy: Policy::None,
-        quick: false,
-        seed: 1,
-        work: Work::none(),
-    }
+    let (policy, work) = (Policy::None, Work::none());
+    Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: false, seed: 1, work }
 }
 
 /// A VM of slat's that can have so many slots, and has none; its host has no page.
@@ -287,14 +274,3 @@ fn empty_vm(slots: u32) -> Result<VmOf<SimHost>, Error> {
     SimHost::machine(SimHost::new(0, &Work::none()), &setting(), slots, |builder| builder)
         .map_err(Error::Machine)
 }
-
-/// A design of memslots.
-struct Entrant {
-    name: &'static str,
-    sample: fn(&Scenario, &Setting<'_>, u64) -> Result<Sample, String>,
-}
-
-const ENTRANTS: [Entrant; 2] = [
-    Entrant { name: "slat", sample: Scenario::sample::<SimHost> },
-    Entrant { name: "baseline", sample: Scenario::sample::<Adapter> },
-];

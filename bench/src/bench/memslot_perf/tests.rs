@@ -1,15 +1,16 @@
 //! Every map; every request that cannot be met. What scenarios find out about a design is tested beside them, in both worlds.
 
 use super::{ABOUT, Asked, Bench, MOST, Machine, MemslotPerf, Report, Test, micro};
+use clap::ValueEnum;
 use slat_cli::error::Error;
 
 #[test]
 fn every_map_gives_right_answers() {
     let mut report = Report::of(ABOUT.name, Machine::detect());
-    for test in [micro::Test::LookUp, micro::Test::HvaRange, micro::Test::Changes] {
-        for slots in [2, 3, 300] {
-            micro::measure(test, slots, 1, &mut report).unwrap();
-        }
+    for slots in [2, 3, 300] {
+        micro::look_ups(slots, 1, &mut report).unwrap();
+        micro::hva_ranges(slots, 1, &mut report).unwrap();
+        micro::changes(slots, 1, &mut report).unwrap();
     }
     micro::memory(&mut report).unwrap();
     assert_eq!(report.rows.len(), 3 * (3 + 1 + 1 + 9) + 3);
@@ -21,7 +22,7 @@ fn every_map_gives_right_answers() {
 #[test]
 fn what_cannot_be_measured_is_refused_by_flag() {
     let bench = |slots: &[u32], seconds: f64| {
-        let tests = Test::ALL.to_vec();
+        let tests = Test::value_variants().to_vec();
         let refused = MemslotPerf { slots: slots.to_vec(), tests, seconds, kvm: false }.report(Asked::ONCE);
         let Err(Error::Usage(line)) = refused else { panic!("{slots:?} and {seconds} s were taken") };
         line

@@ -16,7 +16,8 @@ pub struct Samples<'a> {
     pub laps: Lineup<Entrant, Sample>,
 }
 
-const MUTEX: &str = "--mmu-lock exclusive";
+/// The baseline that holds one lock.
+pub const MUTEX: &str = "--mmu-lock exclusive";
 
 const TOTAL: Figure<Sample> = ("total", "us", |sample| Some(us(sample.times.total_ns)));
 
@@ -96,11 +97,10 @@ impl Samples<'_> {
     /// What must have happened for the rows to count.
     pub fn checks(&self) -> Vec<Check> {
         let at = format!(" at {}, {}", size::text(self.range.bytes), self.range.pages.name());
-        let checks = |(who, samples): (&Entrant, &[Sample])| {
+        let who = |who: &Entrant| {
             let policy = if who.lock == MmuLock::None { "slat" } else { "exclusive" };
-            let tallies = samples.iter().flat_map(|sample| &sample.tally);
-            Check::tallied(&format!("{policy}, {}", name(who.way)), &at, tallies)
+            format!("{policy}, {}", name(who.way))
         };
-        self.laps.each().flat_map(checks).collect()
+        self.laps.checks(&at, who, |sample| &sample.tally)
     }
 }

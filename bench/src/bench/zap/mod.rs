@@ -23,7 +23,7 @@ use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline, multiple_of};
-use comparisons::Samples;
+use comparisons::{MUTEX, Samples};
 use slat::{Level, MmuLock};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -51,9 +51,6 @@ pub struct Zap {
     #[arg(long)]
     sparse: bool,
 }
-
-/// The baseline that holds one lock.
-const MUTEX: &str = "--mmu-lock exclusive";
 
 /// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {

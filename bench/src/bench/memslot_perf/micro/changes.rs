@@ -12,7 +12,7 @@ const BATCH: u32 = 64;
 const TIME: Duration = Duration::from_millis(10);
 
 /// A map with a batch less than it can have, and batches on end.
-pub fn entrant<M: Map>(cells: Cells) -> Option<Entrant<Sample<3>>> {
+pub fn entrant<M: Map>(cells: Cells) -> Option<Entrant> {
     if cells.0 > M::MOST {
         return None;
     }
@@ -30,7 +30,7 @@ pub fn entrant<M: Map>(cells: Cells) -> Option<Entrant<Sample<3>>> {
     Some(Entrant { name: M::NAME, sample: Box::new(sample) })
 }
 
-fn sample<M: Map>(map: &mut M, frames: &[Gfn], places: &[(Slot, Gfn)], batch: usize) -> Sample<3> {
+fn sample<M: Map>(map: &mut M, frames: &[Gfn], places: &[(Slot, Gfn)], batch: usize) -> Sample {
     let mut times = [Duration::ZERO; 3];
     let (mut done, mut asked) = (0, 0);
     let began = Instant::now();
@@ -52,8 +52,6 @@ fn sample<M: Map>(map: &mut M, frames: &[Gfn], places: &[(Slot, Gfn)], batch: us
     let [found, looked_for] = right(frames, |gfn| map.find(gfn));
     let gone =
         places.iter().filter(|(slot, to)| map.find(slot.gfns.start).or(map.find(*to)).is_none()).count();
-    Sample {
-        ns: times.map(|time| time.as_nanos() as f64 / of_each),
-        right: [done + found + gone as u64, asked + looked_for + places.len() as u64],
-    }
+    let right = [done + found + gone as u64, asked + looked_for + places.len() as u64];
+    Sample::new(times.map(|time| time.as_nanos() as f64 / of_each), right)
 }

@@ -108,11 +108,10 @@ pub struct Trees {
     by_hva: BTreeMap<(Hva, u32), Gfn>,
 }
 
-impl Trees {
-    fn is_free(&self, slot: &Slot) -> bool {
-        let last = self.by_gfn.range(..slot.gfns.end).next_back();
-        last.is_none_or(|(_, last)| last.gfns.end <= slot.gfns.start)
-    }
+/// Whether no slot of `by_gfn` has a frame of this one.
+fn is_free(by_gfn: &BTreeMap<Gfn, Slot>, slot: &Slot) -> bool {
+    let last = by_gfn.range(..slot.gfns.end).next_back();
+    last.is_none_or(|(_, last)| last.gfns.end <= slot.gfns.start)
 }
 
 impl Map for Trees {
@@ -132,7 +131,7 @@ impl Map for Trees {
     }
 
     fn create(&mut self, slot: &Slot) -> bool {
-        if self.by_id.contains_key(&slot.id.0) || !self.is_free(slot) {
+        if self.by_id.contains_key(&slot.id.0) || !is_free(&self.by_gfn, slot) {
             return false;
         }
         let gfn = slot.gfns.start;
@@ -146,8 +145,7 @@ impl Map for Trees {
         let Some(gfn) = self.by_id.get_mut(&slot.id.0) else { return false };
         let Some(old) = self.by_gfn.remove(gfn) else { return false };
         let new = Slot::new(old.id, to, old.gfns.len(), old.hva);
-        let last = self.by_gfn.range(..new.gfns.end).next_back();
-        if last.is_some_and(|(_, last)| last.gfns.end > new.gfns.start) {
+        if !is_free(&self.by_gfn, &new) {
             self.by_gfn.insert(*gfn, old);
             return false;
         }

@@ -1,29 +1,28 @@
 //! Look-ups, each of which depends on the answer to the one before: the latency of one.
 
-use super::entrants::Copied;
 use super::{Cells, Entrant, Map, Sample, right};
 use crate::bench::memslot_perf::empty_vm;
-use slat::slots::{Hint, SlotMap};
+use slat::slots::Hint;
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
 /// Finds slots of random frames.
-pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant<Sample<1>>> {
+pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant> {
     if cells.0 > M::MOST {
         return None;
     }
     let (map, frames) = (M::build(cells.slots()), cells.frames());
-    let sample = move || Sample {
-        ns: [chain(frames.iter().copied(), |gfn| map.find(gfn).map_or(0, |hva| hva.0))],
-        right: right(&frames, |gfn| map.find(gfn)),
+    let sample = move || {
+        let ns = chain(&frames, |gfn| map.find(gfn).map_or(0, |hva| hva.0));
+        Sample::new([ns], right(&frames, |gfn| map.find(gfn)))
     };
     Some(Entrant { name: M::NAME, sample: Box::new(sample) })
 }
 
 /// The same through hints, one kept beside each slot as the engine keeps one beside each leaf table, all of them warm.
-pub fn by_hint(cells: Cells) -> Result<Option<Entrant<Sample<1>>>, Error> {
+pub fn by_hint(cells: Cells) -> Result<Option<Entrant>, Error> {
     let vm = empty_vm(cells.0)?;
     let idle = || Idle::take().expect("this thread runs no vCPU");
     vm.slots().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
@@ -38,72 +37,35 @@ pub fn by_hint(cells: Cells) -> Result<Option<Entrant<Sample<1>>>, Error> {
         };
         let warm = cells.slots().filter(|slot| find(slot.gfns.start).is_some()).count();
         black_box(warm);
-        Sample {
-            ns: [chain(frames.iter().copied(), |gfn| find(gfn).map_or(0, |hva| hva.0))],
-            right: right(&frames, find),
-        }
+        let ns = chain(&frames, |gfn| find(gfn).map_or(0, |hva| hva.0));
+        Sample::new([ns], right(&frames, find))
     };
     Ok(Some(Entrant { name: "slat", sample: Box::new(sample) }))
 }
 
-/// A map that finds frames by host address.
-pub trait ByHva: Map {
-    /// How many queries a sample of it can afford.
-    fn queries(slots: u32) -> usize;
-    /// Calls `visit` with the frames behind `hvas`, slot by slot.
-    fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>));
-}
-
-impl ByHva for SlotMap {
-    fn queries(_slots: u32) -> usize {
-        usize::MAX
-    }
-
-    #[inline]
-    fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
-        self.over_hvas(hvas, visit);
-    }
-}
-
-impl ByHva for Copied {
-    fn queries(slots: u32) -> usize {
-        ((1 << 24) / slots as usize).clamp(256, 1 << 16)
-    }
-
-    #[inline]
-    fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
-        self.now.over_hvas(hvas).for_each(visit);
-    }
-}
-
-/// Finds the frames behind random host pages.
-pub fn by_hva<M: ByHva>(cells: Cells) -> Option<Entrant<Sample<1>>> {
+/// Finds the frames behind random host pages; as many as a sample can afford. `behind` finds the first of those that a map has behind a
+/// page, and how many.
+pub fn by_hva<M: Map>(
+    cells: Cells,
+    queries: usize,
+    behind: impl Fn(&M, Span<Hva>) -> (Gfn, u64) + 'static,
+) -> Option<Entrant> {
     if cells.0 > M::MOST {
         return None;
     }
     let (map, frames) = (M::build(cells.slots()), cells.frames());
     let sample = move || {
-        let behind = |gfn: Gfn| {
-            let (mut found, mut len) = (Gfn(0), 0);
-            map.over_hvas(Span::sized(Cells::hva(gfn), PAGE_SIZE), |gfns| {
-                (found, len) = (gfns.start, len + gfns.len());
-            });
-            (found, len)
-        };
-        Sample {
-            ns: [chain(frames.iter().copied().take(M::queries(cells.0)), |gfn| behind(gfn).0.0)],
-            right: right(&frames, |gfn| (behind(gfn) == (gfn, 1)).then_some(Cells::hva(gfn))),
-        }
+        let behind = |gfn: Gfn| behind(&map, Span::sized(Cells::hva(gfn), PAGE_SIZE));
+        let ns = chain(&frames[..queries.min(frames.len())], |gfn| behind(gfn).0.0);
+        Sample::new([ns], right(&frames, |gfn| (behind(gfn) == (gfn, 1)).then_some(Cells::hva(gfn))))
     };
     Some(Entrant { name: M::NAME, sample: Box::new(sample) })
 }
 
 /// Nanoseconds of one `ask` about a frame. The first bit of an answer is always zero; only who waits for it knows the
 /// next frame.
-fn chain(frames: impl Iterator<Item = Gfn>, ask: impl Fn(Gfn) -> u64) -> f64 {
+fn chain(frames: &[Gfn], ask: impl Fn(Gfn) -> u64) -> f64 {
     let start = Instant::now();
-    let (count, end) = frames.fold((0_u32, 0), |(count, answer), gfn| (count + 1, ask(gfn + (answer >> 63))));
-    let elapsed = start.elapsed();
-    black_box(end);
-    elapsed.as_nanos() as f64 / f64::from(count)
+    black_box(frames.iter().fold(0, |answer, &gfn| ask(gfn + (answer >> 63))));
+    start.elapsed().as_nanos() as f64 / frames.len() as f64
 }

@@ -16,35 +16,14 @@ mod footprint;
 mod look_up;
 
 use crate::bench::harness::{Lineup, Series};
-use crate::bench::report::{Check, Report, Row, params};
+use crate::bench::report::{Report, Row, params};
 use entrants::{Copied, Regions, Trees};
+pub use footprint::measure as memory;
 use slat::slots::SlotMap;
-use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
+use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId, Span};
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
-use slat_threads::benches::memslot::array::IDS;
-
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Test {
-    /// Finding the slots of random frames, each after the answer to the one before.
-    LookUp,
-    /// Finding the frames behind random host pages, in the same way.
-    HvaRange,
-    /// Creating, moving and deleting single slots at random places.
-    Changes,
-}
-
-impl Test {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::LookUp => "look-up",
-            Self::HvaRange => "hva-range",
-            Self::Changes => "changes",
-        }
-    }
-}
+use slat_threads::benches::Tally;
 
 /// A map of slots, of whatever make. Operations say whether they were done.
 trait Map: Sized + 'static {
@@ -105,61 +84,72 @@ impl Cells {
     }
 }
 
-/// An entrant that is ready to be sampled.
-struct Entrant<S> {
+/// A map that is ready to be sampled.
+struct Entrant {
     name: &'static str,
-    sample: Box<dyn Fn() -> S>,
+    sample: Box<dyn Fn() -> Sample>,
 }
 
-/// One figure or several, with how often the answer was right.
-struct Sample<const N: usize> {
-    ns: [f64; N],
-    right: [u64; 2],
+/// Nanoseconds of each operation, and how often the answer was right.
+struct Sample {
+    ns: Vec<f64>,
+    right: [Tally; 1],
 }
 
-/// Rows and checks of one test at one number of slots.
-pub fn measure(test: Test, slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
-    let cells = Cells(slots);
-    match test {
-        Test::LookUp => {
-            let entrants = vec![
-                look_up::by_gfn::<SlotMap>(cells),
-                look_up::by_gfn::<Copied>(cells),
-                look_up::by_gfn::<Trees>(cells),
-                look_up::by_gfn::<Regions>(cells),
-            ];
-            compare(["look-up"], cells, runs, entrants, report)?;
-            let entrants = vec![look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
-            compare(["look-up, a hint per slot"], cells, runs, entrants, report)?;
-        }
-        Test::HvaRange => {
-            let entrants = vec![look_up::by_hva::<SlotMap>(cells), look_up::by_hva::<Copied>(cells)];
-            compare(["hva range"], cells, runs, entrants, report)?;
-        }
-        Test::Changes => {
-            let entrants = vec![
-                changes::entrant::<SlotMap>(cells),
-                changes::entrant::<Copied>(cells),
-                changes::entrant::<Trees>(cells),
-                changes::entrant::<Regions>(cells),
-            ];
-            compare(["create", "move", "delete"], cells, runs, entrants, report)?;
-        }
+impl Sample {
+    fn new(ns: impl Into<Vec<f64>>, right: [u64; 2]) -> Self {
+        Self { ns: ns.into(), right: [("every answer is right", right)] }
     }
-    Ok(())
 }
 
-/// Bytes are the same in every run and for every list of slot counts.
-pub fn memory(report: &mut Report) -> Result<(), Error> {
-    footprint::measure(report)
+/// Finds slots by frame, without hints and with them.
+pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let entrants = [
+        look_up::by_gfn::<SlotMap>(cells),
+        look_up::by_gfn::<Copied>(cells),
+        look_up::by_gfn::<Trees>(cells),
+        look_up::by_gfn::<Regions>(cells),
+    ];
+    compare(&["look-up"], cells, runs, entrants, report)?;
+    let entrants = [look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
+    compare(&["look-up, a hint per slot"], cells, runs, entrants, report)
+}
+
+/// Finds frames by host address.
+pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let add = |(_, pages), gfns: Span<Gfn>| (gfns.start, pages + gfns.len());
+    let by_tree = move |map: &SlotMap, hvas| {
+        let mut found = (Gfn(0), 0);
+        map.over_hvas(hvas, |gfns| found = add(found, gfns));
+        found
+    };
+    let by_array = move |map: &Copied, hvas| map.now.over_hvas(hvas).fold((Gfn(0), 0), add);
+    // A query of the array looks at each slot.
+    let queries = ((1 << 24) / slots as usize).clamp(256, 1 << 16);
+    let entrants = [look_up::by_hva(cells, usize::MAX, by_tree), look_up::by_hva(cells, queries, by_array)];
+    compare(&["hva range"], cells, runs, entrants, report)
+}
+
+/// Creates, moves and deletes slots.
+pub fn changes(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let entrants = [
+        changes::entrant::<SlotMap>(cells),
+        changes::entrant::<Copied>(cells),
+        changes::entrant::<Trees>(cells),
+        changes::entrant::<Regions>(cells),
+    ];
+    compare(&["create", "move", "delete"], cells, runs, entrants, report)
 }
 
 /// Samples those entrants that can have so many slots; the first is slat.
-fn compare<const N: usize>(
-    operations: [&str; N],
+fn compare(
+    operations: &[&str],
     cells: Cells,
     runs: u32,
-    entrants: Vec<Option<Entrant<Sample<N>>>>,
+    entrants: impl IntoIterator<Item = Option<Entrant>>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let laps = Lineup::run(runs, entrants.into_iter().flatten(), |entrant| Ok((entrant.sample)()))?;
@@ -177,12 +167,8 @@ fn compare<const N: usize>(
             report.rows.push(Row::against(name, params, "ns", baseline, &slat).answering(answers));
         }
     }
-    let operations = operations.join(", ");
-    for (entrant, samples) in laps.each() {
-        let tally: Vec<_> = samples.iter().map(|sample| ("every answer is right", sample.right)).collect();
-        let (who, at) = (format!("{}, {operations}", entrant.name), format!(" at {} slots", cells.0));
-        report.checks.extend(Check::tallied(&who, &at, tally.iter()));
-    }
+    let who = |entrant: &Entrant| format!("{}, {}", entrant.name, operations.join(", "));
+    report.checks.extend(laps.checks(&format!(" at {} slots", cells.0), who, |sample| &sample.right));
     Ok(())
 }
 
