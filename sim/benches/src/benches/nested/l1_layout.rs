@@ -25,7 +25,7 @@ const TAKEN: u64 = 64;
 const TABLE: u64 = Level::M2.pages();
 
 /// See the module's header.
-pub struct Ground {
+pub struct L1Layout {
     /// L2's pages, a part for each vCPU.
     pub parts: Parts,
     leaf_tables: u64,
@@ -43,7 +43,7 @@ const FIRST_LARGE: Gfn = Gfn(TABLE * TABLE);
 /// Those that a vCPU has, at most.
 const MOST_LARGE: u64 = 64;
 
-impl Ground {
+impl L1Layout {
     pub fn new(setting: &Setting<'_>) -> Self {
         let parts = Parts::new(setting, setting.pages_per_vcpu());
         // One table more, for the aliases.
@@ -257,11 +257,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(ground: &Ground) -> Result<Self, String> {
-        let vm = Vm::<Ept4, _>::builder(ground.host()).vcpus(ground.vcpus).build();
+    pub fn new(layout: &L1Layout) -> Result<Self, String> {
+        let vm = Vm::<Ept4, _>::builder(layout.host()).vcpus(layout.vcpus).build();
         let vm = vm.map_err(|error| error.to_string())?;
-        let slot = Slot::new(SlotId(0), Gfn(0), ground.frames(), hva_of(Gfn(0)));
-        let first = ground.first_large();
+        let slot = Slot::new(SlotId(0), Gfn(0), layout.frames(), hva_of(Gfn(0)));
+        let first = layout.first_large();
         let large = Slot::new(SlotId(1), first, TABLE * TABLE, hva_of(first));
         for slot in [slot, large] {
             vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
@@ -306,9 +306,9 @@ impl Side for Engine {
 
     fn drop_all(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, part: Span<Gfn>) {
         // T says nothing there at the moment of the flush.
-        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, false));
+        L1Layout::tables_of(part).for_each(|table| self.vm.host().links(table, false));
         self.flush(idle, vcpu);
-        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, true));
+        L1Layout::tables_of(part).for_each(|table| self.vm.host().links(table, true));
     }
 
     fn edit(&self, table: Gfn) -> bool {
