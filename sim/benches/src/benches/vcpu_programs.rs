@@ -2,11 +2,11 @@
 
 use super::Setting;
 use super::program::{Cpu, Program, Seen};
-use super::vm_setup::idle;
+use super::vm_setup::{idle, vcpu};
 use crate::host::SimHost;
 use crate::world::{Job, RunStats};
 use slat::table::formats::Ept4;
-use slat::{Host, Idle, VcpuId, Vm};
+use slat::{Host, Idle, Vm};
 
 /// One [`Program`] for each vCPU.
 pub struct VcpuPrograms<'vm, P, H: Host = SimHost> {
@@ -36,8 +36,7 @@ impl<'vm, P: Program + Send, H: Host> VcpuPrograms<'vm, P, H> {
         let mut idle = idle()?;
         let compute_ns = accesses * setting.work.guest_ns;
         let member = |number| {
-            let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-            let (mut cpu, mut program) = (Cpu::new(vcpu), program(number));
+            let (mut cpu, mut program) = (Cpu::new(vcpu(vm, number)?), program(number));
             cpu.run(&mut idle, &mut program)?;
             (cpu.compute_ns, cpu.exit_ns, cpu.seen) = (compute_ns, setting.work.exit_ns, Seen::default());
             Ok(Member { cpu, program, failed: None })

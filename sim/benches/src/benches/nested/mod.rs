@@ -14,12 +14,12 @@
 
 mod l1_layout;
 mod shadow_mmu;
-mod words;
 
+use super::vm_setup::{gfns, idle};
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::world::{Job, RunStats, compute, now, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use l1_layout::{ALIASES, Engine, L1Layout, Side, idle};
+use l1_layout::{ALIASES, Engine, L1Layout, Side};
 use shadow_mmu::ShadowMmu;
 use slat::{Gfn, Idle, Span};
 use slat_series::PatchSeries;
@@ -108,7 +108,7 @@ fn lap<S: Side>(
             };
             match lap {
                 Lap::FirstTouchLarge => layout.large_of(id).for_each(touch),
-                _ => (part.start.0..part.end.0).map(Gfn).for_each(&mut touch),
+                _ => gfns(part).for_each(&mut touch),
             }
         }));
     }
@@ -120,7 +120,7 @@ fn lap<S: Side>(
 fn takes_back(setting: &Setting<'_>, side: &impl Side, g1s: Span<Gfn>) -> f64 {
     let job = Job::new("host", || {
         let mut idle = Idle::take().expect("a CPU of its own");
-        (g1s.start.0..g1s.end.0).for_each(|g1| side.take_back(&mut idle, Gfn(g1)));
+        gfns(g1s).for_each(|g1| side.take_back(&mut idle, g1));
     });
     run(setting.costs, vec![job]).wall_ns as f64 / g1s.len() as f64
 }
@@ -133,7 +133,7 @@ fn found<S: Side>(
     g2s: impl Iterator<Item = Span<Gfn>>,
 ) -> Result<[u64; 2], String> {
     let (mut idle, mut found) = (idle()?, [0; 2]);
-    for g2 in g2s.flat_map(|span| (span.start.0..span.end.0).map(Gfn)) {
+    for g2 in g2s.flat_map(gfns) {
         if let Some(pfn) = side.finds(&mut idle, vcpu, g2) {
             found[usize::from(pfn != layout.behind(g2))] += 1;
         }
@@ -162,7 +162,7 @@ fn run_on<S: Side>(setting: &Setting<'_>, layout: &L1Layout, side: &S) -> Result
     let one = takes_back(setting, side, layout.some_of_the_first());
     let [left, _] = found(layout, side, &mut vcpus[0], [some].into_iter())?;
     let aliases = layout.aliases();
-    for g2 in (aliases.start.0..aliases.end.0).map(Gfn) {
+    for g2 in gfns(aliases) {
         side.fault(&mut idle()?, &mut vcpus[0], g2);
     }
     let [shown, _] = found(layout, side, &mut vcpus[0], [aliases].into_iter())?;

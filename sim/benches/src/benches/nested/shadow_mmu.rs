@@ -12,8 +12,8 @@
 //! found by T's frame in a hash table.
 
 use super::l1_layout::{L1Layout, L1Memory, Side};
-use super::words::Words;
 use crate::host::{first_page, hva_of};
+use crate::words::Words;
 use crate::world::{AtomicU64, Mutex, Ordering::Relaxed, compute};
 use slat::{Gfn, Idle, Pfn, Span};
 use std::collections::{BTreeSet, HashMap};
