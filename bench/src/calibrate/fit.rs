@@ -8,6 +8,7 @@
 
 use super::own;
 use crate::bench::harness::Series;
+use crate::sim::{Around, RowSpec};
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use std::hint::spin_loop;
@@ -18,17 +19,6 @@ const RUNS: usize = 5;
 /// Benches whose faults take the two paths of the engine: the quick one has few plain instructions between two shared operations,
 /// the full one more than twice as many. `step` is the mean over the shared operations of both.
 const PATHS: [&str; 2] = ["demand-paging", "pre-fault"];
-
-/// Nanoseconds per page of a bench in one of the two worlds, with nothing but the engine.
-macro_rules! bare {
-    ($world:ident, $bench:expr, $costs:expr) => {{
-        use $world::benches::{Policy, Setting, Work, by_name};
-        let work = Work { guest_ns: 0, exit_ns: 0, host_ns: 0, zeroing: false, ..Work::default() };
-        let setting = Setting { costs: $costs, vcpus: 1, policy: Policy::None, quick: true, seed: 1, work };
-        let bench = by_name($bench).ok_or_else(|| Error::Machine("no bench to fit".into()))?;
-        bench.run(&setting).map(|point| point.figures[0].value).map_err(Error::Machine)
-    }};
-}
 
 /// The costs with a value for `step`. Two of them were measured with plain instructions in them. Beside `rmw` a loop executes some while
 /// the line is locked: eight more take no longer. And the words of a line were looked at after a load of the line.
@@ -42,9 +32,10 @@ pub fn with_step(costs: &Costs, step: f64) -> Costs {
 pub fn step(costs: &Costs, busy: usize) -> Result<f64, Error> {
     let (mut missing, mut per_step) = (0.0, 0.0);
     for bench in PATHS {
-        let real = || (0..RUNS).map(|_| bare!(slat_threads, bench, costs)).collect::<Result<_, _>>();
+        let bare = RowSpec { bench, policy: "none", vcpus: 1, around: Around::Nothing };
+        let real = || (0..RUNS).map(|_| Ok(bare.real(costs, 1)?.value)).collect::<Result<_, Error>>();
         let real = Series::new(own::while_busy(busy, real)?).median();
-        let simulated = |step| bare!(slat_sim, bench, &with_step(costs, step));
+        let simulated = |step| Ok::<_, Error>(bare.simulated(&with_step(costs, step), 1)?.value);
         let (none, one) = (simulated(0.0)?, simulated(1.0)?);
         missing += real - none;
         per_step += one - none;
@@ -99,7 +90,8 @@ macro_rules! answer {
     }};
 }
 
-/// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them.
+/// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them. Of costs that were measured with
+/// two CPUs busy.
 pub fn polls(costs: &Costs) -> f64 {
     let real = Series::new((0..RUNS).map(|_| answer!(slat_threads, spin_loop, costs)).collect()).median();
     let at_once = Costs { kick: 0.0, kick_arrives: 0.0, kick_taken: 0.0, ..costs.clone() };

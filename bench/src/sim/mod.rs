@@ -38,7 +38,7 @@ pub use args::Asked;
 pub use invalidator_flags::Beside;
 pub use outcome::SimReport;
 pub use text::Grid;
-pub use validate::Validate;
+pub use validate::{Around, RowSpec, Validate};
 
 use crate::registry::{ByName, Chosen};
 use crate::typed::Unused;
