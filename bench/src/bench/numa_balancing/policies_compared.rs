@@ -124,9 +124,8 @@ fn bars(samples: &Samples) -> [Check; 3] {
     let (before, after) = (mean(range, flushes), mean(slat, flushes));
     // Page by page, a guest faults for pages that the host protected or moved, and for no neighbour of theirs.
     let found = mean(slat, faults) - mean(alone, faults);
-    let taken = mean(slat, |sample| {
-        (sample.counts.balancing.hint_faults + sample.counts.balancing.migrated) as f64
-    });
+    let taken =
+        mean(slat, |sample| (sample.counts.balancing.hint_faults + sample.counts.balancing.migrated) as f64);
     [
         Check {
             name: "no page is lost to the guest but those that the host protected or moved".into(),
