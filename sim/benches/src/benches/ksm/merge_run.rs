@@ -319,9 +319,9 @@ fn vm(
     sabotaged: bool,
 ) -> Result<(Arc<AddressSpace>, Arc<NotifiedVm>), Box<dyn core::error::Error>> {
     let (Memory { pages, mergeable, .. }, vcpus) = (plan.memory, plan.setting.vcpus);
-    let (mut idle, space) = (idle()?, AddressSpace::builder(arena).thp(plan.entrant.huge).build()?);
+    let space = AddressSpace::builder(arena).thp(plan.entrant.huge).build()?;
     space.mmap(Place::Fixed(BASE), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous)?;
-    space.madvise(&mut idle, Span::sized(BASE, mergeable * PAGE_SIZE), Advice::Mergeable)?;
+    space.madvise(&mut idle()?, Span::sized(BASE, mergeable * PAGE_SIZE), Advice::Mergeable)?;
     ksm.add(&space)?;
     // A job takes the kicks of its first vCPU: a simulated CPU has one.
     let host = HostView::new(&space).with_kick(move |vcpu| kick(number * vcpus + vcpu.0));
