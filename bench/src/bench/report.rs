@@ -231,15 +231,20 @@ impl Report {
 
     /// Prints to stdout, as JSON or as a table, and returns the exit status: 1 if any check is false.
     pub fn finish(&self, json: bool) -> io::Result<ExitCode> {
-        let mut out = io::stdout().lock();
-        if json {
-            serde_json::to_writer(&mut out, self)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{self}")?;
-        }
-        Ok(if self.checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        print(self, json, self.checks.iter().all(|check| check.ok))
     }
+}
+
+/// Prints to stdout, as one JSON object or as a table, and returns the exit status: 1 if what it says is not `good`.
+pub fn print(report: &(impl Serialize + fmt::Display), json: bool, good: bool) -> io::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl fmt::Display for Report {

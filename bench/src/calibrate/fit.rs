@@ -9,6 +9,7 @@
 
 use super::own;
 use crate::bench::harness::Series;
+use crate::sim::{Around, RowSpec};
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use std::hint::spin_loop;
@@ -16,26 +17,20 @@ use std::hint::spin_loop;
 /// Runs of a program on this machine; the median counts.
 const RUNS: usize = 5;
 
-/// Nanoseconds per page of a bench in one of the two worlds, with nothing but the engine.
-macro_rules! bare {
-    ($world:ident, $bench:expr, $costs:expr) => {{
-        use $world::benches::{Policy, Setting, Work, by_name};
-        let work = Work { guest_ns: 0, exit_ns: 0, host_ns: 0, zeroing: false, ..Work::default() };
-        let setting = Setting { costs: $costs, vcpus: 1, policy: Policy::None, quick: true, seed: 1, work };
-        let bench = by_name($bench).ok_or_else(|| Error::Machine("no bench to fit".into()))?;
-        bench.run(&setting).map(|point| point.figures[0].value).map_err(Error::Machine)
-    }};
-}
-
-/// What a cost has to be for a simulation of `bench` to take as long as this machine does while `busy` of its CPUs work.
-macro_rules! left_over {
-    ($bench:expr, $busy:expr, $costs:expr, $with:expr) => {{
-        let real = || (0..RUNS).map(|_| bare!(slat_threads, $bench, $costs)).collect::<Result<_, _>>();
-        let real = Series::new(own::while_busy($busy, real)?).median();
-        let simulated = |cost| bare!(slat_sim, $bench, &$with(cost));
-        let (none, one) = (simulated(0.0)?, simulated(1.0)?);
-        ((real - none) / (one - none)).max(0.0)
-    }};
+/// What a cost has to be for a simulation of `bench`, with nothing around the engine, to take as long as this machine does while `busy` of
+/// its CPUs work.
+fn left_over(
+    bench: &'static str,
+    busy: usize,
+    costs: &Costs,
+    with: impl Fn(f64) -> Costs,
+) -> Result<f64, Error> {
+    let bare = RowSpec { bench, policy: "none", vcpus: 1, around: Around::Nothing };
+    let real = || (0..RUNS).map(|_| Ok(bare.real(costs, 1)?.value)).collect::<Result<_, Error>>();
+    let real = Series::new(own::while_busy(busy, real)?).median();
+    let simulated = |cost| Ok::<_, Error>(bare.simulated(&with(cost), 1)?.value);
+    let (none, one) = (simulated(0.0)?, simulated(1.0)?);
+    Ok(((real - none) / (one - none)).max(0.0))
 }
 
 /// The costs with a value for `step`. Two of them were measured with plain instructions in them. Beside `rmw` a loop executes some while
@@ -50,10 +45,10 @@ fn with_step(costs: &Costs, step: f64) -> Costs {
 /// work.
 pub fn instructions(costs: &Costs, busy: usize) -> Result<Costs, Error> {
     // Faults by the quick path alone.
-    let step = left_over!("demand-paging", busy, costs, |step| with_step(costs, step));
+    let step = left_over("demand-paging", busy, costs, |step| with_step(costs, step))?;
     let costs = with_step(costs, step);
     // By the full pipeline alone.
-    let full_path = left_over!("pre-fault", busy, &costs, |full_path| Costs { full_path, ..costs.clone() });
+    let full_path = left_over("pre-fault", busy, &costs, |full_path| Costs { full_path, ..costs.clone() })?;
     Ok(Costs { full_path, ..costs })
 }
 
@@ -104,7 +99,8 @@ macro_rules! answer {
     }};
 }
 
-/// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them.
+/// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them. Of costs that were measured with
+/// two CPUs busy.
 pub fn polls(costs: &Costs) -> f64 {
     let real = Series::new((0..RUNS).map(|_| answer!(slat_threads, spin_loop, costs)).collect()).median();
     let at_once = Costs { kick: 0.0, kick_arrives: 0.0, kick_taken: 0.0, ..costs.clone() };

@@ -20,6 +20,8 @@ mod fit;
 mod own;
 mod pair;
 
+pub use fit::polls;
+
 use crate::bench::harness::Series;
 use crate::bench::machine::cpus;
 use crate::sim::sheet::Sheet;
@@ -85,25 +87,21 @@ pub fn measure(readings: usize) -> Result<Sheet, Error> {
         }
     }
     bar.finish_and_clear();
-    let mut sheet = Sheet::assumed(Costs::SERVER);
-    for (name, values) in all {
-        sheet.measured(name, round(Series::new(values).median()));
-    }
-    Ok(sheet)
+    Ok(sheet(all.into_iter().map(|(name, values)| (name, round(Series::new(values).median())))))
 }
 
 /// What this machine costs at this moment, while so many of its CPUs are busy.
 pub fn glance(busy: usize) -> Result<Costs, Error> {
-    let mut sheet = Sheet::assumed(Costs::SERVER);
-    for (name, value) in reading(busy)? {
-        sheet.measured(name, value);
-    }
-    Ok(sheet.costs)
+    Ok(sheet(reading(busy)?).costs)
 }
 
-/// How long after a kick a guest on this machine's threads notices: it polls. Of costs that were measured with two CPUs busy.
-pub fn polls(costs: &Costs) -> f64 {
-    fit::polls(costs)
+/// What was measured, and the rest as it is on a server.
+fn sheet(measured: impl IntoIterator<Item = (&'static str, f64)>) -> Sheet {
+    let mut sheet = Sheet::assumed(Costs::SERVER);
+    for (name, value) in measured {
+        sheet.measured(name, value);
+    }
+    sheet
 }
 
 /// Each cost that can be measured here, once, while `busy` CPUs do the same.
@@ -139,11 +137,7 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         measured.push(("near", pair::transfer()));
     }
     measured.extend(pair::barrier(cpus.min(2)).map(|time| ("barrier", time)));
-    let mut sheet = Sheet::assumed(Costs::SERVER);
-    for &(name, value) in &measured {
-        sheet.measured(name, value);
-    }
-    let fitted = fit::instructions(&sheet.costs, busy)?;
+    let fitted = fit::instructions(&sheet(measured.iter().copied()).costs, busy)?;
     measured.retain(|(name, _)| !["rmw", "word"].contains(name));
     measured.extend([
         ("rmw", fitted.rmw),

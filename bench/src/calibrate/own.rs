@@ -5,12 +5,12 @@
 
 use crate::bench::harness::{Line, Series, shuffle};
 use crate::bench::machine::pin;
+use parking_lot::Mutex;
 use slat_cli::thread::joined;
 use slat_machine::Costs;
 use slat_threads::world::{self, Job};
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
@@ -137,11 +137,11 @@ fn in_jobs(cpus: usize, times: u32, act: impl Fn() + Sync) -> f64 {
             // What is made when it is first needed is made now.
             act();
             let time = each(times, act);
-            *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) += time;
+            *told.lock() += time;
         })
     };
     world::run(&Costs::SERVER, (0..cpus).map(job).collect());
-    told.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) / cpus as f64
+    told.into_inner() / cpus as f64
 }
 
 /// Zeroing a page that is in no cache.

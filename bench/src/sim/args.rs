@@ -1,5 +1,6 @@
 //! The flags of `slat sim NAME`, and the policies and settings that follow.
 
+use super::refuse_unknown;
 use super::work_flags::WorkFlags;
 use crate::typed::Unused;
 use slat_cli::error::Error;
@@ -46,21 +47,11 @@ impl Asked {
 
     /// Those that are asked for, in the bench's own order.
     pub fn policies(&self, bench: &dyn Bench) -> Result<Vec<Policy>, Error> {
-        let all = bench.policies();
-        if let Some(unknown) =
-            self.policy.iter().find(|name| all.iter().all(|policy| policy.name() != **name))
-        {
-            let names: Vec<_> = all.iter().map(|policy| policy.name()).collect();
-            return Err(Error::Usage(format!(
-                "--policy {}: {} has {}",
-                unknown.escape_debug(),
-                bench.name(),
-                names.join(", ")
-            )));
-        }
+        let names: Vec<_> = bench.policies().iter().map(|policy| policy.name()).collect();
+        refuse_unknown("policy", &self.policy, &format!("{} has", bench.name()), &names)?;
         let wanted =
             |policy: &&Policy| self.policy.is_empty() || self.policy.iter().any(|name| policy.name() == name);
-        Ok(all.iter().filter(wanted).copied().collect())
+        Ok(bench.policies().iter().filter(wanted).copied().collect())
     }
 
     /// Flags that have no effect in this bench, beside the others.

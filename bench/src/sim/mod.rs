@@ -38,8 +38,9 @@ pub use args::Asked;
 pub use invalidator_flags::Beside;
 pub use outcome::SimReport;
 pub use text::Grid;
-pub use validate::Validate;
+pub use validate::{Around, RowSpec, Validate};
 
+use crate::bench::report::print;
 use crate::registry::{ByName, Chosen};
 use crate::typed::Unused;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -49,7 +50,6 @@ use slat_cli::error::Error;
 use slat_cli::flags;
 use slat_machine::NoStack;
 use slat_sim::benches::{ALL, About, Bench, by_name};
-use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
@@ -132,15 +132,14 @@ impl Simulation {
     /// Prints the report to stdout; a false check becomes exit status 1.
     fn run(&self) -> Result<ExitCode, Error> {
         let report = self.report()?;
-        let mut out = io::stdout().lock();
-        if self.asked.json {
-            serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{report}")?;
-        }
-        Ok(if report.checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(print(&report, self.asked.json, report.checks.iter().all(|check| check.ok))?)
     }
+}
+
+/// Refuses the first name of `asked` that is not among `known`; `there` says what these are.
+fn refuse_unknown(flag: &str, asked: &[String], there: &str, known: &[&str]) -> Result<(), Error> {
+    let Some(name) = asked.iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    Err(Error::Usage(format!("--{flag} {}: {there} {}", name.escape_debug(), known.join(", "))))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 use crate::benches::Work;
 use crate::benches::broadcast::Processors;
+use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, rest, zero_page};
 use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Span, VcpuId};
@@ -19,11 +20,6 @@ use std::sync::Arc;
 pub const BASE: Hva = Hva(1 << 40);
 /// The frame of the first page, before any has been moved.
 const FIRST_FRAME: u64 = 1 << 24;
-
-/// A cache line of words.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Line([AtomicU64; 8]);
 
 /// What the host has at an address: a word of its page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,9 +66,9 @@ impl PageWord {
 #[derive(Debug)]
 pub struct SimHost {
     /// One word for each page of [`Work::host_page`].
-    pages: Box<[Line]>,
-    /// What every fault of the primary MMU writes to.
-    mm: Box<[Line]>,
+    pages: Words,
+    /// What every fault of the primary MMU writes to: the first word of each line.
+    mm: Words,
     work: Work,
     /// In an atomic of `core`'s: what checks need costs no time.
     hints: core::sync::atomic::AtomicU64,
@@ -83,10 +79,9 @@ pub struct SimHost {
 impl SimHost {
     /// So many pages of 4 KiB from [`BASE`] on, none of them present.
     pub fn new(pages: u64, work: &Work) -> Self {
-        let lines = |lines: u64| (0..lines).map(|_| Line::default()).collect();
         Self {
-            pages: lines(pages.div_ceil(8 * work.host_page.pages())),
-            mm: lines(work.mm_lines.into()),
+            pages: Words::new(pages.div_ceil(work.host_page.pages()) as usize, |_| 0),
+            mm: Words::new(8 * work.mm_lines as usize, |_| 0),
             work: work.clone(),
             hints: 0.into(),
             processors: None,
@@ -109,8 +104,7 @@ impl SimHost {
     }
 
     fn word(&self, hva: Hva) -> Option<&AtomicU64> {
-        let page = (hva.0.checked_sub(BASE.0)? / self.work.host_page.bytes()) as usize;
-        Some(&self.pages.get(page / 8)?.0[page % 8])
+        self.pages.get((hva.0.checked_sub(BASE.0)? / self.work.host_page.bytes()) as usize)
     }
 
     /// The page that `word` has, as the one that maps `hva`.
@@ -159,8 +153,8 @@ impl SimHost {
     /// The host's own fault: finds a page, zeroes it and maps it. A hidden one needs only to be shown.
     fn bring_in(&self, hva: Hva) {
         compute(self.work.host_ns);
-        for line in &self.mm {
-            line.0[0].fetch_add(1, Relaxed);
+        for line in (0..self.mm.len()).step_by(8) {
+            self.mm[line].fetch_add(1, Relaxed);
         }
         let Some(at) = self.word(hva) else { return };
         // All of this took time, and zeroing takes more: another vCPU may bring the page in meanwhile, and a scanner may

@@ -19,4 +19,5 @@
 
 pub mod benches;
 pub mod host;
+mod words;
 pub mod world;

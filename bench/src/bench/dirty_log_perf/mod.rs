@@ -214,8 +214,8 @@ impl DirtyLogPerf {
 
     /// Refuses sizes that cannot be measured.
     fn refuse(&self) -> Result<(), Error> {
-        let large = Level::M2;
-        multiple_of(large, "bytes", self.bytes, MOST / u64::from(self.vcpus()))?;
+        let (large, vcpus) = (Level::M2, self.vcpus());
+        multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus))?;
         multiple_of(large, "sparse", self.sparse, MOST)?;
         multiple_of(large, "dense", self.dense, self.sparse)?;
         multiple_of(large, "harvested", self.harvested, MOST)?;

@@ -19,11 +19,11 @@
 mod compared;
 mod table_pages;
 
-use super::harness::rounds;
+use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid};
-use compared::{ONE_BY_ONE, Samples, TOGETHER};
+use compared::{ONE_BY_ONE, TOGETHER};
 use slat::{Level, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -52,14 +52,8 @@ pub struct KsmPerf {
 
 /// The 2 × 2 of reasons and merging together; the first is slat as it ships, each second one ignores the reasons.
 const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)];
-
-/// The 2 × 2 under each host page and guest.
-fn entrants() -> Vec<Entrant> {
-    let conditions = [(false, false), (false, true), (true, false), (true, true)];
-    let all = conditions
-        .map(|(huge, rests)| LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests }));
-    all.concat()
-}
+/// Each under these: whether the host has huge pages, and whether guests rest.
+const CONDITIONS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
 /// Rows of levers: a figure and its unit, for each size of pages and each kind of guest.
 macro_rules! each_condition {
@@ -156,20 +150,21 @@ impl Bench for KsmPerf {
         // Guests do nothing but use their memory.
         let (policy, work) = (Policy::HeededBatched, Work::none());
         let setting = &Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: false, seed: 1, work };
-        let entrants = entrants();
-        let samples = rounds(asked.runs as usize, &entrants, |&entrant| {
+        let entrants = CONDITIONS.iter().flat_map(|&(huge, rests)| {
+            LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests })
+        });
+        let samples = Lineup::run(asked.runs, entrants, |&entrant| {
             let plan = Plan { setting, memory, stages: &Stage::ALL, cpus, entrant };
             MergeRun::new(plan, &arena, false).and_then(|machine| machine.run()).map_err(Error::Machine)
         })?;
-        let samples = Samples { memory, entrants: &entrants, samples: &samples };
         let (tables, tables_hold) = table_pages::compare(&arena, pages)?;
         let report = Report {
             params: params! {
                 "vms": self.vms, "bytes_per_vm": self.bytes, "mergeable_pages": mergeable, "guest_threads": cpus,
                 "runs": asked.runs,
             },
-            rows: samples.rows().into_iter().chain(tables).collect(),
-            checks: samples.checks().into_iter().chain(tables_hold).collect(),
+            rows: compared::rows(&samples).into_iter().chain(tables).collect(),
+            checks: compared::checks(&samples, memory).into_iter().chain(tables_hold).collect(),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)

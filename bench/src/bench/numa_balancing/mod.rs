@@ -21,12 +21,11 @@
 mod policies_compared;
 mod replayed;
 
-use super::harness::rounds;
+use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid};
 use crate::levers::Params;
-use policies_compared::Samples;
 use replayed::{Entrant, Workload};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -149,8 +148,7 @@ impl Bench for NumaBalancing {
         let workload = Workload::new(self)?;
         let entrants = [false, true].map(|device| HOSTS.map(|host| Entrant { device, ..host })).concat();
         say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, asked.runs, entrants.len()));
-        let samples = rounds(asked.runs as usize, &entrants, |entrant| workload.sample(entrant))?;
-        let samples = Samples { entrants: &entrants, samples: &samples };
+        let samples = Lineup::run(asked.runs, entrants, |entrant| workload.sample(entrant))?;
         let report = Report {
             params: params! {
                 "vcpus": self.vcpus,
@@ -163,8 +161,8 @@ impl Bench for NumaBalancing {
                 "pages": if self.pages == "thp" { "2M where the host can" } else { "4K" },
                 "runs": asked.runs,
             },
-            rows: samples.rows(),
-            checks: samples.checks(),
+            rows: policies_compared::rows(&samples),
+            checks: policies_compared::checks(&samples),
             ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)

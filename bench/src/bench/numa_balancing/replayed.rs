@@ -4,10 +4,10 @@
 //! balancing is for. The time is from the line until the last vCPU is done.
 
 use super::NumaBalancing;
-use crate::bench::software_vcpu::{no_ring, run_until_stopped};
+use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
 use crate::bench::traces::Trace;
 use slat::table::formats::Npt4;
-use slat::{Gpa, PAGE_SIZE, Span, VcpuId};
+use slat::{Gpa, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
 use slat_machine::{Costs, Job};
@@ -110,18 +110,16 @@ impl<'f> Workload<'f> {
     /// The regions of each lie behind those of the one before.
     fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>, Error> {
         let mut next = Gpa(0);
-        let vcpu = |(number, trace): (u32, &'w Trace)| {
+        let replaying = |(number, trace): (u32, &'w Trace)| {
             let mut guest = Replay::new(trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize);
             for &region in &trace.regions {
                 guest.layout.place(region, next);
                 next = next + Layout::REGION;
             }
-            let vcpu = balanced.vm.vcpu(VcpuId(number));
-            let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-            let cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
+            let cpu = Cpu::new(vcpu(&balanced.vm, number)?, window(&self.arena)).untimed();
             Ok(Replaying { number, trace, cpu, guest, failed: None })
         };
-        self.dealt().map(vcpu).collect()
+        self.dealt().map(replaying).collect()
     }
 }
 

@@ -110,48 +110,22 @@ fn simulate(trial: &Trial<'_>, costs: &Costs, vcpus: u32, work: &Work) -> Result
 /// One line of the table against the simulated one; `chosen` where its first column was fitted.
 fn compare(line: &Row, simulated: &Simulated, chosen: Option<String>) -> Vec<Against> {
     let of = |what: &str| format!("{what}, {} vCPUs", line.vcpus);
-    let ratio = |what: &str, published, simulated, factor| {
-        predicted(of(what), (published, simulated), "x", Within::Factor(factor), "")
+    let Row { wall, pass, .. } = line;
+    let Simulated { fault: time, page: aged } = simulated;
+    let within = |what, published, simulated, unit, factor| {
+        predicted(of(what), (published, simulated), unit, Within::Factor(factor), "")
     };
-    let first = of("a fault, no aging");
-    let (published, here) = (fault(line, 0), simulated.fault[0]);
+    let first = "a fault, no aging";
     vec![
         match chosen {
-            Some(detail) => fitted(first, published, here, "ns", detail),
-            None => predicted(first, (published, here), "ns", Within::Factor(1.25), ""),
+            Some(detail) => fitted(of(first), fault(line, 0), time[0], "ns", detail),
+            None => within(first, fault(line, 0), time[0], "ns", 1.25),
         },
-        ratio(
-            "time with locked aging over without",
-            line.wall[1] / line.wall[0],
-            simulated.fault[1] / here,
-            1.1,
-        ),
-        ratio(
-            "time with lockless aging over without",
-            line.wall[2] / line.wall[0],
-            simulated.fault[2] / here,
-            1.1,
-        ),
-        predicted(
-            of("a page of a locked pass"),
-            (page(line, 0), simulated.page[0]),
-            "ns",
-            Within::Factor(2.0),
-            "",
-        ),
-        predicted(
-            of("a page of a lockless pass"),
-            (page(line, 1), simulated.page[1]),
-            "ns",
-            Within::Factor(2.0),
-            "",
-        ),
-        ratio(
-            "pass, locked over lockless",
-            line.pass[0] / line.pass[1],
-            simulated.page[0] / simulated.page[1],
-            2.0,
-        ),
+        within("time with locked aging over without", wall[1] / wall[0], time[1] / time[0], "x", 1.1),
+        within("time with lockless aging over without", wall[2] / wall[0], time[2] / time[0], "x", 1.1),
+        within("a page of a locked pass", page(line, 0), aged[0], "ns", 2.0),
+        within("a page of a lockless pass", page(line, 1), aged[1], "ns", 2.0),
+        within("pass, locked over lockless", pass[0] / pass[1], aged[0] / aged[1], "x", 2.0),
     ]
 }
 

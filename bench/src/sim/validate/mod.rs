@@ -26,15 +26,16 @@ mod row_spec;
 
 use crate::bench::harness::Series;
 use crate::bench::machine::cpus;
+use crate::bench::report::print;
 use crate::calibrate;
-use row_spec::{Around, Measured, RowSpec};
+use row_spec::Measured;
+pub use row_spec::{Around, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use slat_sim::benches::ALL;
 use std::fmt;
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -131,15 +132,8 @@ impl Validate {
     /// Compares, prints, and returns the exit status.
     pub fn run(&self) -> Result<ExitCode, Error> {
         let validation = self.validation()?;
-        let mut out = io::stdout().lock();
-        if self.json {
-            serde_json::to_writer(&mut out, &validation).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{validation}")?;
-        }
         let off = validation.rows.iter().any(|row| row.judged && row.verdict == Verdict::Off);
-        Ok(if off { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(print(&validation, self.json, !off)?)
     }
 
     fn validation(&self) -> Result<Validation, Error> {
@@ -173,19 +167,11 @@ impl Validate {
 
     /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
     fn row_specs(&self) -> Result<Vec<(RowSpec, usize)>, Error> {
-        if let Some(unknown) = self.bench.iter().find(|name| ALL.iter().all(|bench| bench.name() != **name)) {
-            let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
-            return Err(Error::Usage(format!(
-                "--bench {}: there are {}",
-                unknown.escape_debug(),
-                names.join(", ")
-            )));
-        }
+        let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
+        super::refuse_unknown("bench", &self.bench, "there are", &names)?;
+        let is_asked = |name| self.bench.is_empty() || self.bench.iter().any(|asked| asked == name);
         let mut specs = Vec::new();
-        for bench in ALL
-            .iter()
-            .filter(|bench| self.bench.is_empty() || self.bench.iter().any(|name| name == bench.name()))
-        {
+        for bench in ALL.iter().filter(|bench| is_asked(bench.name())) {
             for around in [Around::Default, Around::Nothing] {
                 for vcpus in 1..=MOST {
                     for policy in bench.policies() {

@@ -62,9 +62,7 @@ macro_rules! run {
         let policy = bench.policies().iter().find(|policy| policy.name() == spec.policy);
         let work = match spec.around {
             Around::Default => Work::default(),
-            Around::Nothing => {
-                Work { guest_ns: 0, exit_ns: 0, host_ns: 0, zeroing: false, ..Work::default() }
-            }
+            Around::Nothing => Work::none(),
         };
         let setting = Setting {
             costs: $costs,

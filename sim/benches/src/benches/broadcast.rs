@@ -15,19 +15,19 @@
 //! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads locks
 //! stand in for the hardware. What they take beyond that time is left out of the figure: it says nothing of hardware.
 
-use super::hardware::{Tlb, walk};
+use super::hardware::{OfProcessor, Tlb};
 use super::page_order::PageOrder;
-use super::program::Seen;
+use super::program::{Next, Program, Use};
+use super::vcpu_programs::VcpuPrograms;
 use super::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
-use crate::world::{Job, Mutex, compute, elapsed, guest, now, pause, run};
+use crate::world::{Job, Mutex, compute, elapsed, now, pause, run};
 use core::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, Gfn, HostPage, Idle, MmuLock, Pfn, Span, Translations, Vcpu, VcpuId, Why};
+use slat::{Gfn, HostPage, MmuLock, Pfn, Span, Translations, Why};
 use slat_series::PatchSeries;
 use std::sync::{Arc, TryLockError};
 
@@ -154,8 +154,14 @@ impl Translations for Own<'_> {
     }
 }
 
-/// A machine to run on, once.
-struct Ground {
+impl OfProcessor for Own<'_> {
+    fn with<T>(&mut self, work: impl FnOnce(&mut Tlb) -> T) -> T {
+        self.0.step(self.1, work)
+    }
+}
+
+/// Pages of a VM that are moved, once.
+struct MovedPages {
     vm: SimVm,
     processors: Arc<Processors>,
     moved: u64,
@@ -164,72 +170,39 @@ struct Ground {
     over: AtomicBool,
 }
 
-/// A vCPU, on lines of its own.
-#[repr(align(128))]
-struct Runner<'g> {
-    ground: &'g Ground,
-    vcpu: Vcpu<'g, Ept4, SimHost>,
+/// A guest that goes round all pages.
+struct Guest<'p> {
+    pages: &'p MovedPages,
     order: PageOrder,
-    compute_ns: u64,
-    exit_ns: u64,
-    seen: Seen,
-    failed: Option<String>,
+    /// Pages to use before it leaves; `None`: as many as it can until the host has done.
+    left: Option<u64>,
 }
 
-impl Runner<'_> {
-    /// Uses so many pages, or as many as it can until the host has done.
-    fn uses(&mut self, idle: &mut Idle, mut left: u64, until_over: bool) -> Result<(), String> {
-        let Self { ground, vcpu, .. } = self;
-        let number = vcpu.id().0 as usize;
-        let mut again = None;
-        loop {
-            let mut own = Own(&ground.processors, number);
-            let mut inside = vcpu.enter(idle, &mut own).poll();
-            let missing = loop {
-                let gfn = match again.take() {
-                    Some(gfn) => gfn,
-                    None if left == 0 || until_over && ground.over.load(Relaxed) => return Ok(()),
-                    None => Gfn(self.order.go_on()),
-                };
-                let mut ns = self.compute_ns;
-                while ns > 0 || inside.kicked() {
-                    ns = guest(ns, || inside.kicked());
-                    if inside.kicked() {
-                        inside.answer(&mut own);
-                    }
-                }
-                let root = inside.root();
-                let found = ground.processors.step(number, |tlb| {
-                    let load = (gfn, Access::Read);
-                    let found = tlb.find(gfn, Access::Read).or_else(|| {
-                        // SAFETY: in guest mode. What reaches this TLB, by an answer or a broadcast, waits for this step.
-                        let found = unsafe { walk(ground.vm.host(), root, &mut tlb.tables, load) };
-                        found.ok().map(|pfn| tlb.remember(gfn, pfn, Access::Read))
-                    });
-                    found.map(|pfn| ground.judge(&mut self.seen, gfn, pfn))
-                });
-                if found.is_none() {
-                    break gfn;
-                }
-                left -= 1;
-            };
-            drop(inside);
-            compute(self.exit_ns);
-            let fault = Fault { gpa: missing.gpa(), access: Access::Read };
-            match vcpu.fault(idle, fault).map_err(|error| error.to_string())? {
-                Done::Mapped(_) | Done::Fixed => self.seen.mapped += 1,
-                Done::Mmio => {
-                    self.seen.absent += 1;
-                    self.seen.astray += 1;
-                }
-                _ => self.seen.spurious += 1,
-            }
-            again = Some(missing);
+impl Program for Guest<'_> {
+    fn next(&mut self) -> Next {
+        match &mut self.left {
+            Some(0) => return Next::Leave,
+            Some(left) => *left -= 1,
+            None if self.pages.over.load(Relaxed) => return Next::Leave,
+            None => {}
+        }
+        Next::Load(Gfn(self.order.go_on()))
+    }
+
+    fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use {
+        if pfn == another(gfn).pfn {
+            Use::Right
+        } else if pfn != first_page(gfn).pfn {
+            Use::Foreign
+        } else if self.pages.freed[gfn.0 as usize].load(Relaxed) {
+            Use::Stale
+        } else {
+            Use::Right
         }
     }
 }
 
-impl Ground {
+impl MovedPages {
     fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self, String> {
         let processors = Arc::new(Processors::new(setting, reach));
         let host = SimHost::filled(PAGES, &setting.work).on(Arc::clone(&processors));
@@ -238,14 +211,6 @@ impl Ground {
         // On threads each poll of a guest is another: many of them make a mean.
         let moved = if setting.quick && cfg!(virtual_time) { MOVED / 4 } else { MOVED };
         Ok(Self { vm, processors, moved, freed, over: AtomicBool::new(false) })
-    }
-
-    /// A guest has used frame `pfn` as page `gfn`.
-    fn judge(&self, seen: &mut Seen, gfn: Gfn, pfn: Pfn) {
-        let is_first = pfn == first_page(gfn).pfn;
-        seen.uses += 1;
-        seen.stale += u64::from(is_first && self.freed[gfn.0 as usize].load(Relaxed));
-        seen.foreign += u64::from(!is_first && pfn != another(gfn).pfn);
     }
 
     /// Moves pages, and says how many nanoseconds the timed moves took.
@@ -267,37 +232,34 @@ impl Ground {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let compute_ns = ACCESSES * setting.work.guest_ns;
-        let mut warm = idle()?;
-        let runner = |number| {
-            let vcpu = self.vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-            let (order, seen) = (PageOrder::new(setting, number, PAGES), Seen::default());
-            let mut runner =
-                Runner { ground: self, vcpu, order, compute_ns: 0, exit_ns: 0, seen, failed: None };
-            runner.uses(&mut warm, PAGES, false)?;
-            Ok(Runner { compute_ns, exit_ns: setting.work.exit_ns, seen: Seen::default(), ..runner })
+        let tlb = |number| Own(&self.processors, number as usize);
+        let guest = |number| {
+            let order = PageOrder::new(setting, number, PAGES);
+            Guest { pages: self, order, left: Some(PAGES) }
         };
-        let mut runners = (0..setting.vcpus).map(runner).collect::<Result<Vec<_>, String>>()?;
+        let mut vcpus = VcpuPrograms::warm(&self.vm, setting, ACCESSES, tlb, guest)?;
         let before = self.vm.stats().flushes.paid;
         let mut took = Ok(0);
-        let mut jobs: Vec<Job<'_>> = runners.iter_mut().map(Runner::job).collect();
+        // Guests go round until the host has done, and then once more.
+        let mut jobs = vcpus.jobs(|idle, cpu, guest| {
+            guest.left = None;
+            cpu.run(idle, guest)?;
+            guest.left = Some(PAGES);
+            cpu.run(idle, guest)
+        });
         jobs.push(Job::new("host", || {
             took = self.moves();
             self.over.store(true, Relaxed);
         }));
         let stats = run(setting.costs, jobs);
-        let took = took?;
-        if let Some(error) = runners.iter().find_map(|runner| runner.failed.clone()) {
-            return Err(error);
-        }
-        let seen = runners.iter().fold(Seen::default(), |sum, runner| sum.and(&runner.seen));
-        let all: u64 = stats.jobs.iter().take(runners.len()).map(|job| job.ns).sum();
-        let lost = all.saturating_sub(seen.uses * compute_ns) as f64 / self.moved as f64;
+        let (took, seen) = (took?, vcpus.seen()?);
+        let per_move = |count: u64| count as f64 / self.moved as f64;
+        let lost = per_move(vcpus.lost_ns(&stats, &seen));
         let flushes = self.vm.stats().flushes.paid - before;
         let figures = vec![
             Figure::new("ns per move", took as f64 / (self.moved - u64::from(WARM_UP)) as f64, "ns"),
             Figure::new("lost by each vCPU", lost / f64::from(setting.vcpus), "ns a move"),
-            Figure::new("faults", seen.faults() as f64 / self.moved as f64, "a move"),
+            Figure::new("faults", per_move(seen.faults()), "a move"),
         ];
         let mut checks = seen.checks().to_vec();
         checks.push(Check::all("a flush for each page that is moved", flushes, self.moved));
@@ -312,22 +274,6 @@ impl Ground {
             checks.push(Check { name, ok, detail: format!("{} kicks", stats.kicks) });
         }
         Ok(Point { operations: self.moved, flushes, checks, ..Point::of(setting, figures, stats) })
-    }
-}
-
-impl<'g> Runner<'g> {
-    /// What its thread does: the guest goes round until the host has done, and then once more.
-    fn job<'r>(&'r mut self) -> Job<'r>
-    where
-        'g: 'r,
-    {
-        Job::vcpu(self.vcpu.id().0, move || {
-            let ran = idle().and_then(|mut idle| {
-                self.uses(&mut idle, u64::MAX, true)?;
-                self.uses(&mut idle, PAGES, false)
-            });
-            self.failed = ran.err();
-        })
     }
 }
 
@@ -347,7 +293,7 @@ impl Bench for Broadcast {
             Policy::SomeReached => Reach::Some { believed: false },
             _ => Reach::None,
         };
-        Ground::new(setting, reach)?.run(setting)
+        MovedPages::new(setting, reach)?.run(setting)
     }
 }
 
@@ -359,7 +305,7 @@ mod tests {
     #[test]
     fn negative_control_a_broadcast_that_is_believed_to_reach_all_and_does_not_is_found() {
         let setting = &setting(Policy::AllReached);
-        let point = Ground::new(setting, Reach::Some { believed: true }).unwrap().run(setting).unwrap();
+        let point = MovedPages::new(setting, Reach::Some { believed: true }).unwrap().run(setting).unwrap();
         assert_eq!(failing(&point.checks), ["no guest used a frame after it had been taken away"]);
     }
 

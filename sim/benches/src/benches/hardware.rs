@@ -102,6 +102,19 @@ impl Translations for Tlb {
     }
 }
 
+/// A processor's TLB, as its vCPU reaches it: as its own, or shared with other processors.
+pub trait OfProcessor: Translations {
+    /// Does `work` with the TLB. No other processor changes it meanwhile.
+    fn with<T>(&mut self, work: impl FnOnce(&mut Tlb) -> T) -> T;
+}
+
+impl OfProcessor for Tlb {
+    #[inline]
+    fn with<T>(&mut self, work: impl FnOnce(&mut Tlb) -> T) -> T {
+        work(self)
+    }
+}
+
 /// Walks for an access to `gfn`: sets Accessed in each link that it comes through and in the leaf, for a store Dirty in the
 /// leaf. The page's frame, or why there is none for the access.
 ///

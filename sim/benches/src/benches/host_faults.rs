@@ -10,11 +10,12 @@
 
 use super::demand_paging::{Ground, Lap};
 use super::touch_pages::{Bare, Touch};
-use super::vm_setup::{Parts, idle};
+use super::vm_setup::{Parts, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting};
+pub use crate::host::BASE;
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Access, Format, Gfn, Hva, Level, PAGE_SIZE, Pfn, Slot, SlotId, Vm};
+use slat::{Access, Format, Gfn, Level, PAGE_SIZE, Pfn, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
 use slat_series::PatchSeries;
 use std::sync::Arc;
@@ -22,9 +23,6 @@ use std::sync::Arc;
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
 pub struct HostFaults;
-
-/// Where guest memory lies in the host's address space.
-pub const BASE: Hva = Hva(1 << 40);
 
 /// Bytes of the arena for lists of free frames: those that all CPUs share, and each CPU's own.
 const SHARED_LISTS: u64 = 16 << 20;
@@ -66,16 +64,13 @@ impl Bench for HostFaults {
         let vm = machine::<Ept4>(&space, bytes, Backing::Anonymous, |vm| vm.vcpus(vcpus).mmu_lock(lock))?;
 
         // As elsewhere, a run is a stretch from the middle: each vCPU has touched the page before its part.
-        let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(&vm, number)).collect();
-        let mut vcpus = vcpus?;
-        let mut first = idle()?;
-        for (vcpu, part) in vcpus.iter_mut().zip(parts.each()) {
-            vcpu.touched(&mut first, Gfn(part.start.0 - 1));
-        }
-        drop(first);
-        for vcpu in &mut vcpus {
+        let bare = |(number, part): (u32, Span<Gfn>)| {
+            let mut vcpu = Bare::new(&vm, number)?;
+            vcpu.touched(&mut idle()?, Gfn(part.start.0 - 1));
             vcpu.before_ns = setting.work.guest_ns + setting.work.exit_ns;
-        }
+            Ok::<_, String>(vcpu)
+        };
+        let mut vcpus = (0..).zip(parts.each()).map(bare).collect::<Result<Vec<_>, _>>()?;
         let all = parts.pages * u64::from(setting.vcpus);
         let (before, ahead) = (arena.list_stats().zeroed, if setting.work.zeroing { 0 } else { all });
         // Each takes a batch at a time, and may keep a part of the last one.
@@ -109,10 +104,8 @@ pub fn machine<F: Format>(
 ) -> Result<Arc<Vm<F, HostView>>, String> {
     let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, backing);
     mapped.map_err(|error| error.to_string())?;
-    let vm = Arc::new(with(Vm::builder(HostView::new(space))).build().map_err(|error| error.to_string())?);
+    let vm = Arc::new(with_one_slot(with(Vm::builder(HostView::new(space))), bytes / PAGE_SIZE)?);
     space.register(&vm);
-    let slot = Slot::new(SlotId(0), Gfn(0), bytes / PAGE_SIZE, BASE);
-    vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
     Ok(vm)
 }
 

@@ -100,7 +100,7 @@ impl<'s> Ground<'s> {
         ])
     }
 
-    /// As the policy has it.
+    /// As the policy has it. How many frames came by that.
     fn map(&self) -> Result<(RunStats, u64), String> {
         if self.setting.policy == Policy::Faults { self.by_faults() } else { Ok(self.together()) }
     }

@@ -10,11 +10,11 @@
 
 use super::Check;
 pub use super::hardware::NoFrame;
-use super::hardware::{Tlb, walk};
+use super::hardware::{OfProcessor, Tlb, walk};
 use crate::host::SimHost;
 use crate::world::{compute, guest, pause};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest, Pfn, Vcpu};
+use slat::{Access, Done, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest, Pfn, Translations, Vcpu};
 
 /// What a guest does next.
 pub enum Next {
@@ -116,9 +116,9 @@ impl Seen {
 }
 
 /// A vCPU.
-pub struct Cpu<'vm, H: Host = SimHost> {
+pub struct Cpu<'vm, H: Host = SimHost, T = Tlb> {
     vcpu: Vcpu<'vm, Ept4, H>,
-    tlb: Tlb,
+    tlb: T,
     /// What its guest computes before it uses a page.
     pub compute_ns: u64,
     /// What it takes to leave the guest for a fault and to enter it again.
@@ -127,10 +127,10 @@ pub struct Cpu<'vm, H: Host = SimHost> {
     pub seen: Seen,
 }
 
-impl<'vm, H: Host> Cpu<'vm, H> {
+impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
     /// One whose TLB is empty.
-    pub fn new(vcpu: Vcpu<'vm, Ept4, H>) -> Self {
-        Self { vcpu, tlb: Tlb::new(), compute_ns: 0, exit_ns: 0, seen: Seen::default() }
+    pub fn new(vcpu: Vcpu<'vm, Ept4, H>, tlb: T) -> Self {
+        Self { vcpu, tlb, compute_ns: 0, exit_ns: 0, seen: Seen::default() }
     }
 
     /// Its number.
@@ -187,18 +187,21 @@ impl<'vm, H: Host> Cpu<'vm, H> {
                 compute_inside(&mut inside, &mut self.tlb, self.compute_ns);
                 next
             };
-            let pfn = if let Some(pfn) = self.tlb.find(gfn, access) {
-                pfn
-            } else {
-                let tables = &mut self.tlb.tables;
-                // SAFETY: in guest mode, and with every flush that is answered `tables` forgets.
-                let found = unsafe { walk(host, inside.root(), tables, (gfn, access)) };
-                match found {
-                    Ok(pfn) => self.tlb.remember(gfn, pfn, access),
-                    Err(why) => return Some((gfn, access, why)),
-                }
+            let root = inside.root();
+            let used = self.tlb.with(|tlb| {
+                let pfn = if let Some(pfn) = tlb.find(gfn, access) {
+                    pfn
+                } else {
+                    // SAFETY: in guest mode, and with every flush that is answered or broadcast `tables` forgets.
+                    let found = unsafe { walk(host, root, &mut tlb.tables, (gfn, access)) };
+                    tlb.remember(gfn, found?, access)
+                };
+                Ok(program.judge(gfn, pfn))
+            });
+            let used = match used {
+                Ok(used) => used,
+                Err(why) => return Some((gfn, access, why)),
             };
-            let used = program.judge(gfn, pfn);
             self.seen.uses += 1;
             self.seen.stale += u64::from(used == Use::Stale);
             self.seen.foreign += u64::from(used == Use::Foreign);
@@ -207,7 +210,7 @@ impl<'vm, H: Host> Cpu<'vm, H> {
 }
 
 /// The guest computes for so long, and whatever kicks take.
-fn compute_inside(inside: &mut InGuest<'_>, tlb: &mut Tlb, ns: u64) {
+fn compute_inside(inside: &mut InGuest<'_>, tlb: &mut impl Translations, ns: u64) {
     let mut left = ns;
     loop {
         left = guest(left, || inside.kicked());

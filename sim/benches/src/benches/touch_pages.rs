@@ -11,7 +11,7 @@
 use super::Work;
 use super::concurrent_latency::TimedAction;
 use super::hardware::{Tables, walk};
-use super::vm_setup::SimVm;
+use super::vm_setup::{SimVm, vcpu};
 use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
@@ -71,8 +71,7 @@ pub struct Bare<'vm, F: Format, H: Host> {
 impl<'vm, F: Format, H: Host> Bare<'vm, F, H> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Vm<F, H>, number: u32) -> Result<Self, String> {
-        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, counts: [0; 2], before_ns: 0 })
+        Ok(Self { vcpu: vcpu(vm, number)?, counts: [0; 2], before_ns: 0 })
     }
 }
 
@@ -125,8 +124,8 @@ pub struct Guest<'vm> {
 impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm SimVm, number: u32, work: &'vm Work) -> Result<Self, String> {
-        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, counts: [0; 2], pending: None, tables: Tables::default() })
+        let (vcpu, tables) = (vcpu(vm, number)?, Tables::default());
+        Ok(Self { vcpu, work, counts: [0; 2], pending: None, tables })
     }
 
     /// Faults that mapped a page since its job began.

@@ -1,28 +1,29 @@
 //! All vCPUs of a VM, each with its guest program.
 
 use super::Setting;
+use super::hardware::{OfProcessor, Tlb};
 use super::program::{Cpu, Program, Seen};
-use super::vm_setup::idle;
+use super::vm_setup::{idle, vcpu};
 use crate::host::SimHost;
 use crate::world::{Job, RunStats};
 use slat::table::formats::Ept4;
-use slat::{Host, Idle, VcpuId, Vm};
+use slat::{Host, Idle, Vm};
 
 /// One [`Program`] for each vCPU.
-pub struct VcpuPrograms<'vm, P, H: Host = SimHost> {
-    members: Vec<Member<'vm, P, H>>,
+pub struct VcpuPrograms<'vm, P, H: Host = SimHost, T = Tlb> {
+    members: Vec<Member<'vm, P, H, T>>,
     compute_ns: u64,
 }
 
 /// On cache lines of its own: each runs on another CPU.
 #[repr(align(128))]
-struct Member<'vm, P, H: Host> {
-    cpu: Cpu<'vm, H>,
+struct Member<'vm, P, H: Host, T> {
+    cpu: Cpu<'vm, H, T>,
     program: P,
     failed: Option<String>,
 }
 
-impl<'vm, P: Program + Send, H: Host> VcpuPrograms<'vm, P, H> {
+impl<'vm, P: Program + Send, H: Host, T: OfProcessor + Send> VcpuPrograms<'vm, P, H, T> {
     /// Each vCPU's guest makes so many accesses to a page in a row, of which a TLB answers all but the first: that long it
     /// computes before it uses the next page.
     ///
@@ -31,13 +32,13 @@ impl<'vm, P: Program + Send, H: Host> VcpuPrograms<'vm, P, H> {
         vm: &'vm Vm<Ept4, H>,
         setting: &Setting<'_>,
         accesses: u64,
+        tlb: impl Fn(u32) -> T,
         program: impl Fn(u32) -> P,
     ) -> Result<Self, String> {
         let mut idle = idle()?;
         let compute_ns = accesses * setting.work.guest_ns;
         let member = |number| {
-            let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-            let (mut cpu, mut program) = (Cpu::new(vcpu), program(number));
+            let (mut cpu, mut program) = (Cpu::new(vcpu(vm, number)?, tlb(number)), program(number));
             cpu.run(&mut idle, &mut program)?;
             (cpu.compute_ns, cpu.exit_ns, cpu.seen) = (compute_ns, setting.work.exit_ns, Seen::default());
             Ok(Member { cpu, program, failed: None })
@@ -48,9 +49,9 @@ impl<'vm, P: Program + Send, H: Host> VcpuPrograms<'vm, P, H> {
     /// A job for each, which does `work` with it.
     pub fn jobs<'c>(
         &'c mut self,
-        work: impl Fn(&mut Idle, &mut Cpu<'vm, H>, &mut P) -> Result<(), String> + Copy + Send + 'c,
+        work: impl Fn(&mut Idle, &mut Cpu<'vm, H, T>, &mut P) -> Result<(), String> + Copy + Send + 'c,
     ) -> Vec<Job<'c>> {
-        let job = |member: &'c mut Member<'vm, P, H>| {
+        let job = |member: &'c mut Member<'vm, P, H, T>| {
             Job::vcpu(member.cpu.number(), move || {
                 let ran = idle().and_then(|mut idle| work(&mut idle, &mut member.cpu, &mut member.program));
                 member.failed = ran.err();

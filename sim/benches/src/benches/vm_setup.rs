@@ -5,7 +5,7 @@ use super::{Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vm};
+use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vcpu, VcpuId, Vm};
 
 /// The VM that is measured.
 pub type SimVm = Vm<Ept4, SimHost>;
@@ -21,6 +21,11 @@ pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> 
     let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
     vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
     Ok(vm)
+}
+
+/// vCPU `number`, which no thread has.
+pub fn vcpu<F: Format, H: Host>(vm: &Vm<F, H>, number: u32) -> Result<Vcpu<'_, F, H>, String> {
+    vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))
 }
 
 /// The vCPUs of a VM, all of whose memory is one slot, and the part of it that each is to touch.

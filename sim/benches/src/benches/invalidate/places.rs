@@ -1,7 +1,7 @@
 //! Which frames vCPUs fault in, and which ones invalidators invalidate.
 
 use super::super::touch_pages::Touch;
-use super::super::vm_setup::idle;
+use super::super::vm_setup::{gfns, idle, vcpu};
 use super::super::{Over, Setting, Work};
 use crate::host::hvas_of;
 use crate::world::Ordering::Relaxed;
@@ -73,17 +73,17 @@ pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<(), String> {
 
 /// Maps every page of `place`, and returns how many that were.
 fn fill<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, place: Span<Gfn>) -> u64 {
-    let fault = |gfn| Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+    let fault = |gfn: Gfn| Fault { gpa: gfn.gpa(), access: Access::Write };
     // What fails is not counted, and so found by the checks.
-    let mut mapped = |gfn| matches!(vcpu.fault(idle, fault(gfn)), Ok(Done::Mapped(_)));
-    (place.start.0..place.end.0).map(|gfn| u64::from(mapped(gfn))).sum()
+    let is_mapped = |&gfn: &Gfn| matches!(vcpu.fault(idle, fault(gfn)), Ok(Done::Mapped(_)));
+    gfns(place).filter(is_mapped).count() as u64
 }
 
 /// Makes `place` a leaf table without leaves, where the host's pages are small; where they are large, empty. How many pages were
 /// there before.
 pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Level) -> Result<u64, String> {
-    let (mut idle, vcpu) = (idle()?, vm.vcpu(VcpuId(0)));
-    let mapped = fill(&mut vcpu.ok_or("vCPU 0 is in use")?, &mut idle, place);
+    let mut idle = idle()?;
+    let mapped = fill(&mut vcpu(vm, 0)?, &mut idle, place);
     let page = Span::sized(place.start.base(host_page), host_page.pages());
     vm.invalidate(hvas_of(page.hull(&place)), Why::Clear).apply(&mut idle).settle();
     Ok(mapped)

@@ -16,17 +16,18 @@
 use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
 use super::page_contents::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
 use super::reading_guest::ReadingGuest;
-use crate::benches::host_faults::BASE;
+use crate::benches::hardware::Tlb;
 use crate::benches::page_order::PageOrder;
 use crate::benches::program::{Cpu, Seen};
-use crate::benches::vm_setup::idle;
+use crate::benches::vm_setup::{idle, vcpu, with_one_slot};
 use crate::benches::{Setting, Tally};
+use crate::host::BASE;
 use crate::world::{Job, RunStats, kick, now, rest, run};
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use slat::{Access, Gfn, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Vm};
 use slat_mm::{AddressSpace, Advice, Arena, ArenaBuilder, Backing, HostView, Ksm, Place, Prot};
 use std::sync::Arc;
 
@@ -132,7 +133,6 @@ struct Runner<'r> {
     /// Its guest writes.
     first: bool,
     lost_ns: u64,
-    failed: Option<String>,
 }
 
 impl<'p> MergeRun<'p> {
@@ -190,7 +190,6 @@ impl<'p> MergeRun<'p> {
         for number in 0..all {
             let (of, nth) = (number / setting.vcpus, number % setting.vcpus);
             let vm = &*self.vms[of as usize].1;
-            let vcpu = vm.vm.vcpu(VcpuId(nth)).ok_or("a vCPU is in use")?;
             let guest = ReadingGuest {
                 vm: (vm, of),
                 arena: &self.arena,
@@ -201,8 +200,8 @@ impl<'p> MergeRun<'p> {
                 writes: ((0..0).step_by(1), 1),
                 stores: false,
             };
-            let (cpu, first, at) = (Cpu::new(vcpu), nth == 0, number as usize % cpus.len());
-            cpus[at].push(Runner { cpu, guest, first, lost_ns: 0, failed: None });
+            let (cpu, at) = (Cpu::new(vcpu(&vm.vm, nth)?, Tlb::new()), number as usize % cpus.len());
+            cpus[at].push(Runner { cpu, guest, first: nth == 0, lost_ns: 0 });
         }
         give(&mut cpus, Stage(0), (memory.pages, 1, 1));
         let mut idle = idle()?;
@@ -228,14 +227,12 @@ impl<'p> MergeRun<'p> {
         scanner: Option<Job<'_>>,
         work: impl Fn(&mut Idle, &mut [Runner<'r>]) -> Result<(), String> + Copy + Send,
     ) -> Result<RunStats, String> {
-        let jobs = cpus.iter_mut().zip(0..).map(|(runners, number)| {
-            Job::vcpu(number, move || {
-                let done = idle().and_then(|mut idle| work(&mut idle, runners));
-                runners[0].failed = done.err();
-            })
+        let mut done = vec![Ok(()); cpus.len()];
+        let jobs = cpus.iter_mut().zip(&mut done).zip(0..).map(|((runners, done), number)| {
+            Job::vcpu(number, move || *done = idle().and_then(|mut idle| work(&mut idle, runners)))
         });
         let told = run(self.plan.setting.costs, jobs.chain(scanner).collect());
-        cpus.iter().find_map(|runners| runners[0].failed.clone()).map_or(Ok(told), Err)
+        done.into_iter().collect::<Result<(), String>>().map(|()| told)
     }
 
     /// Guests read, and write what they have to, until the scanner is done; then they read each page once.
@@ -322,17 +319,16 @@ fn vm(
     sabotaged: bool,
 ) -> Result<(Arc<AddressSpace>, Arc<NotifiedVm>), Box<dyn core::error::Error>> {
     let (Memory { pages, mergeable, .. }, vcpus) = (plan.memory, plan.setting.vcpus);
-    let (mut idle, space) = (idle()?, AddressSpace::builder(arena).thp(plan.entrant.huge).build()?);
+    let space = AddressSpace::builder(arena).thp(plan.entrant.huge).build()?;
     space.mmap(Place::Fixed(BASE), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous)?;
-    space.madvise(&mut idle, Span::sized(BASE, mergeable * PAGE_SIZE), Advice::Mergeable)?;
+    space.madvise(&mut idle()?, Span::sized(BASE, mergeable * PAGE_SIZE), Advice::Mergeable)?;
     ksm.add(&space)?;
     // A job takes the kicks of its first vCPU: a simulated CPU has one.
     let host = HostView::new(&space).with_kick(move |vcpu| kick(number * vcpus + vcpu.0));
     let builder = Vm::builder(host).vcpus(vcpus).contexts(plan.entrant.heeds);
-    let vm = if sabotaged { builder.sabotage_flushes() } else { builder }.build()?;
+    let vm = with_one_slot(if sabotaged { builder.sabotage_flushes() } else { builder }, pages)?;
     let vm = Arc::new(NotifiedVm::new(vm, pages));
     space.register(&vm);
-    vm.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), pages, BASE)))?;
     Ok((space, vm))
 }
 

@@ -17,6 +17,7 @@
 use super::design::{Design, Machine};
 use super::guests::{Laps, Meeting, Round};
 use super::layout::{ACTIVE, Layout};
+use crate::benches::hardware::Tlb;
 use crate::benches::program::{Program, Seen};
 use crate::benches::vcpu_programs::VcpuPrograms;
 use crate::benches::vm_setup::idle;
@@ -265,7 +266,7 @@ impl<H: Send> Ran<H> {
         guest: impl Fn(u32) -> P,
         host: impl FnOnce(&mut Idle) -> Result<H, String> + Send,
     ) -> Result<Self, String> {
-        let mut crew = VcpuPrograms::warm(vm, setting, accesses, guest)?;
+        let mut crew = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
         let mapped = vm.stats().mapped_faults;
         let mut done = Err("the host's thread has not run".to_owned());
         let mut jobs = crew.jobs(|idle, cpu, program| {

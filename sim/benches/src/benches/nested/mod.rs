@@ -12,14 +12,14 @@
 //! own. No guest runs: what is timed is the work of a hypervisor between an exit and the next entry. An exit itself takes
 //! [`exit_ns`](super::Work::exit_ns): KVM has one more for each table of T that L1 writes to, since it is write-protected.
 
-mod ground;
+mod l1_layout;
 mod shadow_mmu;
-mod words;
 
+use super::vm_setup::{gfns, idle};
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::world::{Job, RunStats, compute, now, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use ground::{ALIASES, Engine, Ground, Side, idle};
+use l1_layout::{ALIASES, Engine, L1Layout, Side};
 use shadow_mmu::ShadowMmu;
 use slat::{Gfn, Idle, Span};
 use slat_series::PatchSeries;
@@ -47,10 +47,10 @@ impl Bench for Nested {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let ground = Ground::new(setting);
+        let layout = L1Layout::new(setting);
         match setting.policy {
-            Policy::WriteProtected => run_on(setting, &ground, &ShadowMmu::new(&ground)),
-            _ => run_on(setting, &ground, &Engine::new(&ground)?),
+            Policy::WriteProtected => run_on(setting, &layout, &ShadowMmu::new(&layout)),
+            _ => run_on(setting, &layout, &Engine::new(&layout)?),
         }
     }
 }
@@ -74,19 +74,19 @@ struct Counts {
 
 /// One lap of all vCPUs. Returns what it took, and what was counted.
 fn lap<S: Side>(
-    (setting, ground): (&Setting<'_>, &Ground),
+    (setting, layout): (&Setting<'_>, &L1Layout),
     side: &S,
     vcpus: &mut [S::Vcpu<'_>],
     lap: Lap,
 ) -> (RunStats, Counts) {
     let all = Counts::default();
     let mut jobs = Vec::new();
-    for ((id, vcpu), part) in (0..).zip(vcpus).zip(ground.parts.each()) {
+    for ((id, vcpu), part) in (0..).zip(vcpus).zip(layout.parts.each()) {
         let counts = &all;
         jobs.push(Job::vcpu(id, move || {
             let mut idle = Idle::take().expect("each CPU has one vCPU");
             if lap == Lap::Edit {
-                let exits = Ground::tables_of(part).filter(|&table| side.edit(table)).count();
+                let exits = L1Layout::tables_of(part).filter(|&table| side.edit(table)).count();
                 compute(setting.work.exit_ns * exits as u64);
             }
             if matches!(lap, Lap::Flush | Lap::Drop | Lap::Edit) {
@@ -107,8 +107,8 @@ fn lap<S: Side>(
                 }
             };
             match lap {
-                Lap::FirstTouchLarge => ground.large_of(id).for_each(touch),
-                _ => (part.start.0..part.end.0).map(Gfn).for_each(&mut touch),
+                Lap::FirstTouchLarge => layout.large_of(id).for_each(touch),
+                _ => gfns(part).for_each(&mut touch),
             }
         }));
     }
@@ -120,61 +120,61 @@ fn lap<S: Side>(
 fn takes_back(setting: &Setting<'_>, side: &impl Side, g1s: Span<Gfn>) -> f64 {
     let job = Job::new("host", || {
         let mut idle = Idle::take().expect("a CPU of its own");
-        (g1s.start.0..g1s.end.0).for_each(|g1| side.take_back(&mut idle, Gfn(g1)));
+        gfns(g1s).for_each(|g1| side.take_back(&mut idle, g1));
     });
     run(setting.costs, vec![job]).wall_ns as f64 / g1s.len() as f64
 }
 
 /// Pages of these frames of L2 that hardware finds: those that are where they should be, and others.
 fn found<S: Side>(
-    ground: &Ground,
+    layout: &L1Layout,
     side: &S,
     vcpu: &mut S::Vcpu<'_>,
     g2s: impl Iterator<Item = Span<Gfn>>,
 ) -> Result<[u64; 2], String> {
     let (mut idle, mut found) = (idle()?, [0; 2]);
-    for g2 in g2s.flat_map(|span| (span.start.0..span.end.0).map(Gfn)) {
+    for g2 in g2s.flat_map(gfns) {
         if let Some(pfn) = side.finds(&mut idle, vcpu, g2) {
-            found[usize::from(pfn != ground.behind(g2))] += 1;
+            found[usize::from(pfn != layout.behind(g2))] += 1;
         }
     }
     Ok(found)
 }
 
-fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<Point, String> {
-    let pages = ground.parts.pages;
+fn run_on<S: Side>(setting: &Setting<'_>, layout: &L1Layout, side: &S) -> Result<Point, String> {
+    let pages = layout.parts.pages;
     let all = pages * u64::from(setting.vcpus);
-    let on = (setting, ground);
-    let absent = takes_back(setting, side, ground.apart(0));
+    let on = (setting, layout);
+    let absent = takes_back(setting, side, layout.apart(0));
     side.begin();
     let before = side.bytes();
     let mut vcpus = (0..setting.vcpus).map(|id| side.vcpu(id)).collect::<Result<Vec<_>, _>>()?;
     let (touched, first) = lap(on, side, &mut vcpus, Lap::FirstTouch);
     let bytes = side.bytes() - before;
-    let [is_right, _] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
+    let [is_right, _] = found(layout, side, &mut vcpus[0], layout.parts.each())?;
     let (flushed, same) = lap(on, side, &mut vcpus, Lap::Flush);
     let (dropped, gone) = lap(on, side, &mut vcpus, Lap::Drop);
     let (edited, changed) = lap(on, side, &mut vcpus, Lap::Edit);
-    let [_, is_wrong] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
+    let [_, is_wrong] = found(layout, side, &mut vcpus[0], layout.parts.each())?;
 
-    let none = takes_back(setting, side, ground.apart(1));
-    let some = ground.some_of_the_first_in_l2();
-    let one = takes_back(setting, side, ground.some_of_the_first());
-    let [left, _] = found(ground, side, &mut vcpus[0], [some].into_iter())?;
-    let aliases = ground.aliases();
-    for g2 in (aliases.start.0..aliases.end.0).map(Gfn) {
+    let none = takes_back(setting, side, layout.apart(1));
+    let some = layout.some_of_the_first_in_l2();
+    let one = takes_back(setting, side, layout.some_of_the_first());
+    let [left, _] = found(layout, side, &mut vcpus[0], [some].into_iter())?;
+    let aliases = layout.aliases();
+    for g2 in gfns(aliases) {
         side.fault(&mut idle()?, &mut vcpus[0], g2);
     }
-    let [shown, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
-    let hundred = takes_back(setting, side, Span::sized(ground.shared(), 1));
-    let [shown_after, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
+    let [shown, _] = found(layout, side, &mut vcpus[0], [aliases].into_iter())?;
+    let hundred = takes_back(setting, side, Span::sized(layout.shared(), 1));
+    let [shown_after, _] = found(layout, side, &mut vcpus[0], [aliases].into_iter())?;
     // Last: no flush goes over them.
     let (large, of_large) = lap(on, side, &mut vcpus, Lap::FirstTouchLarge);
-    let larges = ground.large_of(0).count() as u64;
+    let larges = layout.large_of(0).count() as u64;
     // The first page of each, and the last.
-    let ends = (0..setting.vcpus).flat_map(|vcpu| ground.large_of(vcpu));
+    let ends = (0..setting.vcpus).flat_map(|vcpu| layout.large_of(vcpu));
     let ends = ends.flat_map(|g2| [g2, g2 + 511]).map(|g2| Span::sized(g2, 1));
-    let [are_large, _] = found(ground, side, &mut vcpus[0], ends)?;
+    let [are_large, _] = found(layout, side, &mut vcpus[0], ends)?;
     let each = |stats: &RunStats| stats.wall_ns as f64 / pages as f64;
     let count = |counts: &Counts| counts.mapped.load(Relaxed) as f64 / all as f64;
     let flush_ms = |counts: &Counts| {
@@ -238,23 +238,23 @@ mod tests {
     }
 
     /// What is there after the first touch, and after the host has taken pages of it.
-    fn left(side: &impl Side, setting: &Setting<'_>, ground: &Ground) -> [u64; 2] {
+    fn left(side: &impl Side, setting: &Setting<'_>, layout: &L1Layout) -> [u64; 2] {
         side.begin();
         let mut vcpus = [side.vcpu(0).unwrap(), side.vcpu(1).unwrap()];
-        lap((setting, ground), side, &mut vcpus, Lap::FirstTouch);
-        let mut right = || found(ground, side, &mut vcpus[0], ground.parts.each()).unwrap()[0];
+        lap((setting, layout), side, &mut vcpus, Lap::FirstTouch);
+        let mut right = || found(layout, side, &mut vcpus[0], layout.parts.each()).unwrap()[0];
         let before = right();
-        takes_back(setting, side, ground.some_of_the_first());
+        takes_back(setting, side, layout.some_of_the_first());
         [before, right()]
     }
 
     #[test]
     fn negative_control_a_page_that_is_gone_is_missed() {
         let setting = &setting(Policy::Slat);
-        let ground = &Ground::new(setting);
-        let all = 2 * ground.parts.pages;
-        let expected = [all, all - ground.some_of_the_first().len()];
-        assert_eq!(left(&Engine::new(ground).unwrap(), setting, ground), expected);
-        assert_eq!(left(&ShadowMmu::new(ground), setting, ground), expected);
+        let layout = &L1Layout::new(setting);
+        let all = 2 * layout.parts.pages;
+        let expected = [all, all - layout.some_of_the_first().len()];
+        assert_eq!(left(&Engine::new(layout).unwrap(), setting, layout), expected);
+        assert_eq!(left(&ShadowMmu::new(layout), setting, layout), expected);
     }
 }

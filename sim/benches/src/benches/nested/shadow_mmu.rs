@@ -11,9 +11,9 @@
 //! head of the reverse map, all of them from the first shadow page on. Shadow pages lie ready, as in the caches of KVM's vCPUs, and are
 //! found by T's frame in a hash table.
 
-use super::ground::{Ground, L1Memory, Side};
-use super::words::Words;
+use super::l1_layout::{L1Layout, L1Memory, Side};
 use crate::host::{first_page, hva_of};
+use crate::words::Words;
 use crate::world::{AtomicU64, Mutex, Ordering::Relaxed, compute};
 use slat::{Gfn, Idle, Pfn, Span};
 use std::collections::{BTreeSet, HashMap};
@@ -47,7 +47,7 @@ struct Under {
 /// See the module's header. Its lock and its number are where they are from the beginning of a line on.
 #[repr(align(64))]
 pub struct ShadowMmu<'g> {
-    ground: &'g Ground,
+    layout: &'g L1Layout,
     host: L1Memory,
     mmu_lock: Mutex<Under>,
     mmu_seq: AtomicU64,
@@ -60,15 +60,15 @@ pub struct ShadowMmu<'g> {
 }
 
 impl<'g> ShadowMmu<'g> {
-    pub fn new(ground: &'g Ground) -> Self {
+    pub fn new(layout: &'g L1Layout) -> Self {
         let page = |_| Page { entries: Words::new(TABLE, |_| 0), made_of: Words::new(TABLE, |_| 0) };
-        let frames = ground.frames() as usize;
+        let frames = layout.frames() as usize;
         Self {
-            ground,
-            host: ground.host(),
+            layout,
+            host: layout.host(),
             mmu_lock: Mutex::new(Under::default()),
             mmu_seq: AtomicU64::new(0),
-            pages: (0..ground.tables()).map(page).collect(),
+            pages: (0..layout.tables()).map(page).collect(),
             direct: Words::new(frames, |frame| first_page(Gfn(frame as u64)).pfn.0 << 12 | PRESENT),
             rmap: Words::new(frames, |_| 0),
             rmap_large: Words::new(TABLE, |_| 0),
@@ -86,7 +86,7 @@ impl<'g> ShadowMmu<'g> {
 
     /// `rmap_add`.
     fn enter(&self, under: &mut Under, g1: u64, entry: u64) {
-        let head = match g1.checked_sub(self.ground.first_large().0) {
+        let head = match g1.checked_sub(self.layout.first_large().0) {
             Some(inside) => &self.rmap_large[inside as usize / TABLE],
             None => &self.rmap[g1 as usize],
         };
@@ -113,11 +113,11 @@ impl<'g> ShadowMmu<'g> {
 
     /// An attempt at a fault; false where something has changed.
     fn attempt(&self, g2: Gfn) -> bool {
-        let (path, depth) = Ground::path(g2);
+        let (path, depth) = L1Layout::path(g2);
         let words = path.map(|(frame, entry)| self.host.word(frame, entry).load(Relaxed));
         let seq = self.mmu_seq.load(Relaxed);
         let mut under = self.mmu_lock.lock();
-        compute(self.ground.under_lock_ns());
+        compute(self.layout.under_lock_ns());
         if self.mmu_seq.load(Relaxed) != seq {
             return false;
         }
@@ -168,7 +168,7 @@ impl Side for ShadowMmu<'_> {
 
     fn finds(&self, _: &mut Idle, (): &mut (), g2: Gfn) -> Option<Pfn> {
         let mut found = 0;
-        let (path, depth) = Ground::path(g2);
+        let (path, depth) = L1Layout::path(g2);
         for &(table, entry) in &path[..depth] {
             found = self.pages[table as usize].entries[entry as usize].load(Relaxed);
             if found == 0 {
@@ -204,7 +204,7 @@ impl Side for ShadowMmu<'_> {
 
     fn drop_all(&self, _: &mut Idle, (): &mut (), part: Span<Gfn>) {
         let _under = self.mmu_lock.lock();
-        for table in Ground::tables_of(part) {
+        for table in L1Layout::tables_of(part) {
             let entries = &self.pages[table.0 as usize].entries;
             (0..TABLE).for_each(|entry| entries[entry].store(0, Relaxed));
         }

@@ -3,6 +3,7 @@
 use super::balanced::{Balanced, BalancedBuilder};
 use super::kvm_walk::RangeWalk;
 use super::{CALLS, FLUSHES};
+use crate::benches::hardware::Tlb;
 use crate::benches::host_faults::host_has;
 use crate::benches::page_order::PageOrder;
 use crate::benches::program::{Next, Program, Seen, Use};
@@ -92,7 +93,7 @@ impl UsedPages {
     pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let all = self.used.len() as u64;
         let guest = |number| Guest { pages: self, way: PageOrder::new(setting, number, all), left: all };
-        let mut crew = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, guest)?;
+        let mut crew = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, |_| Tlb::new(), guest)?;
         let mapped = self.balanced.vm.stats().mapped_faults;
         let jobs = crew.jobs(|idle, cpu, guest| {
             let mut stretches = 0;

@@ -1,17 +1,6 @@
 //! Threads to CPUs.
 
-/// Ties the calling thread to one of the CPUs that this process may use: thread n to the n-th, round robin. A thread that is tied
-/// to one ties none of those that it starts.
-///
-/// Best effort: where the system has no such call, or refuses it, the thread stays free to move.
-pub fn pin(thread: usize) {
-    system::pin(thread);
-}
-
-/// How many CPUs this process may use, whatever its threads are tied to.
-pub fn cpus() -> usize {
-    system::cpus()
-}
+pub use system::{cpus, pin};
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -27,14 +16,19 @@ mod system {
         })
     }
 
-    pub(super) fn pin(thread: usize) {
+    /// Ties the calling thread to one of the CPUs that this process may use: thread n to the n-th, round robin. A thread that is
+    /// tied to one ties none of those that it starts.
+    ///
+    /// Best effort: where the system has no such call, or refuses it, the thread stays free to move.
+    pub fn pin(thread: usize) {
         let Some(&cpu) = all().get(thread % cpus()) else { return };
         let mut one = CpuSet::new();
         one.set(cpu);
         let _ = sched_setaffinity(None, &one);
     }
 
-    pub(super) fn cpus() -> usize {
+    /// How many CPUs this process may use, whatever its threads are tied to.
+    pub fn cpus() -> usize {
         all().len().max(1)
     }
 
@@ -55,9 +49,9 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    pub(super) fn pin(_: usize) {}
+    pub fn pin(_: usize) {}
 
-    pub(super) fn cpus() -> usize {
+    pub fn cpus() -> usize {
         std::thread::available_parallelism().map_or(1, Into::into)
     }
 }

@@ -4,10 +4,12 @@
 use crate::world::AtomicU64;
 use std::ops::Index;
 
+#[derive(Debug)]
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
 
 /// See the module's header.
+#[derive(Debug)]
 pub struct Words {
     lines: Box<[Line]>,
     len: usize,

@@ -4,10 +4,10 @@
 //! L1's frames   root │ 3 upper tables │ leaf tables of T │ data: page n of L2 is in data page n │ shared │ apart, apart │ pages of 2 MiB
 //! ```
 
-use super::super::vm_setup::Parts;
+use super::super::vm_setup::{Parts, idle, vcpu, with_one_slot};
 use super::super::{Setting, Work};
-use super::words::Words;
 use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
+use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::formats::Ept4;
@@ -25,7 +25,7 @@ const TAKEN: u64 = 64;
 const TABLE: u64 = Level::M2.pages();
 
 /// See the module's header.
-pub struct Ground {
+pub struct L1Layout {
     /// L2's pages, a part for each vCPU.
     pub parts: Parts,
     leaf_tables: u64,
@@ -43,7 +43,7 @@ const FIRST_LARGE: Gfn = Gfn(TABLE * TABLE);
 /// Those that a vCPU has, at most.
 const MOST_LARGE: u64 = 64;
 
-impl Ground {
+impl L1Layout {
     pub fn new(setting: &Setting<'_>) -> Self {
         let parts = Parts::new(setting, setting.pages_per_vcpu());
         // One table more, for the aliases.
@@ -257,15 +257,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(ground: &Ground) -> Result<Self, String> {
-        let vm = Vm::<Ept4, _>::builder(ground.host()).vcpus(ground.vcpus).build();
-        let vm = vm.map_err(|error| error.to_string())?;
-        let slot = Slot::new(SlotId(0), Gfn(0), ground.frames(), hva_of(Gfn(0)));
-        let first = ground.first_large();
+    pub fn new(layout: &L1Layout) -> Result<Self, String> {
+        let builder = Vm::builder(layout.host()).vcpus(layout.vcpus);
+        let (vm, first) = (with_one_slot(builder, layout.frames())?, layout.first_large());
         let large = Slot::new(SlotId(1), first, TABLE * TABLE, hva_of(first));
-        for slot in [slot, large] {
-            vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
-        }
+        vm.slots().commit(&mut idle()?, |tx| tx.create(large)).map_err(|error| error.to_string())?;
         Ok(Self { vm })
     }
 }
@@ -279,7 +275,7 @@ impl Side for Engine {
     type Vcpu<'v> = Vcpu<'v, Ept4, L1Memory>;
 
     fn vcpu(&self, id: u32) -> Result<Vcpu<'_, Ept4, L1Memory>, String> {
-        let mut vcpu = self.vm.vcpu(VcpuId(id)).ok_or_else(|| format!("there is no vCPU {id}"))?;
+        let mut vcpu = vcpu(&self.vm, id)?;
         // Its first entry has a flush before it.
         vcpu.nested(&mut idle()?, ept()).map_err(|error| error.to_string())?;
         Ok(vcpu)
@@ -306,9 +302,9 @@ impl Side for Engine {
 
     fn drop_all(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, part: Span<Gfn>) {
         // T says nothing there at the moment of the flush.
-        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, false));
+        L1Layout::tables_of(part).for_each(|table| self.vm.host().links(table, false));
         self.flush(idle, vcpu);
-        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, true));
+        L1Layout::tables_of(part).for_each(|table| self.vm.host().links(table, true));
     }
 
     fn edit(&self, table: Gfn) -> bool {
@@ -323,9 +319,4 @@ impl Side for Engine {
     fn bytes(&self) -> u64 {
         self.vm.stats().table_bytes
     }
-}
-
-/// This thread's proof that it is outside of the engine.
-pub fn idle() -> Result<Idle, String> {
-    Idle::take().ok_or_else(|| "this thread is in the engine already".to_owned())
 }
