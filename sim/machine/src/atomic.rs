@@ -31,7 +31,7 @@ pub fn read_words<T: ?Sized>(whole: &T) {
 pub fn read_at_once(words: impl Iterator<Item = *const ()>) {
     let (site, mut loads) = (Location::caller(), 0);
     with(|machine| {
-        machine.access_at_once(words.map(|word| word.addr()).inspect(|_| loads += 1), Access::Load, site);
+        machine.access_at_once(words.map(<*const ()>::addr).inspect(|_| loads += 1), Access::Load, site);
         machine.spend(machine.prices.load * loads);
     });
 }
