@@ -40,7 +40,7 @@ fn every_mode_has_its_rows_and_every_check_holds() {
 #[test]
 fn bad_input_is_one_line_and_exit_status_2() {
     for (args, says) in [
-        (&["-b", "5000"][..], "--bytes: 5000 is not a multiple of 4K above zero"),
+        (&["-b", "5000"][..], "--bytes: 5000 is not a multiple of 4K from 4K to 4T"),
         (&["--single"], "--single: there are no handlers without -u missing or -u minor"),
         (&["-u", "minor", "--prefilled"], "--prefilled: the handlers of -u would have nothing to do"),
     ] {

@@ -134,7 +134,7 @@ fn broken_cost_files_are_refused_with_their_line() {
     let lines = good.lines().count();
     for (bytes, says) in [
         (format!("neat = 3\n{good}").into_bytes(), "line 1: `neat` is no cost".to_owned()),
-        (good.replace("near = { value = ", "near = { value = -").into_bytes(), "line 7: near: -".to_owned()),
+        (good.replace("near = { value = ", "near = { value = -").into_bytes(), "line 8: near: -".to_owned()),
         // As such files were before there was a source.
         (
             b"load = 0.5 # measured: a load\n".to_vec(),

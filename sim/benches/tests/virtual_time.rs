@@ -18,10 +18,14 @@ fn run(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64) -> Point {
 
 /// The same with other work around the engine.
 fn run_with(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64, work: Work) -> Point {
-    let setting = Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work };
-    let point = bench.run(&setting).unwrap();
+    checked(bench, &Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work })
+}
+
+/// A run of which every check holds.
+fn checked(bench: &dyn Bench, setting: &Setting<'_>) -> Point {
+    let point = bench.run(setting).unwrap();
     let failed: Vec<_> = point.checks.iter().filter(|check| !check.ok).collect();
-    assert!(failed.is_empty(), "{} {vcpus} {}: {failed:?}", bench.name(), policy.name());
+    assert!(failed.is_empty(), "{} {} {}: {failed:?}", bench.name(), setting.vcpus, setting.policy.name());
     point
 }
 
@@ -79,7 +83,10 @@ fn work_around_the_engine_costs_what_it_says() {
         // Asked in the middle of a fault, a baseline takes its lock three times.
         let after = alone(policy, Work { host_first: false, ..usual.clone() });
         let locks = if policy == Policy::Exclusive { 4.0 * rmw } else { 0.0 };
-        assert!(after - before > locks && after - before < locks + 50.0, "{before} to {after}");
+        assert!(
+            after - before > locks && after - before < locks + costs.full_path + 50.0,
+            "{before} to {after}"
+        );
         // Still once for each page.
         let under = Work { host_first: false, under_lock_ns: 1000, ..usual.clone() };
         assert!((alone(policy, under) - after - 1000.0).abs() < 2.0);
@@ -151,9 +158,13 @@ fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lo
 /// both, vCPUs that ask for the pages of one range wait for its page lock in slat-mm.
 #[test]
 fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges() {
-    let costs = |policy| figure(&run(&NumaBalancing, policy, 416, 1));
+    // A quick run is too short for the two that wait most.
+    let cost = |policy| {
+        let (costs, work) = (&Costs::SERVER, Work::default());
+        figure(&checked(&NumaBalancing, &Setting { costs, vcpus: 416, policy, quick: false, seed: 1, work }))
+    };
     let [range, yielding, page, batched] =
-        [costs(Policy::Range), costs(Policy::RangeYielding), costs(Policy::Page), costs(Policy::PageBatched)];
+        [Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched].map(cost);
     assert!(page < yielding, "what the series says: {page} and {yielding}");
     assert!(batched < 0.8 * page && batched <= 1.02 * range, "{batched}, {range} and {page}");
 }
