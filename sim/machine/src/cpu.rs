@@ -150,6 +150,8 @@ pub struct Waiter {
     pub alone: bool,
     /// The time at which the waiter goes to sleep, if it does.
     pub parks: Ps,
+    /// The time at which it first found the lock held. Others may have taken the lock since, before it was awake.
+    pub since: Ps,
 }
 
 /// In order of arrival.

@@ -8,7 +8,8 @@
 //!   the best one under contention.
 //! * **Parking lock**, as in user space. A waiter spins for this time and then sleeps. The releasing holder wakes the
 //!   first sleeper by a system call and leaves the lock free. Another CPU may take it first; then the sleeper sleeps
-//!   again. Only a fair release hands the lock to the first sleeper. Readers do not enter while a writer waits.
+//!   again. A release hands the lock to the first sleeper if it is a fair one, or if the sleeper has waited for half a
+//!   millisecond, as in `parking_lot`. Readers do not enter while a writer waits.
 //!
 //! Outside of a run both locks spin.
 
@@ -32,6 +33,9 @@ pub struct RawRwLock {
 }
 
 const WRITER: u64 = 1 << 63;
+
+/// A parking lock is handed to a waiter that has waited for so long.
+const FAIR_AFTER: Ps = 500_000_000;
 
 /// A mutex around a value.
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
@@ -86,11 +90,12 @@ impl RawRwLock {
 
     #[track_caller]
     fn enter(&self, alone: bool) {
-        let site = Location::caller();
+        let (site, mut since) = (Location::caller(), None);
         while !self.try_enter(alone) {
             let queued = with(|machine| {
                 let (cpu, began) = (machine.me(), machine.clock());
-                let waiter = Waiter { cpu, alone, parks: began + machine.prices.park_after };
+                let since = *since.get_or_insert(began);
+                let waiter = Waiter { cpu, alone, parks: began + machine.prices.park_after, since };
                 machine.waiters.borrow_mut().entry(self.address()).or_default().push_back(waiter);
                 machine.pause(Paused::Blocked);
                 machine.waited(self.address(), began, site);
@@ -119,7 +124,8 @@ impl RawRwLock {
         with(|machine| {
             let mut waiters = machine.waiters.borrow_mut();
             let Some(queue) = waiters.get_mut(&self.address()) else { return };
-            if fair || machine.prices.park_after == 0 {
+            let waits_long = queue.front().is_some_and(|first| machine.clock() >= first.since + FAIR_AFTER);
+            if fair || waits_long || machine.prices.park_after == 0 {
                 self.hand_on(machine, queue);
             } else {
                 self.call(machine, queue);

@@ -198,3 +198,26 @@ fn a_fair_release_hands_the_lock_to_a_sleeper() {
         assert!(waited_for_all > 195_000, "{park_after}: {waited_for_all}");
     }
 }
+
+#[test]
+fn a_parking_lock_that_its_holder_always_retakes_at_once_is_handed_to_a_waiter_after_half_a_millisecond() {
+    let costs = Costs { park_after: 3000.0, ..Costs::SERVER };
+    let (lock, had) = (Mutex::new(()), AtomicU64::new(0));
+    let greedy = || {
+        for _ in 0..2000 {
+            let _held = lock.lock();
+            compute(1000);
+            if had.load(Relaxed) > 0 {
+                break;
+            }
+        }
+    };
+    let other = || {
+        compute(1500);
+        let _held = lock.lock();
+        had.store(1, Relaxed);
+    };
+    let told = run(&costs, vec![Job::new("greedy", greedy), Job::new("other", other)]);
+    let waited = told.jobs[1].waiting_ns;
+    assert!((400_000..600_000).contains(&waited), "{waited}");
+}
