@@ -97,6 +97,10 @@ impl AddressSpace {
         if !vma.prot.allows(access) {
             return Err(MmError::Denied(hva, access));
         }
+        if seeded!(VersionNotOutlasted) {
+            // A change of the mappings meanwhile finds no table here.
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
         loop {
             let (level, entry) = self.map.find(page);
             let pte = Pte::of(entry.load(), level);

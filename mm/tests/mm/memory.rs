@@ -3,6 +3,9 @@
 use crate::fixture::*;
 use slat::{Access, HostError, Hva, Level, PAGE_SIZE, Pfn, Span};
 use slat_mm::{AddressSpace, Arena, Backing, File, Held, MmError, Place, Prot};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 #[test]
 fn a_shared_file_is_one_memory_in_many_places() {
@@ -216,40 +219,48 @@ fn negative_control_a_write_to_a_freed_frame_is_noticed() {
     assert!(!machine.all_free());
 }
 
-/// Frames go back to the system while other threads use, check and free them.
+/// Frames go back to the system while other threads take, use and free them. In each second round threads take their frames when the trim
+/// has looked which ones are free.
 #[test]
 fn no_frame_is_trimmed_that_another_thread_takes() {
-    const ROUNDS: u64 = 300;
+    const ROUNDS: u64 = 200;
     const FRAME: usize = 4096;
     let arena = Arena::builder().limit(2 << 20).build().unwrap();
+    let (step, unzeroed, lost) = (Barrier::new(3), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let users = [0u8, 1].map(|thread| {
-            let arena = &arena;
+        for byte in [1, 2] {
+            let (arena, step, unzeroed, lost) = (&arena, &step, &unzeroed, &lost);
+            // The thread holds the page.
+            let frame = |page: &Held<'_>| arena.frame(page.pfn()).cast::<[u8; FRAME]>();
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let byte = thread << 7 | (round as u8 & 0x7f) | 1;
+                    step.wait();
+                    std::thread::sleep(Duration::from_millis(round % 2));
                     let pages: Vec<_> = (0..40).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
-                    for (page, expected) in pages.iter().map(|page| (page, [0; FRAME])) {
-                        let frame = arena.frame(page.pfn()).cast::<[u8; FRAME]>();
-                        // SAFETY: this thread holds the page.
-                        unsafe {
-                            assert!(*frame == expected, "not zeroed");
-                            *frame = [byte; FRAME];
-                        }
-                    }
-                    std::thread::yield_now();
                     for page in &pages {
+                        // SAFETY: see `frame`.
+                        unzeroed.fetch_add(u64::from(unsafe { *frame(page) } != [0; FRAME]), Relaxed);
                         // SAFETY: as above.
-                        let kept = unsafe { *arena.frame(page.pfn()).cast::<[u8; FRAME]>() == [byte; FRAME] };
-                        assert!(kept, "a page in use was given back");
+                        unsafe { *frame(page) = [byte; FRAME] };
                     }
+                    step.wait();
+                    // SAFETY: as above.
+                    let gone = pages.iter().filter(|page| unsafe { *frame(page) } != [byte; FRAME]);
+                    lost.fetch_add(gone.count() as u64, Relaxed);
                 }
-            })
-        });
-        while !users.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            });
+        }
+        for _ in 0..ROUNDS {
+            step.wait();
             arena.trim().unwrap();
+            step.wait();
         }
     });
+    assert_eq!(
+        (unzeroed.into_inner(), lost.into_inner()),
+        (0, 0),
+        "frames that were not zeroed, and that were given back"
+    );
     assert_eq!(arena.stats().in_use, 0);
 }
 
