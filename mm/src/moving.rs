@@ -114,6 +114,10 @@ impl AddressSpace {
             edit.insert(Vma::kept(kept));
         });
         end_service(ended.into_iter());
+        if seeded!(MoveShownEarly) {
+            // Faults meanwhile fill the new place.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         self.around(&self.state.read(), idle, pages, Why::Remap, &mut |_, _| {
             self.move_entries(pages, shift, &mut reserve);
         });
