@@ -63,6 +63,10 @@ impl AddressSpace {
         });
         self.outlast(pages);
         end_service(gone.iter_mut().filter_map(Vma::end_service));
+        if seeded!(RangeNotKept) {
+            // A new mapping comes meanwhile, and is used.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let result = self.empty(&self.state.read(), idle, pages, Why::Unmap);
         self.edit(claim, |edit| edit.free(hvas));
         self.let_files_go(&gone);
@@ -197,6 +201,10 @@ impl AddressSpace {
                 share(idle, &mut NoPages); // nothing is writable: nothing is withdrawn
             }
             result?;
+            if seeded!(ForkUnshown) {
+                // Stores go on meanwhile.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
         }
         drop(forking);
         let all = child.mappings().claim_one(EVERYWHERE);
