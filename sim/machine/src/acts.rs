@@ -77,7 +77,7 @@ pub fn read_page() {
     with(|machine| machine.use_memory(machine.prices.read));
 }
 
-/// The CPU that runs begins a fault's full pipeline.
+/// The CPU that runs begins a fault's full pipeline, or an invalidation.
 pub fn full_path() {
     with(|machine| machine.spend(machine.prices.full_path));
 }

@@ -62,7 +62,7 @@ costs! {
     rmw = 6.0 "ns": "a read-modify-write of one, beyond the plain instructions that run meanwhile";
     fence = 8.0 "ns": "a full fence";
     step = 0.5 "ns": "the plain instructions between two shared operations, on average";
-    full_path = 10.0 "ns": "the plain instructions of a fault's full pipeline, beyond those between its shared operations";
+    full_path = 10.0 "ns": "the plain instructions of a fault's full pipeline, or of an invalidation, beyond those between its shared operations";
     near = 60.0 "ns": "a line comes from another CPU of this socket";
     far = 140.0 "ns": "a line comes from another socket";
     handoff = 30.0 "ns": "the next owner of a lock notices that it is free, beyond the journeys of its line";

@@ -37,6 +37,7 @@ use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Shared};
+use crate::sync::prim::full_path;
 use crate::sync::readside::Seat;
 use crate::table::entry::Version;
 use crate::table::format::Format;
@@ -157,6 +158,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     fn begun(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
+        full_path();
         let (why, reserve, reached) = (vm.heard(range, why), Reserve::default(), Cell::new(false));
         let begun = Begun { vm, ticket, range, why, reserve, reached };
         Self { begun, owed: Owed::default() }

@@ -59,7 +59,7 @@ pub(crate) fn read_whole<T>(_: &T) {}
 #[inline(always)]
 pub(crate) fn written_whole<T>(_: &T) {}
 
-/// A fault begins its full pipeline. Only virtual time charges for it.
+/// A fault begins its full pipeline, or an invalidation begins. Only virtual time charges for it.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn full_path() {}
