@@ -1,6 +1,7 @@
 //! House chores, one command each: `cargo xtask --help` lists them.
 
 mod boot;
+mod chaos;
 mod coverage;
 mod emulator;
 mod fuzz;
@@ -40,6 +41,8 @@ enum Chore {
     Gate(gate::Args),
     /// Run everything at once: the direct MMU, a host under load, dirty logs
     Soak(longer::Soak),
+    /// Run every public operation at once under `AddressSanitizer`, with callbacks that panic
+    Chaos(chaos::Args),
     /// Run the suite again and again, until it fails
     Repeat(longer::Repeat),
     /// Run libFuzzer on any bytes
@@ -80,6 +83,7 @@ impl Chore {
             Self::Coverage => coverage::run(),
             Self::Gate(args) => gate::run(args),
             Self::Soak(args) => longer::soak(args),
+            Self::Chaos(args) => chaos::run(args),
             Self::Repeat(args) => longer::repeat(args),
             Self::Fuzz(args) => fuzz::run(args),
             Self::Explore(Words { words }) => longer::explore(words),

@@ -40,17 +40,20 @@ pub fn address() -> Outcome {
 }
 
 pub fn thread() -> Outcome {
+    // Without optimization the threads meet so rarely that the mistake below is not found.
+    let cargo = || with_thread_sanitizer(&format!("--profile fuzz {SOAK}"));
+    passes("thread", cargo()?)?;
+    reports(cargo()?, "slots-freed-early", "WARNING: ThreadSanitizer: data race")
+}
+
+/// Returns the command for tests under the thread sanitizer.
+pub fn with_thread_sanitizer(tests: &str) -> Result<Command> {
     let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
     ensure!(added.status.success(), "the standard library's source is needed: rustup component add rust-src");
-    // Without optimization the threads meet so rarely that the mistake below is not found.
-    let cargo = || {
-        let mut cargo = test(&format!("--profile fuzz -Zbuild-std --target {TARGET} {SOAK}"));
-        cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
-        cargo.env("CARGO_TARGET_DIR", "target/thread").env("TSAN_OPTIONS", "halt_on_error=1");
-        cargo
-    };
-    passes("thread", cargo())?;
-    reports(cargo(), "slots-freed-early", "WARNING: ThreadSanitizer: data race")
+    let mut cargo = test(&format!("-Zbuild-std --target {TARGET} {tests}"));
+    cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
+    cargo.env("CARGO_TARGET_DIR", "target/thread").env("TSAN_OPTIONS", "halt_on_error=1");
+    Ok(cargo)
 }
 
 fn test(arguments: &str) -> Command {

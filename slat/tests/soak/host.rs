@@ -10,6 +10,8 @@
 
 use crate::VCPUS;
 use crate::arena::Arena;
+use crate::chaos::{Chaos, elsewhere, is_elsewhere};
+use crate::hazards::Hazards;
 use crate::nested::L1;
 use crate::random::Random;
 use crate::vm_under_test::Mistake;
@@ -19,7 +21,7 @@ use slat::*;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages in a region.
 pub const REGION: u64 = Level::M2.pages();
@@ -30,7 +32,7 @@ pub const RAM: Hva = Hva(0x40_0000_0000);
 
 /// Frames of small pages, and of huge ones.
 const SMALL: u64 = 1 << 30;
-const HUGE: u64 = 1 << 36;
+const HUGE: u64 = 1 << 34;
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
@@ -65,6 +67,9 @@ pub struct Primary {
     mistake: Mistake,
     /// A table of L1's, in its first pages.
     l1: L1,
+    /// How the callbacks misbehave.
+    pub hazards: Hazards,
+    pub chaos: Chaos,
 }
 
 /// The change of a range of pages.
@@ -102,7 +107,7 @@ pub fn some_page(random: &mut Random) -> u64 {
 }
 
 impl Primary {
-    pub fn new(mistake: Mistake) -> Self {
+    pub fn new(mistake: Mistake, hazards: Hazards) -> Self {
         let region = || Region {
             lock: Mutex::new(()),
             huge: Page::default(),
@@ -115,6 +120,8 @@ impl Primary {
             huge: AtomicU64::new(HUGE),
             mistake,
             l1: L1::new(VCPUS),
+            hazards,
+            chaos: Chaos::default(),
         }
     }
 
@@ -197,17 +204,23 @@ impl Primary {
         }
     }
 
+    /// Holds the regions of `pages`, and calls `work` with what changes them.
+    pub fn with_regions(&self, pages: &Range<u64>, work: impl FnOnce(&dyn Fn(Change))) {
+        let _held = self.hold(pages);
+        work(&|change| self.edit(pages, change));
+    }
+
     /// Splits the huge page of `region` into small ones, in place.
     pub fn demote(&self, region: u64) {
         let region = &self.regions[region as usize];
-        let _held = region.lock.lock().unwrap();
+        let _held = region.hold();
         region.demote();
     }
 
     /// Makes the pages of `region` a huge one, if they lie so. No vCPU loses anything.
     pub fn promote(&self, region: u64) {
         let region = &self.regions[region as usize];
-        let _held = region.lock.lock().unwrap();
+        let _held = region.hold();
         let first = region.small[0].get();
         let alike = |(index, word): (usize, &Page)| word.get() == first + ((index as u64) << 2);
         let congruent = (first >> 2).is_multiple_of(REGION);
@@ -227,7 +240,7 @@ impl Primary {
     /// Returns every region of `pages`, in order.
     fn hold(&self, pages: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let regions = &self.regions[(pages.start / REGION) as usize..pages.end.div_ceil(REGION) as usize];
-        regions.iter().map(|region| region.lock.lock().unwrap()).collect()
+        regions.iter().map(Region::hold).collect()
     }
 
     fn edit(&self, pages: &Range<u64>, change: Change) {
@@ -273,6 +286,11 @@ impl Primary {
 }
 
 impl Region {
+    /// A thread whose callback panicked left the region as it was.
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns its pages as small ones.
     fn as_small(&self) -> Vec<u64> {
         let huge = self.huge.get();
@@ -289,16 +307,49 @@ impl Region {
 
 impl Host for Primary {
     fn read(&self, hva: Hva) -> Option<Word> {
-        self.now(hva).and_then(|_| self.l1.read(hva))
+        let read = self.chaos.reads(hva, || self.now(hva).and_then(|_| self.l1.read(hva)));
+        self.hazards.strike();
+        read
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        let exchanged = self
+            .now(hva)
+            .filter(|page| page.writable)
+            .and_then(|_| self.l1.compare_exchange(hva, current, new));
+        self.hazards.strike();
+        exchanged
+    }
+
+    fn kick(&self, _: VcpuId) {
+        self.hazards.strike();
+    }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        self.hazards.strike();
+        false
+    }
+
+    fn observe(&self, _: slat::trace::TraceEvent) {
+        self.hazards.strike();
     }
 
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        (!sleeps(page_of(hva))).then(|| self.now(hva))?
+        let found = if is_elsewhere(hva) {
+            Some(elsewhere(hva))
+        } else {
+            (!sleeps(page_of(hva))).then(|| self.now(hva))?
+        };
+        self.hazards.strike();
+        found
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        if is_elsewhere(hva) {
+            return Ok(elsewhere(hva));
+        }
         let (region, index) = self.locate(page_of(hva));
-        let held = region.lock.lock().unwrap();
+        let held = region.hold();
         let wanted = if access == Access::Write { WRITABLE } else { 0 };
         let (huge, small) = (region.huge.get(), &region.small[index]);
         match small.get() {
@@ -309,6 +360,7 @@ impl Host for Primary {
         let answer = self.now(hva).ok_or(HostError::Fault);
         drop(held);
         (0..if sleeps(page_of(hva)) { 2 } else { 0 }).for_each(|_| std::thread::yield_now());
+        self.hazards.strike();
         answer
     }
 }
@@ -321,6 +373,7 @@ unsafe impl TableMemory for Primary {
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
         self.arena.take_back(chunk);
+        self.hazards.strike();
     }
 
     fn pfn(&self, page: NonNull<u8>) -> Pfn {

@@ -2,7 +2,9 @@
 //! marked every page noted under its number.
 
 use crate::slot_places::{SIZE, SLOTS};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 struct Log {
     /// The number of the log that is on; zero for none.
@@ -16,13 +18,15 @@ pub struct Logs {
     slots: Vec<Log>,
     /// The last number.
     number: AtomicU64,
+    /// Pages, with their slots, that were taken from the rings of vCPUs.
+    from_rings: Mutex<BTreeSet<(u64, u64)>>,
 }
 
 impl Logs {
     pub fn new() -> Self {
         let written = || (0..SIZE).map(|_| AtomicU64::new(0)).collect();
         let log = |_| Log { on: AtomicU64::new(0), written: written() };
-        Self { slots: (0..SLOTS).map(log).collect(), number: AtomicU64::new(0) }
+        Self { slots: (0..SLOTS).map(log).collect(), number: AtomicU64::new(0), from_rings: Mutex::default() }
     }
 
     /// Called when the transaction that begins a slot's log is over. Returns the log's number.
@@ -37,13 +41,26 @@ impl Logs {
         self.slots[slot as usize].on.store(0, SeqCst);
     }
 
-    /// Notes a store to `page` of `slot`, by a vCPU that has not answered since.
-    pub fn store(&self, (slot, page): (u64, u64)) {
-        let log = &self.slots[slot as usize];
-        let number = log.on.load(SeqCst);
+    /// Notes a store to a page of a slot, by a vCPU that has not answered since.
+    pub fn store(&self, part: (u64, u64)) {
+        self.note(part, self.on(part));
+    }
+
+    /// Returns the number of the log that is on for a page of a slot, zero for none.
+    pub fn on(&self, (slot, _): (u64, u64)) -> u64 {
+        self.slots[slot as usize].on.load(SeqCst)
+    }
+
+    /// Notes a store that was made while log `number` was on, after it was marked.
+    pub fn note(&self, (slot, page): (u64, u64), number: u64) {
         if number != 0 {
-            log.written[page as usize].store(number, SeqCst);
+            self.slots[slot as usize].written[page as usize].fetch_max(number, SeqCst);
         }
+    }
+
+    /// Takes pages out of rings. A page is in a ring or among those taken, for whoever takes next.
+    pub fn take_from_rings<R>(&self, take: impl FnOnce(&mut BTreeSet<(u64, u64)>) -> R) -> R {
+        take(&mut self.from_rings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the pages of `slot` noted under `number`.

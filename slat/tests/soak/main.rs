@@ -12,18 +12,22 @@
 //! | [`host`], [`arena`] | the primary MMU, which uses no frame twice; memory for tables, which detects strays |
 //! | [`vcpu_thread`], [`walker`], [`caches`] | a vCPU that acts as hardware does |
 //! | [`meddlers`], [`memslots`] | threads that change the VM |
+//! | [`chaos`], [`hazards`] | every other operation; callbacks that panic or wait: `cargo xtask chaos` |
 //! | [`nested`] | a guest of the guest, and its hypervisor's table |
 //! | [`vm_under_test`], [`slot_places`], [`logs`] | the known facts, and the judgement |
 //! | [`final_checks`] | the final checks, in which everything is accounted for |
 //! | [`progress`], [`tally`] | the progress of each thread; a watchdog |
 //!
-//! By default it is a fixed amount of work. `SLAT_SOAK_SECONDS` sets a duration: `cargo xtask soak`.
+//! By default it is a fixed amount of work. `SLAT_SOAK_SECONDS` sets a duration: `cargo xtask soak`; so does
+//! `SLAT_CHAOS_SECONDS` for the worlds with chaos, `cargo xtask chaos`, and `SLAT_CHAOS_SEED` their first seed.
 
 mod arena;
 mod caches;
+mod chaos;
 #[path = "../engine/common/tally.rs"]
 mod counts;
 mod final_checks;
+mod hazards;
 mod host;
 mod logs;
 mod meddlers;
@@ -39,7 +43,7 @@ mod vm_under_test;
 mod walker;
 
 use progress::Amount;
-use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
+use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Sv39x4};
 use slat::*;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -60,9 +64,10 @@ const WORLD: Duration = Duration::from_secs(10);
 fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     let mut idle = Idle::take().unwrap();
     let world = World::<F>::new(setting, amount, &mut idle);
-    let [nx, nested] = [(setting.nx_huge_pages, " nx"), (setting.nested, " nested")]
-        .map(|(is, name)| if is { name } else { "" });
-    let name = format!("{} {:?}{nx}{nested}", F::NAME, setting.lock);
+    let [nx, nested, chaos] =
+        [(setting.nx_huge_pages, " nx"), (setting.nested, " nested"), (setting.chaos, " chaos")]
+            .map(|(is, name)| if is { name } else { "" });
+    let name = format!("{} {:?}{nx}{nested}{chaos} seed {}", F::NAME, setting.lock, setting.seed);
     let report = || {
         let mut sum = *before;
         sum += world.tally();
@@ -84,45 +89,79 @@ fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     });
     if setting.mistake == Mistake::None {
         assert_eq!(world.counts.wrong.load(Relaxed), 0, "{name}: said above");
+        assert_eq!(world.vm.host().chaos.late_reads.load(Relaxed), 0, "{name}: L1's table, read too late");
+        chaos::clear_away(&world, &mut idle);
         final_checks::check(&world, &mut idle);
     }
     world.tally()
 }
 
-/// A format, its VM's settings, and whether its vCPUs run L2.
-type Sort = (fn(Setting, Amount, &Tally) -> Tally, MmuLock, bool, bool);
+/// A world of one format.
+type Run = fn(Setting, Amount, &Tally) -> Tally;
+type Sort = (Run, Setting);
 
 const SORTS: [Sort; 6] = [
-    (run::<Npt4>, MmuLock::None, false, true),
-    (run::<Ept4>, MmuLock::None, true, false),
-    (run::<Npt5>, MmuLock::None, true, true),
-    (run::<Ept5>, MmuLock::None, false, false),
-    (run::<Npt4>, MmuLock::ReadWrite, true, false),
-    (run::<Ept4>, MmuLock::Exclusive, false, true),
+    (run::<Npt4>, Setting { nested: true, ..Setting::PLAIN }),
+    (run::<Ept4>, Setting { nx_huge_pages: true, ..Setting::PLAIN }),
+    (run::<Npt5>, Setting { nx_huge_pages: true, nested: true, ..Setting::PLAIN }),
+    (run::<Ept5>, Setting::PLAIN),
+    (run::<Npt4>, Setting { lock: MmuLock::ReadWrite, nx_huge_pages: true, ..Setting::PLAIN }),
+    (run::<Ept4>, Setting { lock: MmuLock::Exclusive, nested: true, ..Setting::PLAIN }),
 ];
 
-/// Runs every sort of world, one after the other, for the given duration; each once without one.
-fn soak(time: Option<Duration>) -> Tally {
-    let end = time.map(|time| (Instant::now() + time, (time / SORTS.len() as u32).min(WORLD)));
+const BITS: DirtyLog = DirtyLog::bitmap().track(Track::DirtyBits);
+
+/// The worlds of [`chaos`].
+fn chaotic_sorts() -> [Sort; 6] {
+    let chaos = Setting { chaos: true, ..Setting::PLAIN };
+    let ring = DirtyLog::ring(RingSize::new(4096).expect("a good size"));
+    [
+        (run::<Npt4>, Setting { nested: true, ..chaos }),
+        (run::<Ept4>, Setting { log: BITS, nested: true, ..chaos }),
+        (run::<Ept4NoAd>, Setting { nx_huge_pages: true, ..chaos }),
+        (run::<Sv39x4>, Setting { log: BITS.initially_set(), ..chaos }),
+        (run::<Arm64NoAd>, Setting { log: ring, ..chaos }),
+        (run::<Npt5>, Setting { log: DirtyLog::bitmap().splitting(Splitting::Lazy), nested: true, ..chaos }),
+    ]
+}
+
+/// Runs every sort of world, one after the other, for the given duration; each once without one. The seed of the first
+/// one is `first`.
+fn soak(sorts: &[Sort], time: Option<Duration>, first: u64) -> Tally {
+    let end = time.map(|time| (Instant::now() + time, (time / sorts.len() as u32).min(WORLD)));
     let mut sum = Tally::default();
-    for (seed, &(run, lock, nx_huge_pages, nested)) in (1..).zip(SORTS.iter().cycle()) {
+    for (nth, &(run, setting)) in sorts.iter().cycle().enumerate() {
         let amount = match end {
-            None if seed > SORTS.len() as u64 => break,
+            None if nth == sorts.len() => break,
             None => Amount::Steps(STEPS),
             Some((end, _)) if Instant::now() >= end => break,
             Some((end, each)) => Amount::Until(end.min(Instant::now() + each)),
         };
-        sum += run(Setting { lock, nx_huge_pages, nested, mistake: Mistake::None, seed }, amount, &sum);
+        sum += run(Setting { seed: first + nth as u64, ..setting }, amount, &sum);
     }
     sum
 }
 
+/// Returns the duration that a variable sets.
+fn duration(variable: &str) -> Option<Duration> {
+    let parsed =
+        |seconds: String| seconds.parse().unwrap_or_else(|_| panic!("{variable}: a number of seconds"));
+    std::env::var(variable).ok().map(|seconds| Duration::from_secs_f64(parsed(seconds)))
+}
+
+/// `cargo xtask chaos`.
+#[test]
+fn chaos() {
+    let seed = std::env::var("SLAT_CHAOS_SEED").ok();
+    let seed = seed.map_or(1, |seed| seed.parse().expect("SLAT_CHAOS_SEED is a number"));
+    let sum = soak(&chaotic_sorts(), duration("SLAT_CHAOS_SECONDS"), seed);
+    println!("in all: {sum}");
+    assert_eq!(sum.stale, 0);
+}
+
 #[test]
 fn everything_at_once() {
-    let time = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| {
-        Duration::from_secs_f64(seconds.parse().expect("SLAT_SOAK_SECONDS is a number of seconds"))
-    });
-    let sum = soak(time);
+    let sum = soak(&SORTS, duration("SLAT_SOAK_SECONDS"), 1);
     println!("in all: {sum}");
     assert_eq!(sum.stale, 0);
     for (times, what) in sum.must_have_happened() {
@@ -133,8 +172,7 @@ fn everything_at_once() {
 /// Runs a world with a mistake until the vCPUs find it; another world if, beside other work, they do not.
 fn stale_uses(mistake: Mistake) -> u64 {
     let stale = |seed| {
-        let setting =
-            Setting { lock: MmuLock::None, nx_huge_pages: false, nested: seed % 2 == 1, mistake, seed };
+        let setting = Setting { nested: seed % 2 == 1, mistake, seed, ..Setting::PLAIN };
         run::<Npt4>(setting, Amount::Steps(MANY_STEPS), &Tally::default()).stale
     };
     (7..11).map(stale).find(|&stale| stale > 0).unwrap_or(0)

@@ -2,6 +2,8 @@
 //! often.
 
 use crate::VCPUS;
+use crate::chaos;
+use crate::hazards::{self, caught};
 use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
 use crate::memslots;
 use crate::nested;
@@ -28,18 +30,29 @@ pub fn run<F: Format>(world: &World<F>, index: usize) {
     let idle = Idle::take().unwrap();
     let random = Random::new(world.setting.seed ^ !(index as u64));
     let mut meddler = Meddler { world, share, idle, random };
+    hazards::seed(world.setting.seed << 8 | 0x80 | index as u64);
     while meddler.share.next() {
-        meddler.let_guests_run();
-        if world.setting.nested && meddler.random.one_in(4) {
-            meddler.share.about_to("change a table of L1's, or flush it");
-            nested::edit(world, &mut meddler.idle, &mut meddler.random);
+        // A callback that panics ends the step.
+        caught(|| meddler.step(index));
+    }
+}
+
+impl<F: Format> Meddler<'_, F> {
+    fn step(&mut self, index: usize) {
+        self.let_guests_run();
+        if self.world.setting.chaos && self.random.one_in(2) {
+            return chaos::change(self);
         }
-        let sort = if meddler.random.one_in(5) { index as u64 } else { meddler.random.below(4) };
+        if self.world.setting.nested && self.random.one_in(4) {
+            self.share.about_to("change a table of L1's, or flush it");
+            nested::edit(self.world, &mut self.idle, &mut self.random);
+        }
+        let sort = if self.random.one_in(5) { index as u64 } else { self.random.below(4) };
         match sort {
-            0 => meddler.change_the_host(),
-            1 => meddler.reshape(),
-            2 => memslots::change(&mut meddler),
-            _ => meddler.manage_memory(),
+            0 => self.change_the_host(),
+            1 => self.reshape(),
+            2 => memslots::change(self),
+            _ => self.manage_memory(),
         }
     }
 }

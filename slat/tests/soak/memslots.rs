@@ -1,11 +1,13 @@
 //! Memslots are created, deleted, moved and logged while their guests run; each log is compared with the stores.
 
 use crate::VCPUS;
+use crate::hazards::caught;
 use crate::meddlers::Meddler;
-use crate::slot_places::{Known, SLOTS, State, places_of, slot_at};
+use crate::slot_places::{Known, SIZE, SLOTS, State, places_of, slot_at};
 use crate::vm_under_test::{Wrong, count};
 use slat::*;
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 
 /// One change of one slot, or one look at its log.
 pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
@@ -13,7 +15,7 @@ pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("wait for a slot's other meddlers");
     let world = meddler.world;
     let known = world.places.known(slot);
-    let mut state = known.state.lock().unwrap();
+    let mut state = known.state.lock().unwrap_or_else(PoisonError::into_inner);
     let place = meddler.random.pick(&places_of(slot));
     let choice = meddler.random.below(16);
     let mut changing = Changing { meddler, known, slot };
@@ -29,6 +31,7 @@ pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
         (Some(_), 2..4) => changing.move_to(&mut state, place),
         (Some(_), 4..8) if state.log == 0 => changing.log(&mut state, true),
         (Some(_), 4..7) => changing.log(&mut state, false),
+        (Some(_), 8..12) if world.setting.chaos && state.log != 0 => changing.harvest(&mut state),
         _ => changing.check(&state),
     }
 }
@@ -42,11 +45,7 @@ struct Changing<'a, 'w, F: Format> {
 impl<F: Format> Changing<'_, '_, F> {
     fn create(&mut self, state: &mut State, slot: Slot) {
         self.meddler.share.about_to("create a slot");
-        self.place(Some(slot.gfns.start), |slots, idle| slots.commit(idle, |tx| tx.create(slot)));
-        *state = State { at: Some(slot.gfns.start), log: 0 };
-        if slot.log_dirty {
-            state.log = self.meddler.world.logs.begin(self.slot);
-        }
+        self.place(state, Some(slot.gfns.start), |slots, idle| slots.commit(idle, |tx| tx.create(slot)));
     }
 
     fn delete(&mut self, state: &mut State) {
@@ -54,15 +53,13 @@ impl<F: Format> Changing<'_, '_, F> {
         self.meddler.share.about_to("delete a slot");
         self.meddler.world.logs.end(self.slot);
         let id = SlotId(self.slot as u32);
-        self.place(None, |slots, idle| slots.commit(idle, |tx| tx.delete(id).map(drop)));
-        *state = State::default();
+        self.place(state, None, |slots, idle| slots.commit(idle, |tx| tx.delete(id).map(drop)));
     }
 
     fn move_to(&mut self, state: &mut State, to: Gfn) {
         self.meddler.share.about_to("move a slot");
         let id = SlotId(self.slot as u32);
-        self.place(Some(to), |slots, idle| slots.commit(idle, |tx| tx.move_to(id, to).map(drop)));
-        state.at = Some(to);
+        self.place(state, Some(to), |slots, idle| slots.commit(idle, |tx| tx.move_to(id, to).map(drop)));
     }
 
     fn log(&mut self, state: &mut State, on: bool) {
@@ -70,22 +67,32 @@ impl<F: Format> Changing<'_, '_, F> {
         self.meddler.share.about_to("switch a log");
         let (world, id) = (self.meddler.world, SlotId(self.slot as u32));
         world.logs.end(self.slot);
-        let idle = &mut self.meddler.idle;
-        world.vm.slots().commit(idle, |tx| tx.set_log_dirty(id, on)).expect("no other thread changes it");
-        state.log = if on { world.logs.begin(self.slot) } else { 0 };
-        count(&world.counts.slot_changes);
+        state.log = 0;
+        self.place(state, state.at, |slots, idle| {
+            slots.commit(idle, |tx| tx.set_log_dirty(id, on).map(drop))
+        });
     }
 
-    /// Moves the slot.
+    /// Makes a transaction that puts the slot at `to`, and learns from the engine where the slot is now: if a callback
+    /// panicked, the transaction is made or not.
     fn place(
         &mut self,
+        state: &mut State,
         to: Option<Gfn>,
         change: impl FnOnce(Memslots<'_, F>, &mut Idle) -> Result<(), SlotError>,
     ) {
-        let world = self.meddler.world;
+        let (world, idle) = (self.meddler.world, &mut self.meddler.idle);
         self.known.going(to);
-        change(world.vm.slots(), &mut self.meddler.idle).expect("no other slot is in the way");
-        self.known.gone();
+        let made = caught(|| change(world.vm.slots(), idle).expect("no other slot is in the way"));
+        let slot = world.vm.slots().get(idle, SlotId(self.slot as u32));
+        state.at = slot.map(|slot| slot.gfns.start);
+        assert!(made.is_none() || state.at == to, "{slot:?} {to:?}");
+        self.known.arrived(state.at);
+        match slot {
+            Some(slot) if slot.log_dirty && state.log == 0 => state.log = world.logs.begin(self.slot),
+            Some(slot) if slot.log_dirty => {}
+            _ => state.log = 0,
+        }
         count(&world.counts.slot_changes);
     }
 
@@ -93,12 +100,45 @@ impl<F: Format> Changing<'_, '_, F> {
     /// another one has just got and not marked yet: missing pages are looked for again when all faults of that time
     /// have ended.
     fn check(&mut self, state: &State) {
+        self.compare(state, &BTreeSet::new());
+    }
+
+    /// Takes the log, or clears it, and compares. A harvest that is dropped gives its pages back.
+    fn harvest(&mut self, state: &mut State) {
+        self.meddler.share.about_to("harvest a log");
+        let (vm, idle) = (&self.meddler.world.vm, &mut self.meddler.idle);
+        let id = SlotId(self.slot as u32);
+        let mut taken = BTreeSet::new();
+        if self.meddler.random.one_in(2) {
+            // With rings it is refused.
+            let Ok(harvest) = vm.slots().harvest(idle, id) else { return };
+            if self.meddler.random.one_in(4) {
+                drop(harvest);
+                return self.check(state);
+            }
+            taken.extend(harvest.iter().map(|page| page.page));
+            harvest.commit();
+        } else {
+            let mut bits = vec![0; SIZE as usize / 64];
+            if vm.slots().dirty_bits(idle, id, &mut bits).is_err() {
+                return;
+            }
+            vm.slots().clear_dirty(idle, id, 0, SIZE, &bits).expect("no other thread changes it");
+            taken.extend((0..SIZE).filter(|page| bits[*page as usize / 64] >> (page % 64) & 1 != 0));
+        }
+        self.compare(state, &taken);
+        // Stores from now on are compared with the pages that are marked from now on.
+        state.log = self.meddler.world.logs.begin(self.slot);
+    }
+
+    fn compare(&mut self, state: &State, taken: &BTreeSet<u64>) {
         let world = self.meddler.world;
         if state.log == 0 {
             return;
         }
         self.meddler.share.about_to("check a log");
         let mut missing = world.logs.noted(self.slot, state.log);
+        missing.retain(|page| !taken.contains(page));
         self.without_marked(&mut missing, state);
         if !missing.is_empty() {
             self.let_faults_end();
@@ -114,8 +154,17 @@ impl<F: Format> Changing<'_, '_, F> {
         let (vm, start) = (&self.meddler.world.vm, state.at.expect("it logs").0);
         let mut marked = BTreeSet::new();
         let id = SlotId(self.slot as u32);
-        let logs = vm.slots().dirty(&mut self.meddler.idle, id, |gfn| _ = marked.insert(gfn.0 - start));
-        assert_eq!(logs, Ok(()), "it logs");
+        match vm.slots().dirty(&mut self.meddler.idle, id, |gfn| _ = marked.insert(gfn.0 - start)) {
+            Err(DirtyError::RingOnly) => {
+                let harvest = vm.slots().harvest_all(&mut self.meddler.idle).expect("memory");
+                self.meddler.world.logs.take_from_rings(|taken| {
+                    taken.extend(harvest.iter().map(|page| (u64::from(page.slot.0), page.page)));
+                    marked.extend(taken.iter().filter(|(slot, _)| *slot == self.slot).map(|(_, page)| page));
+                });
+                harvest.commit();
+            }
+            logs => assert_eq!(logs, Ok(()), "it logs"),
+        }
         pages.retain(|page| !marked.contains(page));
     }
 

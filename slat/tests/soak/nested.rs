@@ -78,6 +78,12 @@ impl L1 {
         self.words.get(at).map(|word| Word(word.load(SeqCst)))
     }
 
+    /// Replaces a word of a page of T, as the engine does to set Accessed and Dirty.
+    pub fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        let word = self.words.get((page_of(hva) * 512 + hva.offset() / 8) as usize)?;
+        Some(word.compare_exchange(current.0, new.0, SeqCst, SeqCst).map(Word).map_err(Word))
+    }
+
     /// Changes T's value for a frame.
     fn store(&self, g2: Gfn, word: u64) {
         let mut told = self.told[g2.0 as usize].lock().unwrap();

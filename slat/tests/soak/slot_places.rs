@@ -74,10 +74,10 @@ impl Known {
         self.place.store((now.0 >> 48).wrapping_add(1) << 48 | now.after() << 24 | to, SeqCst);
     }
 
-    /// Called when the transaction has returned.
-    pub fn gone(&self) {
-        let now = self.place();
-        self.place.store((now.0 >> 48).wrapping_add(1) << 48 | now.after() << 24 | now.after(), SeqCst);
+    /// Called when the transaction has returned, or has panicked: the slot is at `at`.
+    pub fn arrived(&self, at: Option<Gfn>) {
+        let (now, at) = (self.place(), at.map_or(NOWHERE, |gfn| gfn.0));
+        self.place.store((now.0 >> 48).wrapping_add(1) << 48 | at << 24 | at, SeqCst);
     }
 
     /// Returns the slot's place now, or after the running transaction.
@@ -112,6 +112,13 @@ impl Places {
             let index = gfn.0.checked_sub(base).filter(|&index| index < pages)?;
             Some(hva(page + index))
         })
+    }
+
+    /// Returns the host address behind `gfn`, if no transaction is about to change that.
+    pub fn settled(&self, space: SpaceId, gfn: Gfn) -> Option<Hva> {
+        let before = self.there(space, gfn)?;
+        let hva = self.behind(space, gfn).next();
+        hva.filter(|_| self.there(space, gfn) == Some(before))
     }
 
     /// Whether `gfn` has a slot, and no transaction is about to remove it. Two equal answers hold for the time between

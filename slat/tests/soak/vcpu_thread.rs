@@ -1,8 +1,11 @@
 //! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that keep entries until a
 //! flush.
 
-use crate::host::some_page;
+use crate::chaos;
+use crate::hazards::{self, caught};
+use crate::host::{Primary, some_page};
 use crate::nested::{self, Both};
+use crate::progress::Share;
 use crate::random::Random;
 use crate::slot_places::{ALIASES, frame_of};
 use crate::vm_under_test::{World, Wrong, count};
@@ -42,13 +45,32 @@ impl Program {
 
 /// Runs vCPU `id` until every thread has done its share.
 pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
-    let mut share = world.watch.share(id.0 as usize);
-    let mut idle = Idle::take().unwrap();
-    let mut vcpu = world.vm.vcpu(id).unwrap();
-    let mut caches = Both::new();
     let random = Random::new(world.setting.seed ^ u64::from(id.0 + 1) << 32);
-    let mut program = Program { random, recent: [Gfn(0); RECENT], restless: 4 };
-    while share.next() {
+    let program = Program { random, recent: [Gfn(0); RECENT], restless: 4 };
+    let (share, idle) = (world.watch.share(id.0 as usize), Idle::take().unwrap());
+    let mut thread = VcpuThread { world, share, id, vcpu: None, idle, caches: Both::new(), program };
+    hazards::seed(world.setting.seed << 8 | u64::from(id.0));
+    while thread.share.next() {
+        // A callback that panics ends the step.
+        caught(|| thread.step());
+    }
+}
+
+struct VcpuThread<'w, F: Format> {
+    world: &'w World<F>,
+    share: Share<'w>,
+    id: VcpuId,
+    vcpu: Option<Vcpu<'w, F, Primary>>,
+    idle: Idle,
+    caches: Both,
+    program: Program,
+}
+
+impl<F: Format> VcpuThread<'_, F> {
+    /// An operation outside the guest; then a stay in the guest, up to a fault.
+    fn step(&mut self) {
+        let Self { world, share, id, idle, caches, program, .. } = self;
+        let vcpu = self.vcpu.get_or_insert_with(|| world.vm.vcpu(*id).expect("no thread has it"));
         match program.random.below(512) {
             0..8 => {
                 let space = SpaceId(program.random.below(2) as u8);
@@ -59,35 +81,41 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
                 let (first, _) = program.next(world, vcpu.space());
                 let ahead = Span::sized(first, program.random.below(AHEAD));
                 // If the first frame cannot be mapped, the reason is one of a fault's.
-                let _ = vcpu.prefault(&mut idle, ahead);
+                let _ = vcpu.prefault(idle, ahead);
                 count(&world.counts.prefaults);
             }
             12 => {
                 // Dropping the vCPU returns its seat and its spare table pages; its cached entries stay valid.
-                drop(vcpu);
-                vcpu = world.vm.vcpu(id).unwrap();
                 caches.flush_all();
+                return drop(self.vcpu.take());
             }
             13..77 if world.setting.nested => {
                 assert!(vcpu.switch_to(ALIASES));
-                nested::stay((world, &mut share), &mut vcpu, &mut idle, &mut caches, &mut program.random);
-                continue;
+                return nested::stay((world, share), vcpu, idle, caches, &mut program.random);
+            }
+            77..205 if world.setting.chaos => {
+                share.about_to("do what other vCPUs do not");
+                return chaos::step(world, vcpu, idle, caches, &mut program.random);
             }
             _ => {}
         }
         share.about_to("run in the guest");
         program.restless = program.random.pick(&[4, 4, 64, u64::MAX]);
-        let Some(fault) = stay(world, &mut vcpu, &mut idle, &mut caches, &mut program) else { continue };
+        let Some(fault) = stay(world, vcpu, idle, caches, program) else { return };
         share.about_to("fault");
         let (space, gfn) = (vcpu.space(), fault.gpa.gfn());
         let there = world.places.there(space, gfn);
-        match vcpu.fault(&mut idle, fault) {
+        match vcpu.fault(idle, fault) {
             Ok(Done::Mmio) => {
                 if there.is_some() && there == world.places.there(space, gfn) {
                     world.wrong(Wrong::Mmio, || format!("{gfn:?} in {space:?}"));
                 }
                 std::thread::yield_now();
             }
+            Ok(Done::WriteTracked) if space == SpaceId(0) => {
+                chaos::emulate(&world.vm, &world.logs, idle, gfn);
+            }
+            Ok(Done::RingFull) => drop(world.vm.reset_rings(idle)),
             Ok(_) => {}
             Err(FaultError::NoMemory) => {
                 count(&world.counts.no_memory);
@@ -101,7 +129,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
 /// Runs in the guest until a fault, or for a bounded number of accesses.
 fn stay<F: Format>(
     world: &World<F>,
-    vcpu: &mut Vcpu<'_, F, crate::host::Primary>,
+    vcpu: &mut Vcpu<'_, F, Primary>,
     idle: &mut Idle,
     caches: &mut Both,
     program: &mut Program,

@@ -4,6 +4,7 @@
 //! through a memslot that exists now, or existed when a running transaction began.
 
 use crate::caches::Translation;
+use crate::hazards::Hazards;
 use crate::host::{Primary, page_of};
 use crate::logs::Logs;
 use crate::progress::{Amount, Watch};
@@ -33,7 +34,22 @@ pub struct Setting {
     /// Whether vCPUs run L2 now and then.
     pub nested: bool,
     pub mistake: Mistake,
+    /// Whether [`crate::chaos`] takes part, and callbacks misbehave.
+    pub chaos: bool,
+    pub log: DirtyLog,
     pub seed: u64,
+}
+
+impl Setting {
+    pub const PLAIN: Self = Self {
+        lock: MmuLock::None,
+        nx_huge_pages: false,
+        nested: false,
+        mistake: Mistake::None,
+        chaos: false,
+        log: DirtyLog::bitmap(),
+        seed: 0,
+    };
 }
 
 /// A failure.
@@ -85,12 +101,14 @@ pub fn count(counter: &AtomicU64) {
 
 impl<F: Format> World<F> {
     pub fn new(setting: Setting, amount: Amount, idle: &mut Idle) -> Self {
-        let host = Primary::new(setting.mistake);
+        let hazards = if setting.chaos { Hazards::some() } else { Hazards::none() };
+        let host = Primary::new(setting.mistake, hazards);
         let builder = Vm::<F, _>::builder(host)
             .vcpus(VCPUS as u32)
             .address_spaces(2)
             .mmu_lock(setting.lock)
-            .nx_huge_pages(setting.nx_huge_pages);
+            .nx_huge_pages(setting.nx_huge_pages)
+            .dirty_log(setting.log);
         let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
         let vm = builder.build().expect("the arena is large");
         vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.create(alias())).unwrap();
