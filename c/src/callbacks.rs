@@ -66,8 +66,6 @@ pub struct slat_host {
     /// slat accesses table memory at physical address p through p + `table_offset`, modulo 2^64: a kernel's direct map,
     /// a multiple of 4096. Zero if they are the same, as for a software walker. slat refuses memory whose physical
     /// address the format cannot express.
-    /// 4096. Zero where they are the same, as for a software walker. Memory whose physical address the format cannot name is
-    /// refused.
     pub table_offset: u64,
 }
 

@@ -13,8 +13,6 @@
 //! | 8 | a slot to delete exists | `EINVAL` |
 //! | 9 | size, host address and read-only flag of a slot never change: delete it and create another | `EINVAL` |
 //! | 10 | no frame belongs to two slots; host addresses may | `EEXIST` |
-//! | 11 | the frames lie in reach of guest addresses | `EINVAL` |
-//! | 12 | nodes can be had (KVM asks for memory before it looks at reach) | `ENOMEM` |
 //! | 11 | the frames are within the guest's address width | `EINVAL` |
 //! | 12 | nodes can be allocated (KVM allocates before check 11) | `ENOMEM` |
 //!

@@ -42,7 +42,6 @@
 //!
 //! **Only links of leaf tables are cleared.** A pass rests, and the bits of a higher link are out of date after the
 //! rest. A query of a single page ignores links.
-//! one page is asked about, no link is believed.
 
 mod accessed;
 mod leaves;

@@ -13,7 +13,6 @@
 //! check on page size change"). With [`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages) large leaves do not
 //! execute. A fetch splits its page down to 4 KiB leaves, which execute. A periodic [`Vm::recover`](crate::Vm::recover)
 //! over a range restores the large pages of code that no longer runs.
-//! a range, called now and then, gives code that is no longer run its large pages back.
 
 #[cfg(all(test, not(loom)))]
 mod history_tests;

@@ -24,7 +24,6 @@
 //! | fetches | the same, and NX in none | NX in none; with SMEP: not where U is in all |
 //!
 //! Not offered: protection keys, shadow stacks, linear-address masking.
-//! Not offered: protection keys, shadow stacks, linear-address masking.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, PRESENT, X86Entry, pdpte};

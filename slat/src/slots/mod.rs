@@ -19,7 +19,6 @@
 //!   and 1 GiB. Here nothing must be allocated, or recomputed after a move.
 //! * **Delete and move are one publication**, inside an invalidation of the frames. KVM publishes two sets: first one
 //!   with the slot marked invalid, then the new one.
-//!   invalid, then another.
 
 pub(crate) mod behind;
 pub(crate) mod bitmap;

@@ -23,7 +23,8 @@ pub struct Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::promises, numbers::check];
+const RULES: &[Rule] =
+    &[rules::length, rules::safety, rules::order, rules::promises, rules::leftovers, numbers::check];
 
 /// The chore: lists every finding, and fails if there is one.
 pub fn run() -> Outcome {
@@ -32,6 +33,9 @@ pub fn run() -> Outcome {
     let texts = read_all(Path::new("."), ".md")?;
     findings.extend(rules::tags(&sources, &texts));
     findings.extend(texts.iter().flat_map(rules::links));
+    findings.extend(texts.iter().flat_map(rules::leftovers));
+    findings
+        .extend(texts.iter().filter(|text| text.path == Path::new(rules::FEATURES)).flat_map(rules::rows));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {

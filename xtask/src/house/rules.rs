@@ -95,16 +95,77 @@ fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
     tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
 }
 
-/// The target of a relative link, and an included file, of a Markdown file exist. Headings are not checked.
+/// The target of a relative link, and an included file, of a Markdown file exist. Headings are not checked. A link of
+/// the book leads to a chapter: nothing else of the repository is beside the rendered pages.
 pub fn links(file: &Source) -> Vec<Finding> {
+    let is_chapter = file.path.starts_with("book/src");
     file.find(file.lines.len(), |at, _| {
-        let line = file.lines[at].replace("{{#include ", "](").replace("}}", ")");
+        let line = file.lines[at].replace("{{#include ", "](include:").replace("}}", ")");
         let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        let files = links.filter(|to| !to.contains("://") && !to.starts_with('#'));
-        let mut files = files.filter_map(|to| to.split(['#', ':']).next());
-        Some(format!("no {}", files.find(|to| !file.path.with_file_name(to).exists())?))
+        let mut files = links.filter(|to| !to.contains("://") && !to.starts_with('#'));
+        files.find_map(|to| {
+            let (to, is_included) = (to.trim_start_matches("include:"), to.starts_with("include:"));
+            let to = to.split(['#', ':']).next()?;
+            if !file.path.with_file_name(to).exists() {
+                return Some(format!("no {to}"));
+            }
+            let leaves = is_chapter && !is_included && to.starts_with("..");
+            leaves.then(|| format!("a link out of the book: {to}"))
+        })
     })
 }
+
+/// No sentence stands twice in a comment, an old wording under a new one, as a merge can leave it: no line that begins
+/// with a small letter follows a line that ends a sentence. The names in [`SMALL`] may begin a sentence.
+pub fn leftovers(file: &Source) -> Vec<Finding> {
+    let text = |line: &str| {
+        let line = line.trim_start();
+        if file.path.extension().is_some_and(|end| end == "md") {
+            return Some(line.to_owned());
+        }
+        let text = ["///", "//!", "//"].into_iter().find_map(|mark| line.strip_prefix(mark))?;
+        Some(text.trim_start().to_owned())
+    };
+    let ends = |line: &str| {
+        let word = line.strip_suffix('.').and_then(|line| line.rsplit(' ').next());
+        word.is_some_and(|word| word.ends_with(|last: char| last.is_ascii_lowercase()) && !word.contains('.'))
+    };
+    let begins = |line: &str| {
+        let word = line.split([' ', '-', '\'', ',']).next().unwrap_or_default();
+        line.starts_with(|first: char| first.is_ascii_lowercase()) && !SMALL.contains(&word) && word.len() > 1
+    };
+    let lines: Vec<_> = file.lines.iter().map(|line| text(line)).collect();
+    let mut in_code = false;
+    let twice = lines.windows(2).enumerate().filter_map(|(at, pair)| {
+        let [Some(before), line] = pair else { return None };
+        in_code ^= before.starts_with("```");
+        let line = line.as_ref()?;
+        let found = !in_code && ends(before) && begins(line);
+        found.then(|| file.finding(at + 1, format!("a sentence begins with a small letter: {line}")))
+    });
+    twice.collect()
+}
+
+/// Names that keep their small letter at the beginning of a sentence.
+const SMALL: &[&str] =
+    &["slat", "cargo", "loom", "shuttle", "vCPU", "vCPUs", "rustup", "rustix", "userfaultfd"];
+
+/// No two rows of a table name the same tests, so no feature is listed twice.
+pub fn rows(file: &Source) -> Vec<Finding> {
+    let mut seen = BTreeMap::<Vec<&str>, usize>::new();
+    let lines = file.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| "));
+    let twice = lines.filter_map(|(at, line)| {
+        let shown = line.replace("\\|", "  ").split('|').nth(2)?.len();
+        let start = line.split('|').nth(1)?.len() + 2;
+        let tests: Vec<_> = line.get(start..start + shown)?.split('`').skip(1).step_by(2).collect();
+        let first = (!tests.is_empty()).then(|| *seen.entry(tests).or_insert(at))?;
+        (first != at).then(|| file.finding(at, format!("line {} names the same tests", first + 1)))
+    });
+    twice.collect()
+}
+
+/// The chapter whose tables list features.
+pub const FEATURES: &str = "book/src/features.md";
 
 pub const INVENTORY: &str = "VERIFICATION.md";
 
@@ -211,6 +272,32 @@ mod tests {
     fn a_link_leads_to_a_file() {
         let text = "[a](main.rs#b) [c](#d) [e](f://g)\n[h](i.md)\n{{#include main.rs:j}}\n{{#include k.rs}}";
         assert_eq!(links(&Source::new("src/a.md", text)).len(), 2);
+    }
+
+    #[test]
+    fn a_link_of_the_book_leads_to_a_chapter() {
+        let text = "[a](../../slat/src/lib.rs)\n{{#include ../../slat/src/lib.rs}}\n[b](SUMMARY.md)";
+        let found = links(&Source::new("book/src/a.md", text));
+        assert!(found.iter().any(|finding| finding.line == 1), "{found:?}");
+    }
+
+    #[test]
+    fn an_old_wording_under_a_new_one_is_found() {
+        let found = |path: &str, text: &str| leftovers(&Source::new(path, text)).len();
+        assert_eq!(found("a.rs", "//! It ends.\n//! ends, then more."), 1);
+        assert_eq!(found("a.md", "It ends.\nends, then more."), 1);
+        assert_eq!(found("a.rs", "/// It ends.\n/// slat goes on.\n/// As here, e.g.\n/// this one."), 0);
+        assert_eq!(found("a.rs", "/// It ends.\nlet code = 1;\n// It ends.\n*code = 2;"), 0);
+        assert_eq!(found("a.md", "```\nit ends.\nends, then more.\n```\n"), 0);
+    }
+
+    #[test]
+    fn two_rows_that_name_the_same_tests_are_one_feature() {
+        let text = "| a | \u{2714} `x::y` |\n| b | `z` |\n| c, anew | seen: `x::y` | `w` |\n| d | no test |\n| e | none |";
+        assert_eq!(
+            rows(&Source::new(FEATURES, text)).iter().map(|found| found.line).collect::<Vec<_>>(),
+            [3]
+        );
     }
 
     #[test]

@@ -12,7 +12,6 @@
 //! the bit number from CPUID `8000_001F` (EBX, bits 5..0): 47 or 51. The bit is set in links, because tables are in
 //! encrypted memory, and in write-back leaves; leaves of other types map devices. Frames end below the bit. For private
 //! pages of an encrypted guest, the C-bit in the guest's own tables decides, whatever this table says.
-//! its private pages whatever stands here.
 
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
 use crate::addr::{Level, Pfn};
