@@ -156,6 +156,7 @@ bugs! {
     ConvertedUncovered "converted-uncovered" Shuttle "frames become private or shared after their invalidation has ended",
     StampLate "stamp-late" Shuttle "a fault takes its stamp after the host has answered",
     LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table continues in its own table",
+    DescentEndsAtLink "descent-ends-at-link" Shuttle "a descent that links tables ends at a link that another thread has made",
     FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
     FlushedTooEarly "flushed-too-early" Shuttle "an invalidation says that it has flushed before it flushes",
     AdoptedNarrowly "adopted-narrowly" Shuttle "an invalidation that adopts a debt beyond its range stays listed only on the lines of its own regions",
