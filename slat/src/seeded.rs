@@ -333,6 +333,7 @@ bugs! {
     SplinterUntold "splinter-untold" Loom "a fault maps a part of a guest's page before it records that the page has parts",
     FrozenPassedBy "frozen-passed-by" Loom "a flush of L1 leaves a frozen entry to its fault",
     FrozenTaken "frozen-taken" Loom "an entry that a fault of L2 has frozen becomes a hole, and two faults write its row",
+    AnothersThawed "anothers-thawed" Loom "a thread that does not get to freeze an entry makes a hole of the entry that another thread has frozen",
     RowAfterLeaf "row-after-leaf" Loom "the row is written after the leaf",
     RowIgnored "row-ignored" Unit "a flush of L1 keeps a leaf whose frame L1's table no longer names",
     KeptUnaccessed "kept-unaccessed" Unit "a flush of L1 keeps a leaf whose A L1 has cleared",

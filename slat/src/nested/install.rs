@@ -67,14 +67,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
             announced.stands(active) && announced.stands_wide(active) && line
         };
-        if down.word != HOLE || !freeze(down.entry, mine, stands) {
+        if down.word != HOLE {
             return Ok(Outcome::Changed);
         }
+        let Some(frozen) = freeze(down.entry, mine, stands) else { return Ok(Outcome::Changed) };
         if is_part && seeded!(SplinterUntold) {
             self.shadow.line.will_splinter();
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(down.entry, rows, (mine, new), row) {
+        if !thaw_with(frozen, rows, new, row) {
             return Ok(Outcome::Changed);
         }
         if seeded!(HintAfterLeaf) {
