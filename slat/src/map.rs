@@ -38,7 +38,7 @@ use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::{Format, Leaf, assert_format};
 use crate::table::memory::{ENTRIES, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::radix::{At, Radix};
+use crate::table::radix::{At, Radix, Reached};
 
 /// A table whose pages live as long as the map; see the [module](self).
 #[derive(Debug)]
@@ -243,6 +243,9 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 // SAFETY: nothing is ever unlinked from a map.
                 let linked =
                     unsafe { Radix::<F>::link_down(&self.memory, &mut spare.cache, page, at, level) };
+                if let Ok(Reached::Level(at)) = linked {
+                    return Ok(self.place(at.entry, at.level));
+                }
                 debug_assert!(linked.is_ok(), "a page was at hand for each level");
             } else if missing >= missed {
                 return Err(ReachError::NoMemory);
@@ -252,7 +255,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 missed = missing;
                 self.pool.give_back(spare.cache.drain());
             }
-            // Look again in any case: a thread that links tables for a neighbour may have linked several levels first.
+            // Look again: another thread has put something else there, or linked a part.
         }
     }
 

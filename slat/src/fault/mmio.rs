@@ -18,7 +18,7 @@ use crate::sync::tally::Count;
 use crate::table::entry::{Version, Word};
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
-use crate::table::radix::At;
+use crate::table::radix::{At, Reached};
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
@@ -65,7 +65,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(());
         }
         if at.level > level {
-            at = walk.link_down(&mut self.cache, gfn, at, level)?;
+            let Reached::Level(reached) = walk.link_down(&mut self.cache, gfn, at, level)? else {
+                return Ok(());
+            };
+            at = reached;
         }
         let newest = if seeded!(MmioUnlooked) { newest.max(at.word.version()) } else { newest };
         // A hole newer than `newest` may belong to a transaction that has begun since.

@@ -51,7 +51,7 @@ use crate::sync::tally::{Count, RetryCause};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Perms};
 use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::At;
+use crate::table::radix::{At, Reached};
 use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
@@ -357,7 +357,10 @@ fn install<'w, F: Format, H: Host>(
     // Rule 11: no invalidation may be active over any part of the page. If one was, map a smaller page.
     let level = if seeded!(LargeUnlooked) { page.level } else { page.level.min(stamp.free) };
     if at.level > level {
-        at = walk.link_down(cache, gfn, at, level)?;
+        let Reached::Level(reached) = walk.link_down(cache, gfn, at, level)? else {
+            return Ok(Outcome::Retry);
+        };
+        at = reached;
     }
     if !at.word.is_hole() || at.word > stamp.newest {
         return Ok(Outcome::Retry);
@@ -375,7 +378,7 @@ fn install<'w, F: Format, H: Host>(
     if logs && seeded!(MarkedTooEarly) {
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
-    if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
+    if at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
         return Ok(Outcome::Retry);
     }
     if logs && !seeded!(MarkedTooEarly) {

@@ -2,7 +2,7 @@
 
 use crate::addr::Hva;
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{HOLE, Numbers, Row, Rows, thaw};
+use crate::shadows::{Frozen, HOLE, Numbers, Row, Rows};
 use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 
@@ -16,39 +16,25 @@ pub(super) struct Announced {
     pub(super) wide: Option<Word>,
 }
 
-/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns false if not frozen.
+/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns `None` if not frozen.
 #[inline(always)]
-pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> bool {
+pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> Option<Frozen<'_>> {
     let early = seeded!(CheckedBeforeFrozen).then(&stands);
-    if entry.cas(HOLE, mine).is_err() {
-        return false;
-    }
-    let stands = early.unwrap_or_else(stands);
-    if !stands {
-        thaw(entry, mine);
-    }
-    stands
+    let frozen = Frozen::new(entry, HOLE, mine).ok()?;
+    early.unwrap_or_else(stands).then_some(frozen)
 }
 
 /// F9: writes the row, and the leaf into the frozen entry. Returns false if the entry was condemned: it is a hole then.
 #[inline(always)]
-pub(super) fn thaw_with(
-    entry: &Entry,
-    rows: Option<(Rows<'_>, usize)>,
-    (mine, new): (Word, Word),
-    row: Row,
-) -> bool {
+pub(super) fn thaw_with(frozen: Frozen<'_>, rows: Option<(Rows<'_>, usize)>, new: Word, row: Row) -> bool {
     if let Some((rows, index)) = rows.filter(|_| !seeded!(RowAfterLeaf)) {
         rows.set(index, row);
     }
-    let thawed = entry.cas(mine, new).is_ok();
+    let thawed = frozen.thaw(|entry, mine| entry.cas(mine, new));
     if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
         rows.set(index, row);
     }
-    if !thawed {
-        thaw(entry, mine);
-    }
-    thawed
+    thawed.is_some()
 }
 
 impl Announced {

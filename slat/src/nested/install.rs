@@ -12,7 +12,7 @@ use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
 use crate::sync::readside::Seat;
 use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::table::radix::{At, Radix};
+use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.
@@ -57,6 +57,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         let is_part = self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone);
         if is_part && !seeded!(SplinterUntold) {
             self.shadow.line.will_splinter();
@@ -66,14 +67,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
             announced.stands(active) && announced.stands_wide(active) && line
         };
-        if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
+        if down.word != HOLE {
             return Ok(Outcome::Changed);
         }
+        let Some(frozen) = freeze(down.entry, mine, stands) else { return Ok(Outcome::Changed) };
         if is_part && seeded!(SplinterUntold) {
             self.shadow.line.will_splinter();
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(down.entry, rows, (mine, new), row) {
+        if !thaw_with(frozen, rows, new, row) {
             return Ok(Outcome::Changed);
         }
         if seeded!(HintAfterLeaf) {

@@ -41,8 +41,10 @@ impl Shared {
         }
         let stands = || stands(&self.active, (epoch, stamp), PAGE.hva);
         let mine = frozen(VcpuId(0));
-        if met.is_hole() && freeze(&self.entry, mine, stands) {
-            thaw_with(&self.entry, None, (mine, Word(frame << 12 | 7)), row(frame));
+        if met.is_hole()
+            && let Some(frozen) = freeze(&self.entry, mine, stands)
+        {
+            thaw_with(frozen, None, Word(frame << 12 | 7), row(frame));
         }
     }
 
@@ -178,6 +180,7 @@ struct Kept {
 
 const OLD: &str = "what L1 has flushed";
 const STRANGE: &str = "the row of another leaf";
+const LOST: &str = "a frozen entry that no edit has condemned is lost";
 const CACHED: &str = "a TLB has what is gone";
 
 fn leaf(frame: u64) -> Word {
@@ -217,12 +220,14 @@ impl Kept {
         if is_part && !seeded!(SplinterUntold) {
             self.line.will_splinter();
         }
-        if met.is_hole() && freeze(&self.entry, mine, stands) {
+        if met.is_hole()
+            && let Some(frozen) = freeze(&self.entry, mine, stands)
+        {
             if is_part && seeded!(SplinterUntold) {
                 self.line.will_splinter();
             }
             let rows = Some((Rows::apart(&self.row), 0));
-            thaw_with(&self.entry, rows, (mine, leaf(frame)), row(frame));
+            thaw_with(frozen, rows, leaf(frame), row(frame));
         }
     }
 
@@ -274,6 +279,22 @@ fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
         finds_seeded(bug, OLD, flushed(false));
     }
     finds_seeded(Bug::FrozenTaken, STRANGE, flushed(true));
+}
+
+/// Two vCPUs fault on one entry, and nothing else happens: one of them maps the page.
+fn by_two_vcpus() {
+    let kept = Kept::new(NONE);
+    let theirs = kept.clone();
+    let fault = loom::thread::spawn(move || theirs.fault(1));
+    kept.fault(2);
+    fault.join().expect("it ends");
+    assert_eq!(kept.entry.load(), leaf(1), "{LOST}");
+}
+
+#[test]
+fn an_entry_is_thawed_by_the_thread_that_froze_it() {
+    explore(by_two_vcpus);
+    finds_seeded(Bug::AnothersThawed, LOST, by_two_vcpus);
 }
 
 /// A fault maps a part of a page of T's. A flush of another address in the page must cover this entry, too.

@@ -95,7 +95,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
         };
         let row = Row::new(says.gfn, says.memory);
-        let is_done = freeze(entry, mine, stands) && thaw_with(entry, Some((rows, index)), (mine, new), row);
+        let is_done = freeze(entry, mine, stands)
+            .is_some_and(|frozen| thaw_with(frozen, Some((rows, index)), new, row));
         if !is_done {
             self.quick = None;
             return None;

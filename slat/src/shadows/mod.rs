@@ -31,7 +31,7 @@ pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 pub(crate) use reverse::Hint;
-pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps, thaw};
+pub(crate) use shadow::{Frozen, HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps};
 pub(crate) use split::Pages;
 pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]

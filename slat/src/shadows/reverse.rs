@@ -15,7 +15,7 @@ use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::radix::Radix;
+use crate::table::radix::{Radix, Reached};
 use alloc::vec::Vec;
 
 /// Maximum number of hints of a 4 KiB frame before *many*; then of a page of 2 MiB, or of 1 GiB.
@@ -129,12 +129,11 @@ impl<F: Format> Reverse<F> {
     ) -> Result<(), NoMemory> {
         let (wanted, planes) = (hint.word(), self.planes(level));
         for (nth, plane) in planes.iter().enumerate() {
+            // Above the hints are links and holes only, and no link ever goes.
             // SAFETY: nothing is ever unlinked from a plane.
-            let mut at = unsafe { plane.descend(memory, g1) };
-            if at.level > level {
-                // SAFETY: as above.
-                at = unsafe { Radix::<F>::link_down(memory, cache, g1, at, level) }?;
-            }
+            let Reached::Level(mut at) = (unsafe { plane.reach(memory, cache, g1, level) })? else {
+                return Err(NoMemory);
+            };
             loop {
                 let new = match at.word {
                     word if word == wanted || word == Hint::MANY => return Ok(()),

@@ -141,15 +141,47 @@ pub(crate) fn drop_or_condemn<F: Format>(
     }
 }
 
-/// Gives up a frozen entry, condemned or not. If a mistake let another thread replace it, its word stays.
-#[cold]
-pub(crate) fn thaw(entry: &Entry, mine: Word) {
-    let mut word = mine;
-    while let Err(found) = entry.cas(word, HOLE) {
-        if !found.is_frozen() {
-            return;
+/// An entry that this thread has frozen, condemned or not. Dropping it makes the entry a hole. Only the thread whose
+/// exchange froze the entry has one, so no thread thaws what another froze.
+#[derive(Debug)]
+#[must_use = "a frozen entry that is dropped is a hole at once"]
+pub(crate) struct Frozen<'w> {
+    entry: &'w Entry,
+    mine: Word,
+}
+
+impl<'w> Frozen<'w> {
+    /// Replaces `was` by `mine`, a frozen word that no other thread uses meanwhile. Returns the word found if the entry
+    /// has changed.
+    #[inline(always)]
+    pub(crate) fn new(entry: &'w Entry, was: Word, mine: Word) -> Result<Self, Word> {
+        let frozen = entry.cas(was, mine).map(|()| Self { entry, mine });
+        if let Err(found) = frozen
+            && seeded!(AnothersThawed)
+            && found.is_frozen()
+        {
+            let _ = entry.cas(found, HOLE);
         }
-        word = found;
+        frozen
+    }
+
+    /// Thaws the entry by `exchange`, which replaces the frozen word that it gets. If the exchange fails, an edit has
+    /// condemned the entry, and it becomes a hole.
+    #[inline(always)]
+    pub(crate) fn thaw<T>(self, exchange: impl FnOnce(&Entry, Word) -> Result<T, Word>) -> Option<T> {
+        let thawed = exchange(self.entry, self.mine).ok()?;
+        core::mem::forget(self);
+        Some(thawed)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        // Condemned meanwhile, or else replaced by a thread that makes a mistake.
+        if self.entry.cas(self.mine, HOLE).is_err() {
+            let _ = self.entry.cas(condemned(self.mine), HOLE);
+        }
     }
 }
 

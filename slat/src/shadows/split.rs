@@ -17,7 +17,7 @@
 //! Without spare table pages the whole leaf is zapped.
 
 use super::leaf_rows::{Half, Rows};
-use super::shadow::{edit, thaw};
+use super::shadow::{Frozen, edit};
 use super::{Inside, Numbers, Reach, Shadow, Shadows, Taking, maps};
 use crate::addr::{Gfn, Level, Span};
 use crate::sync::prim::Relaxed;
@@ -106,25 +106,31 @@ impl<F: Format> Shadows<F> {
         // Only this thread has the page, so the mark is unique.
         let mine = Word::frozen_link(node.pfn(memory));
         half.hang::<M>(node);
-        let split = at.entry.cas(at.word, mine).and_then(|()| {
-            // SAFETY: `at` was met inside the door. The new table is in no other.
-            let (large, small) = unsafe { (Rows::of::<M>(at.node), Rows::of::<M>(node)) };
-            if let (Some(large), Some(small)) = (large, small) {
-                let row = large.get(F::index(g2, at.level));
-                let pages = at.level.down().pages();
-                (0..ENTRIES).for_each(|nth| {
-                    small.set(nth, if seeded!(SplitRowAlike) { row } else { row.part(nth as u64 * pages) });
-                });
+        let split = match Frozen::new(at.entry, at.word, mine) {
+            Ok(frozen) => {
+                // SAFETY: `at` was met inside the door. The new table is in no other.
+                let (large, small) = unsafe { (Rows::of::<M>(at.node), Rows::of::<M>(node)) };
+                if let (Some(large), Some(small)) = (large, small) {
+                    let row = large.get(F::index(g2, at.level));
+                    let pages = at.level.down().pages();
+                    (0..ENTRIES).for_each(|nth| {
+                        small.set(
+                            nth,
+                            if seeded!(SplitRowAlike) { row } else { row.part(nth as u64 * pages) },
+                        );
+                    });
+                }
+                let leaf = (at.word, F::decode(at.word));
+                frozen
+                    .thaw(|_, mine| link_parts::<F, M>(memory, node, At { word: mine, ..at }, leaf))
+                    .ok_or_else(|| at.entry.load())
             }
-            link_parts::<F, M>(memory, node, At { word: mine, ..at }, (at.word, F::decode(at.word)))
-        });
+            Err(found) => Err(found),
+        };
         split.or_else(|found| {
-            if found.is_frozen() {
-                thaw(at.entry, mine);
-            }
             self.halves.lock().extend(Half::take_back::<M>(node));
             cache.put_back(node);
-            Ok(at.entry.load())
+            Ok(found)
         })
     }
 

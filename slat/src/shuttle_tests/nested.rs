@@ -21,8 +21,9 @@ const DATA: u64 = 8;
 const FRAMES: u64 = 16;
 const PAGES: u64 = 2;
 
-/// L1's table for L2's frame 0, and the host frames of two frames of L1.
+/// L1's table, and the host frames of two frames of L1.
 struct Small {
+    /// The leaf for L2's frame 0. Those for L2's other frames name L1's frames in turn.
     t: AtomicU64,
     frames: [AtomicU64; PAGES as usize],
     /// Number of frames that the host has given out; then those that it has taken back.
@@ -46,7 +47,11 @@ impl Host for Small {
     /// Frames 0 to 2 link the next; frame 3 has the leaf.
     fn read(&self, hva: Hva) -> Option<Word> {
         let page = hva.0 - BASE >> 12;
-        Some(Word(if page == 3 { self.t.load(Relaxed) } else { (page + 1) << 12 | 7 }))
+        Some(Word(match (page, hva.0 & 0xfff) {
+            (3, 0) => self.t.load(Relaxed),
+            (3, place) => t(place / 8 % PAGES),
+            _ => (page + 1) << 12 | 7,
+        }))
     }
 }
 
@@ -138,6 +143,25 @@ impl Nest {
         });
     }
 
+    /// A vCPU loads once from L2's frame `g2`.
+    fn touch(&self, id: u32, g2: u64) {
+        idle(|idle| {
+            let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("it is free");
+            let mut l2 = vcpu.nested(idle, table()).expect("there is memory");
+            let done = l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Read));
+            assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{done:?}");
+        });
+    }
+
+    /// Whether the shadow maps L2's frame `g2`.
+    fn maps(&self, g2: u64) -> bool {
+        idle(|idle| {
+            let mut vcpu = self.vm.vcpu(VcpuId(0)).expect("it is free");
+            let l2 = vcpu.nested(idle, table()).expect("there is memory");
+            l2.translate(Gfn(g2).gpa()).is_some()
+        })
+    }
+
     /// The host moves a page to a new frame.
     fn moves(&self, page: u64) {
         let host = self.vm.host();
@@ -171,6 +195,17 @@ fn moving_twice() {
     at_once(&[&|| nest.guest(0, 4, None), &|| nest.moves(0), &|| nest.moves(0)]);
 }
 
+/// Two vCPUs enter hints, each for a frame of its own, and link the same tables for them. The frames have some hints
+/// before. Then the host takes both frames back.
+fn fresh_hints() {
+    let nest = Nest::new(2);
+    let before = 3 * PAGES;
+    (0..before).for_each(|g2| nest.touch(0, g2));
+    at_once(&[&|| nest.touch(0, before), &|| nest.touch(1, before + 1)]);
+    (0..PAGES).for_each(|page| nest.moves(page));
+    assert!((0..before + PAGES).all(|g2| !nest.maps(g2)), "{DEAD}");
+}
+
 /// L1 maps another frame, and flushes on one vCPU, while the other vCPU faults on the old mapping.
 fn flushing() {
     let nest = Nest::new(2);
@@ -186,6 +221,16 @@ fn no_frame_that_the_host_took_back_is_used_by_l2() {
 #[test]
 fn no_frame_that_the_host_took_back_twice_is_used_by_l2() {
     explore(moving_twice);
+}
+
+#[test]
+fn hints_that_two_vcpus_enter_in_fresh_tables_are_found() {
+    explore(fresh_hints);
+}
+
+#[test]
+fn mistake_a_descent_ends_at_a_link_that_another_thread_has_made() {
+    finds(Bug::DescentEndsAtLink, &[DEAD, "NoMemory"], fresh_hints);
 }
 
 #[test]

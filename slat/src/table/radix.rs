@@ -60,6 +60,16 @@ impl At<'_> {
     }
 }
 
+/// Where a descent to a wanted level ended.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) enum Reached<'w> {
+    /// An entry of that level. It may be a lower one if the descent began below a table that was linked already.
+    Level(At<'w>),
+    /// At an entry above it, in which another thread has put a leaf or a mark meanwhile. The caller begins again.
+    Changed,
+}
+
 /// Work that accompanies the linking of a table.
 pub(crate) trait Beside {
     /// Called when a table of this level is about to be linked.
@@ -178,9 +188,24 @@ impl<F: Format> Radix<F> {
         Some(node)
     }
 
+    /// Returns `gfn`'s entry of `level`, or a lower one if a table is linked there. Links the missing tables.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend).
+    pub(crate) unsafe fn reach<'w, M: TableMemory>(
+        &self,
+        memory: &M,
+        cache: &mut Cache,
+        gfn: Gfn,
+        level: Level,
+    ) -> Result<Reached<'w>, NoMemory> {
+        // SAFETY: required of the caller.
+        unsafe { Self::link_down(memory, cache, gfn, self.descend(memory, gfn), level) }
+    }
+
     /// Links tables below the hole `at` until `level` is reached. Needs no stamp: a new table is filled with the hole
-    /// that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Stops early if another thread
-    /// changed an entry first; the caller checks the result.
+    /// that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Goes on through tables that
+    /// other threads link meanwhile, however many.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
@@ -190,7 +215,7 @@ impl<F: Format> Radix<F> {
         gfn: Gfn,
         at: At<'w>,
         level: Level,
-    ) -> Result<At<'w>, NoMemory> {
+    ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: the caller guarantees it.
         unsafe { Self::link_down_beside(memory, cache, &mut (), gfn, at, level) }
     }
@@ -206,8 +231,19 @@ impl<F: Format> Radix<F> {
         gfn: Gfn,
         mut at: At<'w>,
         level: Level,
-    ) -> Result<At<'w>, NoMemory> {
-        while at.level > level && at.word.is_hole() {
+    ) -> Result<Reached<'w>, NoMemory> {
+        while at.level > level {
+            if F::is_table(at.word, at.level) {
+                if seeded!(DescentEndsAtLink) {
+                    break;
+                }
+                // SAFETY: a link of this table, read in the section.
+                at = unsafe { Self::step_down(memory, gfn, at) };
+                continue;
+            }
+            if !at.word.is_hole() {
+                return Ok(Reached::Changed);
+            }
             let node = cache.take().ok_or(NoMemory)?;
             node.fill(if seeded!(LinkForgetsNumber) {
                 Word::hole(super::Version::default())
@@ -229,7 +265,7 @@ impl<F: Format> Radix<F> {
                 at = unsafe { Self::step_down(memory, gfn, at) };
             }
         }
-        Ok(at)
+        Ok(Reached::Level(at))
     }
 
     /// Descends from an entry that links a table to `gfn`'s entry in it.

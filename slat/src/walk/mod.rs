@@ -47,7 +47,7 @@ use crate::table::entry::{Entry, Word};
 use crate::table::format::{Format, Kind, Leaf};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::{At, Radix};
+use crate::table::radix::{At, Radix, Reached};
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
@@ -213,7 +213,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         gfn: Gfn,
         at: At<'w>,
         level: Level,
-    ) -> Result<At<'w>, NoMemory> {
+    ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: as in `descend`.
         unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
     }
