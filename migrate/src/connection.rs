@@ -2,8 +2,9 @@
 
 use crate::error::{Interrupted, MigrateError};
 use crate::guest::{Progress, Source};
+use crate::identity::Known;
 use crate::precopy::Round;
-use crate::wire::{MOST_PAGES, Reading, Writing};
+use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{DirtyPage, DirtyWord, PAGE_SIZE, Span};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
@@ -20,15 +21,16 @@ pub struct Sent {
 }
 
 impl<S: Read + Write> Writing<S> {
-    /// Sends these pages as a round, at most so many bytes per second on average, and waits for the confirmation. Counts
-    /// in `round.sent` even if it fails.
+    /// Sends these pages as the next round of `known`, at most so many bytes per second on average, and waits for the
+    /// confirmation. Counts in `round.sent` even if it fails.
     pub(crate) fn round<G: Source>(
         &mut self,
         source: &mut G,
+        known: &mut Known,
         words: &[DirtyWord],
         bandwidth: Option<u64>,
         round: &mut Round,
-    ) -> Result<(), Interrupted<G::Error>> {
+    ) -> Result<Receipt, Interrupted<G::Error>> {
         let (began, before) = (Instant::now(), self.bytes);
         let mut contents = vec![0; (MOST_PAGES * PAGE_SIZE) as usize];
         let mut progress = Progress { round: round.number, last: round.last, pages: round.told, sent: 0 };
@@ -44,9 +46,13 @@ impl<S: Read + Write> Writing<S> {
                 sleep(due.saturating_sub(began.elapsed()));
             }
         }
-        let receipt = self.end_round(round.number, round.last)?;
+        let receipt = self.receipt(known.confirmed.round + 1, round.last);
+        // Noted before it is sent: it may arrive even if this side sees an error.
+        known.sends(receipt);
+        self.send(if round.last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) })?;
         round.sent.bytes = self.bytes - before;
-        Ok(Reading::new(self.stream()).receipt(receipt)?)
+        Reading::new(self.stream()).receipt(receipt)?;
+        Ok(receipt)
     }
 
     /// Sends the pages of a word, in runs.

@@ -1,5 +1,6 @@
 //! Errors of a migration or of one of its connections.
 
+use crate::receiver::MOST_RANGES;
 use crate::wire::{Frame, MOST_PAGES, Receipt, VERSION};
 use slat::{Gfn, Span};
 use std::io::{self, ErrorKind};
@@ -11,8 +12,9 @@ pub enum MigrateError<E> {
     /// An error of the guest, from [`Source`](crate::Source) or [`Target`](crate::Target).
     #[error(transparent)]
     Guest(E),
-    /// The sender has used all tries of a round. Its guest runs, and its log has every page that the receiver
-    /// lacks: another [`PreCopy::send`](crate::PreCopy::send) to the same receiver continues from there.
+    /// The sender has used all tries of a round. Its guest runs. The log has every page that the receiver lacks, and the
+    /// source's session names that receiver: another [`PreCopy::send`](crate::PreCopy::send) to it continues from there.
+    /// To another receiver, it begins anew.
     #[error("round {round} failed {tries} times: {error}")]
     Failed {
         /// Number of the round, from 1.
@@ -26,6 +28,9 @@ pub enum MigrateError<E> {
     /// connection.
     #[error("the receiver refused the stream: {0}")]
     Refused(WireError),
+    /// The receiver cannot receive this guest, and says why. The guest runs at the sender. Another try would be refused too.
+    #[error("the receiver refuses this guest: {0}")]
+    RefusedThere(String),
     /// [`Source::progress`](crate::Source::progress) asked for it, or the sender told the receiver.
     #[error("the migration was cancelled")]
     Cancelled,
@@ -73,9 +78,32 @@ pub enum WireError {
         /// The receiver's limit in bytes.
         receiver: u64,
     },
-    /// The memory differs from that of earlier connections.
-    #[error("the sender is another machine now")]
+    /// The receiver's memory was created for other ranges.
+    #[error(
+        "the sender's memory has other ranges than the memory that was created here: receive this guest in another receiver"
+    )]
     OtherMachine,
+    /// The sender has more ranges of memory than the receiver accepts.
+    #[error("the sender has {} ranges of memory, the receiver accepts {}", .0, MOST_RANGES)]
+    TooManyRanges(u64),
+    /// The receiver does not have the rounds that the sender has seen confirmed: it was restarted, or has another
+    /// guest. The sender begins anew, at most as often as [`PreCopy::tries`](crate::PreCopy::tries) says.
+    #[error(
+        "the receiver has round {} of this migration, the sender has seen round {} confirmed: the receiver was restarted, \
+         or has received another guest", has.round, confirmed.round
+    )]
+    Forgotten {
+        /// The receiver's last complete round; round 0 for none.
+        has: Receipt,
+        /// The last round that it has confirmed to this sender.
+        confirmed: Receipt,
+    },
+    /// The guest runs at the receiver already, or its memory has failed: the receiver serves no other connection.
+    #[error("this receiver's migration is over: receive this guest in another receiver")]
+    Over,
+    /// The receiver cannot receive this guest, and says why.
+    #[error("the receiver refuses this guest: {0}")]
+    Refused(String),
     /// A frame out of turn.
     #[error("{0:?} has no place here")]
     Unexpected(Frame),
@@ -115,6 +143,18 @@ impl<E> Interrupted<E> {
 
 impl<E, T: Into<WireError>> From<T> for Interrupted<E> {
     fn from(error: T) -> Self {
-        Self::Wire(error.into())
+        match error.into() {
+            // The receiver has said that another connection would not help.
+            WireError::Refused(why) => Self::Over(MigrateError::RefusedThere(why)),
+            error => Self::Wire(error),
+        }
+    }
+}
+
+impl WireError {
+    /// Whether each connection of this sender to this receiver would be refused for the same reason.
+    pub(crate) fn is_final(&self) -> bool {
+        use WireError::{OtherMachine, Over, Overlap, TooLarge, TooManyRanges, Version};
+        matches!(self, Version(_) | Overlap(_) | TooLarge { .. } | OtherMachine | TooManyRanges(_) | Over)
     }
 }

@@ -1,5 +1,7 @@
 //! What a migration needs of the guest: [`Source`] at the sender, [`Target`] at the receiver.
 
+use crate::error::WireError;
+use crate::identity::Session;
 use slat::{DirtyPage, DirtyWord, Gfn, SlotId, Span};
 use std::error::Error;
 use std::ops::ControlFlow;
@@ -33,16 +35,21 @@ pub struct Progress {
 /// word of `KVM_GET_DIRTY_LOG` is a [`DirtyWord`]; `give_back` stores it in a bitmap that the next `harvest`
 /// includes.
 pub trait Source {
-    /// Errors of the guest. An error ends the migration; the guest then continues here.
+    /// Errors of the guest. An error ends the migration; the guest then continues here. Another migration of it begins
+    /// anew, with every page.
     type Error: Error + 'static;
 
     /// Returns the guest memory to migrate, the same on each call.
     fn ranges(&self) -> Vec<MemoryRange>;
 
-    /// Starts logging writes. The first harvest after it must contain **every** page that may be non-zero, for
-    /// example all pages. If writes are logged already, this does nothing: the receiver has everything that was
-    /// harvested and committed.
-    fn start_log(&mut self) -> Result<(), Self::Error>;
+    /// Returns the session that the source keeps beside its log. See [`Session`].
+    fn session(&mut self) -> &mut Session;
+
+    /// Starts logging writes, if they are not logged yet, and makes **every** page that may be non-zero dirty, for
+    /// example all pages: the next harvest must contain them, whatever was harvested and committed before. Called when
+    /// a migration begins, and again when it begins anew, since the receiver has nothing of it or was replaced. Not
+    /// called when a migration continues.
+    fn mark_all(&mut self) -> Result<(), Self::Error>;
 
     /// Takes the pages written since the last harvest. A store after this returns is logged again.
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Self::Error>;
@@ -83,7 +90,8 @@ pub trait Target {
     /// Errors of the target. An error ends the migration for this receiver.
     type Error: Error + 'static;
 
-    /// Creates the memory, filled with zeroes. Called once, before any write. The ranges are in order of
+    /// Creates the memory, filled with zeroes. Called once, before any write. If another migration follows in the same
+    /// memory, the receiver calls [`zero`](Self::zero) for all of it first. The ranges are in order of
     /// frames, do not overlap, end at or below guest address 2⁶⁴, and together do not exceed the receiver's
     /// limit.
     fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Self::Error>;
@@ -93,4 +101,10 @@ pub trait Target {
 
     /// Makes these frames zero. They are in one range.
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Self::Error>;
+
+    /// Called when a connection was refused and [`Receiver::receive`](crate::Receiver::receive) waits for another one. A
+    /// sender hears the reason too, if the whole guest is refused.
+    fn refused(&mut self, why: &WireError) {
+        let _ = why;
+    }
 }

@@ -1,26 +1,26 @@
 //! The sender: rounds while the guest runs, until the remaining pages fit the downtime.
 //!
 //! ```text
-//! start the log ─▶ harvest ─▶ send ─▶ received? ─▶ commit ─┐
-//!                    ▲  │               │ no: give back,   │
-//!                    │  │               │ connect again    │
-//!                    │  │               ▼                  │
-//!                    └──┼───────────────◀──────────────────┘
-//!                       │ fits, or rounds are used up
-//!                       ▼
-//!            halt ─▶ give back ─▶ harvest ─▶ send ─▶ received? ─▶ commit, Go
-//!                                              │ no: give back, resume the guest here
+//! mark all, draw an identity ─▶ connect ─▶ harvest ─▶ send ─▶ received? ─▶ commit ─┐
+//!                  ▲              │  ▲       ▲ │               │ no: give back      │
+//!                  └──────────────┘  └───────┼─┼───────────────┘                    │
+//!   the receiver does not have               └─┼────────────────────────────────────┘
+//!   what it has confirmed                      │ fits, or rounds are used up
+//!                                              ▼
+//!                                   halt ─▶ give back ─▶ harvest ─▶ send ─▶ received? ─▶ commit, Go
+//!                                                                     │ no: give back, resume the guest here
 //! ```
 //! A round sends the pages of one harvest. Their bits leave the log for good only after the receiver has
 //! confirmed the round. If anything fails earlier, the bits go back to the log, which also has all pages
-//! written meanwhile. A page is read after the harvest that reported it, so a store that the copy misses is
+//! written meanwhile. Each connection begins with a comparison of what is confirmed ([`crate::wire`]). A page is read after the harvest that reported it, so a store that the copy misses is
 //! logged again.
 
 use crate::connection::{Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Source};
-use crate::wire::{Frame, Writing};
-use slat::{DirtyWord, PAGE_SIZE};
+use crate::identity::Known;
+use crate::wire::{Frame, Reading, Writing};
+use slat::PAGE_SIZE;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -45,13 +45,14 @@ pub struct PreCopy {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Round {
-    /// Number of the round, from 1. A failed attempt and the next one have the same number.
+    /// Number of the round, from 1. A failed attempt and the next one have the same number. Back to 1 if the migration
+    /// begins anew.
     pub number: u64,
     /// Whether the receiver confirmed it.
     pub received: bool,
     /// Whether the guest was halted.
     pub last: bool,
-    /// Pages of the harvest.
+    /// Pages of the harvest; 0 if no connection could be opened.
     pub told: u64,
     /// Counts of what was sent.
     pub sent: Sent,
@@ -69,7 +70,7 @@ pub struct Round {
 pub struct Outcome {
     /// All rounds in order, including failed attempts. The last was sent while the guest was halted.
     pub rounds: Vec<Round>,
-    /// Time to start the log.
+    /// Time to start the log with every page; zero if the migration was continued.
     pub enable: Duration,
     /// Time from the first harvest until the receiver had everything.
     pub total: Duration,
@@ -113,7 +114,8 @@ impl PreCopy {
         Self { bandwidth: Some(bytes_per_s.max(1)), ..self }
     }
 
-    /// Sets how often a round is tried, each time over a new connection. 0 counts as 1.
+    /// Sets how often a round is tried, each time over a new connection, and how often the migration begins anew, since
+    /// the receiver does not have what it has confirmed. 0 counts as 1.
     pub fn tries(self, tries: u32) -> Self {
         Self { tries, ..self }
     }
@@ -135,7 +137,8 @@ impl PreCopy {
     ///
     /// After an error the guest runs here at full speed. The log stays on, and has every page that the receiver
     /// lacks. Another call with the same receiver continues from there, even in the same round. Or [`cancel`]
-    /// it.
+    /// it. A call with another receiver, or with one that was restarted or has another guest since, sends every page:
+    /// each connection compares the source's [`Session`](crate::Session) with the receiver.
     pub fn send<G: Source, S: Read + Write>(
         &self,
         source: &mut G,
@@ -143,11 +146,18 @@ impl PreCopy {
     ) -> Result<Outcome, MigrateError<G::Error>> {
         let mut ranges = source.ranges();
         ranges.sort_unstable_by_key(|range| range.gfns.start);
+        let known = source.session().take();
         let mut migration = Migration {
             settings: self,
             source,
             connect,
             ranges,
+            known,
+            anew: 0,
+            number: 1,
+            harvested: None,
+            since: Instant::now(),
+            halting: Instant::now(),
             connection: None,
             halted: false,
             slowed_down: 0,
@@ -156,12 +166,17 @@ impl PreCopy {
         let result = migration.run();
         if let Err(error) = &result {
             migration.undo(matches!(error, MigrateError::Cancelled));
+            let known = migration.known.take();
+            // After other errors the receiver was told that it is over, or marks of the log may be lost.
+            if let (MigrateError::Failed { .. } | MigrateError::RefusedThere(_), Some(known)) = (error, known) {
+                source.session().set(known);
+            }
         }
         result
     }
 }
 
-/// Tells the receiver at the other end of a new stream that the migration is cancelled.
+/// Tells the receiver at the other end of a new stream that the migration is cancelled, whichever guest it waits for.
 pub fn cancel(stream: impl Read + Write) -> Result<(), WireError> {
     Writing::new(stream).send(Frame::Cancel)
 }
@@ -173,6 +188,18 @@ struct Migration<'m, G, S: Read + Write, C> {
     connect: C,
     /// In order of frames.
     ranges: Vec<MemoryRange>,
+    /// `None` until the migration has begun.
+    known: Option<Known>,
+    /// How often it has begun anew.
+    anew: u32,
+    /// Number of the next round.
+    number: u64,
+    /// Time of the last harvest.
+    harvested: Option<Instant>,
+    /// The beginning of the attempt: its harvest, or its connection if that failed.
+    since: Instant,
+    /// Time of the last call of `halt`.
+    halting: Instant,
     connection: Option<Writing<S>>,
     halted: bool,
     /// Share of time taken from the guest, in percent.
@@ -183,51 +210,29 @@ struct Migration<'m, G, S: Read + Write, C> {
 impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S, C> {
     fn run(&mut self) -> Result<Outcome, MigrateError<G::Error>> {
         let began = Instant::now();
-        self.source.start_log().map_err(MigrateError::Guest)?;
+        if self.known.is_none() {
+            self.begin()?;
+        }
         let (enable, began) = (began.elapsed(), Instant::now());
-        let (mut number, mut tries, mut harvested) = (1, 0, None);
+        let mut tries = 0;
         loop {
-            let harvesting = Instant::now();
-            let mut words = self.source.harvest().map_err(MigrateError::Guest)?;
-            // If this is the last round, the halted guest is harvested once more.
-            let last = number >= self.settings.max_rounds || self.fits(pages(&words), harvesting.elapsed());
-            let halting = Instant::now();
-            if last {
-                self.source.halt().map_err(MigrateError::Guest)?;
-                self.halted = true;
-                self.source.give_back();
-                words = self.source.harvest().map_err(MigrateError::Guest)?;
-            } else {
-                self.converge(pages(&words));
-            }
-            let now = Instant::now();
-            let before = harvested.replace(now);
-            // After a failed attempt the harvest contains its pages again.
-            let afresh = self.rounds.last().is_some_and(|round| round.received);
-            let mut round = Round {
-                number,
-                received: false,
-                last,
-                told: pages(&words),
-                sent: Sent::default(),
-                took: Duration::ZERO,
-                written_in: before.filter(|_| afresh).map(|before| now - before),
-                slowed_down: self.slowed_down,
-            };
-            let result = self.send(&words, &mut round);
-            self.rounds.push(Round { received: result.is_ok(), took: now.elapsed(), ..round });
+            let mut round = self.next_round();
+            self.since = Instant::now();
+            let result = self.attempt(&mut round);
+            let (received, took) = (result.is_ok(), self.since.elapsed());
+            self.rounds.push(Round { received, took, ..round });
             match result {
                 Ok(()) => {
                     self.source.commit();
-                    if last {
+                    if round.last {
                         return Ok(Outcome {
                             rounds: std::mem::take(&mut self.rounds),
                             enable,
                             total: began.elapsed(),
-                            halted: halting.elapsed(),
+                            halted: self.halting.elapsed(),
                         });
                     }
-                    (number, tries) = (number + 1, 0);
+                    (self.number, tries) = (round.number + 1, 0);
                 }
                 Err(Interrupted::Over(error)) => return Err(error),
                 Err(Interrupted::Wire(error)) => {
@@ -236,11 +241,96 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
                     self.resume();
                     self.connection = None;
                     tries += 1;
-                    if tries >= self.settings.tries {
-                        return Err(MigrateError::Failed { round: number, tries, error });
+                    let forgotten = matches!(error, WireError::Forgotten { .. });
+                    if tries >= self.settings.tries || forgotten {
+                        return Err(MigrateError::Failed { round: round.number, tries, error });
                     }
                 }
             }
+        }
+    }
+
+    /// Begins under a new identity, with every page in the log.
+    fn begin(&mut self) -> Result<(), MigrateError<G::Error>> {
+        // If this fails, nothing is known.
+        self.known = None;
+        self.number = 1;
+        self.source.give_back();
+        self.source.mark_all().map_err(MigrateError::Guest)?;
+        self.known = Some(self.source.session().begin());
+        Ok(())
+    }
+
+    fn next_round(&self) -> Round {
+        Round {
+            number: self.number,
+            received: false,
+            last: false,
+            told: 0,
+            sent: Sent::default(),
+            took: Duration::ZERO,
+            written_in: None,
+            slowed_down: self.slowed_down,
+        }
+    }
+
+    /// Harvests and sends a round, over a new connection if there is none.
+    fn attempt(&mut self, round: &mut Round) -> Result<(), Interrupted<G::Error>> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.open()?,
+        };
+        // After a failed attempt, and where it begins anew, the harvest has older pages too.
+        let afresh = self.rounds.last().is_some_and(|round| round.received) && self.number > 1;
+        self.since = Instant::now();
+        let mut words = self.source.harvest().map_err(Interrupted::guest)?;
+        // If this is the last round, the halted guest is harvested once more.
+        let last = self.number >= self.settings.max_rounds || self.fits(pages(&words), self.since.elapsed());
+        self.halting = Instant::now();
+        if last {
+            self.source.halt().map_err(Interrupted::guest)?;
+            self.halted = true;
+            self.source.give_back();
+            words = self.source.harvest().map_err(Interrupted::guest)?;
+        } else {
+            self.converge(pages(&words));
+        }
+        self.since = Instant::now();
+        let before = self.harvested.replace(self.since);
+        *round = Round {
+            last,
+            told: pages(&words),
+            written_in: before.filter(|_| afresh).map(|before| self.since - before),
+            ..self.next_round()
+        };
+        let connection = self.connection.insert(connection);
+        let Some(known) = &mut self.known else { unreachable!("`open` needs one") };
+        let receipt = connection.round(self.source, known, &words, self.settings.bandwidth, round)?;
+        if last {
+            connection.send(Frame::Go)?;
+        }
+        known.confirm(receipt);
+        Ok(())
+    }
+
+    /// Opens a connection, and agrees with the receiver about what is complete there. If it does not have what it has
+    /// confirmed, the migration begins anew.
+    fn open(&mut self) -> Result<Writing<S>, Interrupted<G::Error>> {
+        let mut connection = Writing::new((self.connect)()?);
+        loop {
+            let Some(known) = &self.known else { unreachable!("`run` has begun") };
+            connection.greet(known, &self.ranges)?;
+            let (ticket, has) = Reading::new(connection.stream()).offer()?;
+            if known.agrees(has) {
+                connection.send(Frame::Begin(ticket))?;
+                Reading::new(connection.stream()).welcome()?;
+                return Ok(connection);
+            }
+            if self.anew >= self.settings.tries {
+                return Err(WireError::Forgotten { has, confirmed: known.confirmed }.into());
+            }
+            self.anew += 1;
+            self.begin().map_err(Interrupted::Over)?;
         }
     }
 
@@ -261,23 +351,6 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
             self.slowed_down = if self.slowed_down == 0 { first } else { most.min(self.slowed_down + more) };
             self.source.slow_down(self.slowed_down);
         }
-    }
-
-    /// Sends a round, over a new connection if there is none.
-    fn send(&mut self, words: &[DirtyWord], round: &mut Round) -> Result<(), Interrupted<G::Error>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => {
-                let connection = none.insert(Writing::new((self.connect)()?));
-                connection.greet(&self.ranges)?;
-                connection
-            }
-        };
-        connection.round(self.source, words, self.settings.bandwidth, round)?;
-        if round.last {
-            connection.send(Frame::Go)?;
-        }
-        Ok(())
     }
 
     fn resume(&mut self) {

@@ -6,6 +6,10 @@
 //! and not sent again. Connections are served one after another, each to its end, so a page of an old
 //! connection never overwrites one of the next.
 //!
+//! Half-filled memory belongs to one migration, which [`Frame::Identity`] names. A connection continues it if its sender
+//! and this side agree about the last complete round; [`crate::wire`] says how they find out. Any other sender begins
+//! anew, with memory that is zero. If its memory has other ranges, it is refused.
+//!
 //! The receiver does not trust its input: it checks each frame before it acts, and [`WireError`] says what was
 //! wrong. Pages are written after their own checksum was verified, and count after that of their round was
 //! verified. Without the first check, a damaged frame could write a page to a wrong place, and the repeated
@@ -13,13 +17,16 @@
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Target};
-use crate::wire::{Frame, MOST_PAGES, Reading};
+use crate::identity::Nonces;
+use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Write};
 
 /// Most ranges of guest memory.
-const MOST_RANGES: u64 = 1 << 16;
+pub(crate) const MOST_RANGES: u64 = 1 << 16;
+/// Pages that are made zero at once.
+const ZEROED: u64 = 512;
 
 /// The receiving end of a migration. [`PreCopy`](crate::PreCopy) is the sending end.
 ///
@@ -29,21 +36,57 @@ const MOST_RANGES: u64 = 1 << 16;
 pub struct Receiver<T> {
     target: T,
     most_bytes: u64,
-    /// In order of frames; `None` until they are known.
+    tickets: Nonces,
+    /// In order of frames; `None` until the memory is created.
     ranges: Option<Vec<MemoryRange>>,
+    /// The migration to which the contents of the memory belong; `None` if they belong to none.
+    holds: Option<Holds>,
+    /// Whether the memory may be other than zero.
+    written: bool,
+    /// The guest may run here, or the target has failed.
+    over: bool,
+}
+
+/// A migration of which this side has rounds.
+#[derive(Clone, Copy, Debug)]
+struct Holds {
+    identity: u128,
+    /// The last complete round.
+    has: Receipt,
+}
+
+/// What the sender says of itself.
+struct Sender {
+    identity: u128,
+    /// The last round that it has seen confirmed.
+    confirmed: Receipt,
+    ranges: Vec<MemoryRange>,
 }
 
 impl<T: Target> Receiver<T> {
     /// Receives a guest of at most `most_bytes` of memory into `target`.
     pub fn new(target: T, most_bytes: u64) -> Self {
-        Self { target, most_bytes, ranges: None }
+        Self {
+            target,
+            most_bytes,
+            tickets: Nonces::RANDOM,
+            ranges: None,
+            holds: None,
+            written: false,
+            over: false,
+        }
+    }
+
+    /// Draws the tickets of connections from `next` instead of the operating system's random numbers, for tests.
+    pub fn with_nonces(self, next: impl FnMut() -> u128 + Send + 'static) -> Self {
+        Self { tickets: Nonces::from_fn(next), ..self }
     }
 
     /// Serves the connections that `accept` opens, one after another, until the guest may run here. Set
     /// timeouts on the streams: `receive` waits for a silent sender as long as they allow.
     ///
-    /// A connection that breaks or is refused leaves earlier rounds in place. If the sender then gives up, the
-    /// error says what was refused last, or why `accept` failed.
+    /// A connection that breaks or is refused leaves earlier rounds in place, and [`Target::refused`] is told. If the
+    /// sender then gives up, the error says what was refused last, or why `accept` failed.
     pub fn receive<S: Read + Write>(
         &mut self,
         mut accept: impl FnMut() -> io::Result<S>,
@@ -56,20 +99,48 @@ impl<T: Target> Receiver<T> {
                 Err(MigrateError::Cancelled) => {
                     return Err(refused.map_or(MigrateError::Cancelled, MigrateError::Refused));
                 }
+                // Another connection would hear the same.
+                result @ Err(MigrateError::Refused(WireError::Over)) => return result,
                 Err(MigrateError::Refused(WireError::Closed)) => {}
-                Err(MigrateError::Refused(error)) => refused = Some(error),
+                Err(MigrateError::Refused(error)) => {
+                    self.target.refused(&error);
+                    refused = Some(error);
+                }
                 result => return result,
             }
         }
     }
 
     /// Serves one connection. After `Ok` the guest may run here. After [`MigrateError::Refused`], serve another
-    /// connection if the sender opens one. After any other error the migration is over.
+    /// connection if the sender opens one. After [`MigrateError::Cancelled`] another migration may begin. After `Ok` and
+    /// any other error this receiver refuses every connection.
     pub fn serve(&mut self, stream: impl Read + Write) -> Result<(), MigrateError<T::Error>> {
-        self.serve_frames(stream).map_err(|why| match why {
-            Interrupted::Wire(error) => MigrateError::Refused(error),
-            Interrupted::Over(error) => error,
-        })
+        let mut from = Reading::new(BufReader::with_capacity(64 << 10, stream));
+        let result = self.serve_frames(&mut from);
+        let refuse = |why: &str, from: &mut Reading<BufReader<_>>| {
+            // The sender hears it where it waits for an answer, if the connection still holds.
+            let _ = Writing::new(from.stream().get_mut()).refuse(why);
+        };
+        match result {
+            Ok(()) => {
+                self.over = true;
+                Ok(())
+            }
+            Err(Interrupted::Wire(error)) => {
+                if error.is_final() {
+                    refuse(&error.to_string(), &mut from);
+                }
+                Err(MigrateError::Refused(error))
+            }
+            Err(Interrupted::Over(error)) => {
+                self.holds = None;
+                if let MigrateError::Guest(error) = &error {
+                    self.over = true;
+                    refuse(&error.to_string(), &mut from);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Returns the memory.
@@ -82,19 +153,18 @@ impl<T: Target> Receiver<T> {
         self.target
     }
 
-    fn serve_frames(&mut self, stream: impl Read + Write) -> Result<(), Interrupted<T::Error>> {
-        let mut from = Reading::new(BufReader::with_capacity(64 << 10, stream));
-        match from.next(&mut [])? {
-            Frame::Hello { ranges } if ranges <= MOST_RANGES => self.memory(&mut from, ranges)?,
-            Frame::Cancel => return Err(Interrupted::Over(MigrateError::Cancelled)),
-            other => return Err(WireError::Unexpected(other).into()),
-        }
+    fn serve_frames<S: Read + Write>(
+        &mut self,
+        from: &mut Reading<BufReader<S>>,
+    ) -> Result<(), Interrupted<T::Error>> {
+        let mut round = self.agree(from)?.round;
         let mut contents = vec![0; (MOST_PAGES * PAGE_SIZE) as usize];
         let mut complete = false;
         loop {
             match from.next(&mut contents)? {
                 Frame::Pages(gfns, _) if !complete => {
                     self.look_up(gfns)?;
+                    self.written = true;
                     let contents = &contents[..(gfns.len() * PAGE_SIZE) as usize];
                     self.target.write(gfns, contents).map_err(Interrupted::guest)?;
                 }
@@ -102,11 +172,14 @@ impl<T: Target> Receiver<T> {
                     self.look_up(gfns)?;
                     self.target.zero(gfns).map_err(Interrupted::guest)?;
                 }
-                frame @ (Frame::EndOfRound(receipt) | Frame::End(receipt)) if !complete => {
-                    complete = matches!(frame, Frame::End(_));
-                    let stream = from.stream().get_mut();
-                    stream.write_all(&Frame::Received(receipt).encode())?;
-                    stream.flush()?;
+                frame @ (Frame::EndOfRound(receipt) | Frame::End(receipt))
+                    if !complete && receipt.round == round + 1 =>
+                {
+                    (round, complete) = (receipt.round, matches!(frame, Frame::End(_)));
+                    if let Some(holds) = &mut self.holds {
+                        holds.has = receipt;
+                    }
+                    answer(from, &[Frame::Received(receipt)])?;
                 }
                 Frame::Go if complete => return Ok(()),
                 Frame::Cancel => return Err(Interrupted::Over(MigrateError::Cancelled)),
@@ -115,40 +188,107 @@ impl<T: Target> Receiver<T> {
         }
     }
 
-    /// Reads the description of the memory, and creates the memory or checks that it is the existing one.
-    fn memory(&mut self, from: &mut Reading<impl Read>, count: u64) -> Result<(), Interrupted<T::Error>> {
+    /// Reads what the sender says of itself until it agrees about the last complete round, or begins anew. Returns the
+    /// receipt of the last round that the sender has seen confirmed.
+    fn agree<S: Read + Write>(
+        &mut self,
+        from: &mut Reading<BufReader<S>>,
+    ) -> Result<Receipt, Interrupted<T::Error>> {
+        let mut frame = from.next(&mut [])?;
+        loop {
+            let sender = match frame {
+                Frame::Hello { ranges } if ranges <= MOST_RANGES => self.sender(from, ranges)?,
+                Frame::Hello { ranges } => return Err(WireError::TooManyRanges(ranges).into()),
+                Frame::Cancel => return Err(Interrupted::Over(MigrateError::Cancelled)),
+                other => return Err(WireError::Unexpected(other).into()),
+            };
+            let held = self.holds.filter(|holds| holds.identity == sender.identity);
+            let has = held.map_or(Receipt::default(), |holds| holds.has);
+            let ticket = self.tickets.next();
+            answer(from, &[Frame::Ticket(ticket), Frame::Received(has)])?;
+            frame = from.next(&mut [])?;
+            if frame != Frame::Begin(ticket) {
+                // It begins anew, or this is no answer to the ticket.
+                continue;
+            }
+            // The sender compares the receipts; this is what this side can see of the same rule.
+            let confirmed = sender.confirmed;
+            if has != confirmed && has.round != confirmed.round + 1 {
+                return Err(WireError::Forgotten { has, confirmed }.into());
+            }
+            if held.is_none() {
+                self.hold(sender)?;
+            }
+            answer(from, &[Frame::Welcome])?;
+            return Ok(confirmed);
+        }
+    }
+
+    /// Reads what follows a `Hello`, and refuses memory that cannot be received here.
+    fn sender(&self, from: &mut Reading<impl Read>, count: u64) -> Result<Sender, WireError> {
+        let (identity, confirmed) = match (from.next(&mut [])?, from.next(&mut [])?) {
+            (Frame::Identity(identity), Frame::Received(confirmed)) => (identity, confirmed),
+            (Frame::Identity(_), other) | (other, _) => return Err(WireError::Unexpected(other)),
+        };
         let (mut ranges, mut bytes, mut end) = (Vec::new(), 0, Gfn(0));
-        let mut slots = HashSet::new();
+        let (mut slots, mut overlaps) = (HashSet::new(), None);
         for _ in 0..count {
             match from.next(&mut [])? {
                 Frame::Range(range) => {
                     if range.gfns.start < end || !slots.insert(range.slot) {
-                        return Err(WireError::Overlap(range.gfns).into());
+                        overlaps = overlaps.or(Some(range.gfns));
                     }
                     end = range.gfns.end;
                     // At most 2¹⁶ ranges of less than 2³² pages: no overflow.
                     bytes += range.gfns.len() * PAGE_SIZE;
                     ranges.push(range);
                 }
-                other => return Err(WireError::Unexpected(other).into()),
+                other => return Err(WireError::Unexpected(other)),
             }
         }
         match from.next(&mut [])? {
             Frame::EndOfRound(receipt) if receipt.round == 0 => {}
-            other => return Err(WireError::Unexpected(other).into()),
+            other => return Err(WireError::Unexpected(other)),
         }
+        // From here on the sender waits for an answer, so it hears a refusal.
+        match (overlaps, &self.ranges) {
+            _ if self.over => Err(WireError::Over),
+            (Some(gfns), _) => Err(WireError::Overlap(gfns)),
+            (None, _) if bytes > self.most_bytes => {
+                Err(WireError::TooLarge { sender: bytes, receiver: self.most_bytes })
+            }
+            (None, Some(here)) if *here != ranges => Err(WireError::OtherMachine),
+            (None, _) => Ok(Sender { identity, confirmed, ranges }),
+        }
+    }
+
+    /// Gives the memory to this sender's migration: all of it is zero.
+    fn hold(&mut self, sender: Sender) -> Result<(), Interrupted<T::Error>> {
+        // Until all of it is zero, it belongs to no migration, even if the target fails or panics.
+        self.holds = None;
         match &self.ranges {
-            Some(here) if *here == ranges => Ok(()),
-            Some(_) => Err(WireError::OtherMachine.into()),
-            None if bytes > self.most_bytes => {
-                Err(WireError::TooLarge { sender: bytes, receiver: self.most_bytes }.into())
-            }
             None => {
-                self.target.create(&ranges).map_err(Interrupted::guest)?;
-                self.ranges = Some(ranges);
-                Ok(())
+                // It is not called again after a panic.
+                self.over = true;
+                self.target.create(&sender.ranges).map_err(Interrupted::guest)?;
+                self.over = false;
+                self.ranges = Some(sender.ranges);
             }
+            Some(ranges) if self.written => {
+                for range in ranges {
+                    let mut at = range.gfns.start;
+                    while at < range.gfns.end {
+                        let gfns = Span::new(at, range.gfns.end.min(at + ZEROED));
+                        self.target.zero(gfns).map_err(Interrupted::guest)?;
+                        at = gfns.end;
+                    }
+                }
+                self.written = false;
+            }
+            Some(_) => {}
         }
+        self.holds = Some(Holds { identity: sender.identity, has: Receipt::default() });
+        Ok(())
     }
 
     /// Refuses frames that are not inside one range.
@@ -160,6 +300,13 @@ impl<T: Target> Receiver<T> {
             _ => Err(WireError::Place(gfns)),
         }
     }
+}
+
+/// Writes frames to the sender.
+fn answer<S: Read + Write>(to: &mut Reading<BufReader<S>>, frames: &[Frame]) -> io::Result<()> {
+    let stream = to.stream().get_mut();
+    frames.iter().try_for_each(|frame| stream.write_all(&frame.encode()))?;
+    stream.flush()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::identity::{Known, Session};
 use crate::wire::{FRAME, Writing};
 use slat::SlotId;
 use std::convert::Infallible;
@@ -62,21 +63,44 @@ fn range(slot: u32, first: u64, pages: u64) -> MemoryRange {
     MemoryRange { slot: SlotId(slot), gfns: Span::sized(Gfn(first), pages) }
 }
 
-/// A sender that has sent `Hello`: 8 pages from frame 16 on.
-fn sender(address: SocketAddr) -> Writing<TcpStream> {
+/// A sender that says that it has 8 pages from frame 16 on.
+fn greets(address: SocketAddr, known: &Known) -> Writing<TcpStream> {
     let mut to = Writing::new(TcpStream::connect(address).unwrap());
-    to.greet(&[range(5, 16, 8)]).unwrap();
+    to.greet(known, &[range(5, 16, 8)]).unwrap();
     to
+}
+
+/// A sender whose rounds may come.
+fn sender(address: SocketAddr, known: &Known) -> Writing<TcpStream> {
+    let mut to = greets(address, known);
+    let (ticket, has) = Reading::new(to.stream()).offer().unwrap();
+    assert!(known.agrees(has), "{known:?} {has:?}");
+    to.send(Frame::Begin(ticket)).unwrap();
+    Reading::new(to.stream()).welcome().unwrap();
+    to
+}
+
+/// What a sender knows that begins under this identity.
+fn begins(identity: u128) -> Known {
+    Session::with_nonces(move || identity).begin()
 }
 
 fn page(to: &mut Writing<impl Write>, gfn: u64, byte: u8) {
     to.pages(Span::sized(Gfn(gfn), 1), &[byte; PAGE]).unwrap();
 }
 
+/// Sends the end of a round.
+fn send_end(to: &mut Writing<impl Write>, round: u64, last: bool) -> Receipt {
+    let receipt = to.receipt(round, last);
+    to.send(if last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) }).unwrap();
+    receipt
+}
+
 /// Ends a round, and waits for its confirmation.
-fn end(to: &mut Writing<TcpStream>, round: u64, last: bool) {
-    let receipt = to.end_round(round, last).unwrap();
+fn end(to: &mut Writing<TcpStream>, known: &mut Known, last: bool) {
+    let receipt = send_end(to, known.confirmed.round + 1, last);
     Reading::new(to.stream()).receipt(receipt).unwrap();
+    known.confirm(receipt);
 }
 
 fn go(to: &mut Writing<impl Write>) {
@@ -92,22 +116,23 @@ fn pages_of_earlier_connections_stay_and_later_ones_win() {
     let memory = receiver(|address| {
         // A stranger has found the open port.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        let mut to = sender(address);
+        let mut known = begins(1);
+        let mut to = sender(address, &known);
         for gfn in 16..20 {
             page(&mut to, gfn, 1);
         }
-        end(&mut to, 1, false);
+        end(&mut to, &mut known, false);
         page(&mut to, 17, 2);
         page(&mut to, 18, 2);
         to.flush().unwrap();
         // The connection breaks in the middle of round 2, which is sent again; one page has become zero
         // meanwhile.
         drop(to);
-        let mut to = sender(address);
+        let mut to = sender(address, &known);
         page(&mut to, 17, 3);
         to.zeroes(Span::sized(Gfn(18), 1)).unwrap();
         page(&mut to, 23, 3);
-        end(&mut to, 2, true);
+        end(&mut to, &mut known, true);
         go(&mut to);
     });
     let memory = memory.unwrap();
@@ -119,14 +144,15 @@ fn pages_of_earlier_connections_stay_and_later_ones_win() {
 #[test]
 fn a_migration_that_is_complete_waits_for_the_word() {
     let memory = receiver(|address| {
-        let mut to = sender(address);
+        let mut known = begins(1);
+        let mut to = sender(address, &known);
         page(&mut to, 16, 1);
-        end(&mut to, 1, true);
-        // The sender is gone before `Go`: the guest continues there, and is migrated later.
+        known.sends(send_end(&mut to, 1, true));
+        // The sender is gone before the confirmation: the guest continues there, and is migrated later.
         drop(to);
-        let mut to = sender(address);
+        let mut to = sender(address, &known);
         page(&mut to, 16, 2);
-        end(&mut to, 1, true);
+        end(&mut to, &mut known, true);
         go(&mut to);
     });
     assert_eq!(memory.unwrap()[0], 2);
@@ -137,7 +163,7 @@ fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
     let cancelled_first = receiver(cancelled).unwrap_err();
     assert!(matches!(cancelled_first, MigrateError::Cancelled));
     let refused = receiver(|address| {
-        let mut to = sender(address);
+        let mut to = sender(address, &begins(1));
         page(&mut to, 24, 1);
         to.flush().unwrap();
         // The receiver has closed the connection.
@@ -179,16 +205,30 @@ impl Write for Both<'_> {
     }
 }
 
-/// The bytes of a `Hello` with these ranges.
-fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
+/// The ticket of every connection that is given as bytes.
+const TICKET: u128 = 0x1234;
+
+/// A receiver of 8 pages.
+fn new() -> Receiver<Ram> {
+    Receiver::new(Ram::default(), 8 * PAGE_SIZE).with_nonces(|| TICKET)
+}
+
+/// The bytes of a sender that says that it has these ranges, and begins under this identity.
+fn greeting(identity: u128, ranges: &[MemoryRange]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Writing::new(&mut bytes).greet(ranges).unwrap();
+    let mut to = Writing::new(&mut bytes);
+    to.greet(&begins(identity), ranges).unwrap();
+    to.send(Frame::Begin(TICKET)).unwrap();
+    drop(to);
     bytes
+}
+
+fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
+    greeting(1, ranges)
 }
 
 #[test]
 fn impossible_memory_is_refused_before_it_is_created() {
-    let new = || Receiver::new(Ram::default(), 8 * PAGE_SIZE);
     let says = |ranges: &[MemoryRange]| refused(&mut new(), &hello(ranges)).unwrap();
     assert!(matches!(says(&[range(5, 16, 8)]), WireError::Closed), "within the limit");
     assert!(says(&[range(5, 16, 9)]).to_string().contains("the receiver 32768"));
@@ -197,16 +237,16 @@ fn impossible_memory_is_refused_before_it_is_created() {
     assert!(matches!(says(&[range(1, 0, 4), range(1, 4, 4)]), WireError::Overlap(_)), "a slot twice");
     assert!(matches!(says(&[range(1, (1 << 52) - 1, 2)]), WireError::Length(2)), "past the last frame");
     let many = Frame::Hello { ranges: MOST_RANGES + 1 }.encode();
-    assert!(matches!(refused(&mut new(), &many), Some(WireError::Unexpected(_))));
+    assert!(matches!(refused(&mut new(), &many), Some(WireError::TooManyRanges(_))));
     // Pages before the memory is known, in no range, and across two ranges.
     let mut pages = Frame::Hello { ranges: 1 }.encode().to_vec();
     pages.extend(Frame::Pages(Span::sized(Gfn(0), 1), 0).encode());
     assert!(matches!(refused(&mut new(), &pages), Some(WireError::Unexpected(_))));
     for (first, pages) in [(0, 1), (3, 2), (8, 1), (7, 2), (14, 4), (18, 1)] {
-        let mut bytes = Vec::new();
+        let mut bytes = hello(&[range(1, 1, 3), range(2, 4, 4), range(3, 17, 1)]);
         let mut to = Writing::new(&mut bytes);
-        to.greet(&[range(1, 1, 3), range(2, 4, 4), range(3, 17, 1)]).unwrap();
         to.zeroes(Span::sized(Gfn(first), pages)).unwrap();
+        to.flush().unwrap();
         drop(to);
         assert!(matches!(refused(&mut new(), &bytes), Some(WireError::Place(_))), "{first}, {pages}");
     }
@@ -214,7 +254,7 @@ fn impossible_memory_is_refused_before_it_is_created() {
 
 #[test]
 fn another_machine_is_refused_and_the_first_goes_on() {
-    let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+    let mut receiver = new();
     assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 8)])), Some(WireError::Closed)));
     assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 7)])), Some(WireError::OtherMachine)));
     assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 8)])), Some(WireError::Closed)));
@@ -224,12 +264,13 @@ fn another_machine_is_refused_and_the_first_goes_on() {
 fn whole() -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut to = Writing::new(&mut bytes);
-    to.greet(&[range(5, 16, 8)]).unwrap();
+    to.greet(&begins(1), &[range(5, 16, 8)]).unwrap();
+    to.send(Frame::Begin(TICKET)).unwrap();
     page(&mut to, 17, 7);
     to.zeroes(Span::sized(Gfn(20), 2)).unwrap();
-    to.end_round(1, false).unwrap();
+    send_end(&mut to, 1, false);
     page(&mut to, 18, 9);
-    to.end_round(2, true).unwrap();
+    send_end(&mut to, 2, true);
     go(&mut to);
     drop(to);
     bytes
@@ -238,16 +279,16 @@ fn whole() -> Vec<u8> {
 #[test]
 fn a_changed_byte_is_refused_and_the_right_stream_is_received_after_it() {
     let whole = whole();
-    assert_eq!(whole.len(), 9 * FRAME + 2 * PAGE);
+    assert_eq!(whole.len(), 12 * FRAME + 2 * PAGE);
     let contents =
-        |at: usize| [4 * FRAME, 7 * FRAME + PAGE].iter().any(|first| (*first..first + PAGE).contains(&at));
+        |at: usize| [7 * FRAME, 10 * FRAME + PAGE].iter().any(|first| (*first..first + PAGE).contains(&at));
     for at in 0..whole.len() {
         // Of the contents, which are uniform, only some bytes.
         if contents(at) && at % 97 != 0 {
             continue;
         }
         for change in [1, 2, 3, 0x80, 0xff] {
-            let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+            let mut receiver = new();
             let mut changed = whole.clone();
             changed[at] ^= change;
             match receiver.serve(Both { from: &changed, to: Vec::new() }) {
@@ -256,7 +297,9 @@ fn a_changed_byte_is_refused_and_the_right_stream_is_received_after_it() {
                 Err(MigrateError::Cancelled) => assert!(at % 4 == 0 || contents(at), "{at} ^ {change:#x}"),
                 other => panic!("{at} ^ {change:#x}: {other:?}"),
             }
-            assert!(refused(&mut receiver, &whole).is_none(), "{at} ^ {change:#x}");
+            // The sender connects again, and begins anew, since this one notes no receipts.
+            let other = [&greeting(2, &[range(5, 16, 8)]), &whole[6 * FRAME..]].concat();
+            assert!(refused(&mut receiver, &other).is_none(), "{at} ^ {change:#x}");
             let memory: Vec<u8> = receiver.into_target().bytes.chunks(PAGE).map(|page| page[0]).collect();
             assert_eq!(memory, [0, 7, 9, 0, 0, 0, 0, 0], "{at} ^ {change:#x}");
         }
@@ -267,7 +310,7 @@ fn a_changed_byte_is_refused_and_the_right_stream_is_received_after_it() {
 fn a_stream_that_ends_early_makes_no_guest() {
     let whole = whole();
     for len in (0..whole.len()).filter(|len| len % 61 == 0 || whole.len() - len < 30) {
-        let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+        let mut receiver = new();
         assert!(matches!(refused(&mut receiver, &whole[..len]), Some(WireError::Closed)), "{len}");
     }
 }
@@ -275,14 +318,13 @@ fn a_stream_that_ends_early_makes_no_guest() {
 /// The test above would find a checksum that is not compared: only the checksum covers the contents.
 #[test]
 fn negative_control_contents_that_fit_their_checksum_are_received() {
-    let mut bytes = Vec::new();
+    let mut bytes = hello(&[range(5, 16, 8)]);
     let mut to = Writing::new(&mut bytes);
-    to.greet(&[range(5, 16, 8)]).unwrap();
     page(&mut to, 17, 8);
-    to.end_round(1, true).unwrap();
+    send_end(&mut to, 1, true);
     go(&mut to);
     drop(to);
-    let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+    let mut receiver = new();
     assert!(refused(&mut receiver, &bytes).is_none());
     assert_eq!(receiver.target().bytes[PAGE], 8);
 }

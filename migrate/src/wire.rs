@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! sender                                       receiver
-//! Hello, Range, Range, …, EndOfRound 0         creates the memory, or keeps the existing one
+//! Hello, Identity, Received(c),
+//!     Range, Range, …, EndOfRound 0 ─────────▶ compares: does it have rounds of this identity?
+//!            ◀──────────────────────────────── Ticket(t), Received(r); or Refused and a reason
+//! Begin(t)   ────────────────────────────────▶ creates the memory, keeps it, or makes all of it zero
+//!            ◀──────────────────────────────── Welcome; or Refused and a reason
 //! Pages (and their contents), Zeroes, …        as many as the round has
 //! EndOfRound ────────────────────────────────▶ compares the number of pages and the checksum
 //!            ◀──────────────────────────────── Received: the same values
@@ -15,13 +19,35 @@
 //! Each side computes the checksum over the frames that it has sent or read. Pages have a checksum of their
 //! own, which is verified before they are written. All numbers are little-endian. Fields that a frame does not
 //! use are zero.
+//!
+//! **Each connection compares the identity and the progress of the migration.** `Identity` is a number of 128 bits
+//! that the sender draws for each migration of a log. `c` is the receipt of the last round that the receiver has
+//! confirmed to the sender, and `r` that of the last round that is complete at the receiver; round 0 with zeroes
+//! stands for no round. A receiver that holds another identity, or none, has no round.
+//!
+//! * If `r` is `c`, or an attempt at the round after it, which the sender has sent and not seen confirmed, the
+//!   receiver lacks only pages that the sender's log has. The sender answers `Begin`, and continues with round
+//!   `c + 1`.
+//! * Otherwise the receiver lacks pages that the log has forgotten: it was restarted, has another guest, or another
+//!   sender has come between. The sender marks every page of its log, draws a new identity, and sends another
+//!   `Hello` with no round on the same connection.
+//!
+//! At a `Begin` under a new identity, the receiver makes all its memory zero and forgets the identity before. A
+//! `Hello` alone changes nothing there. The `Ticket` is drawn for each connection: bytes that were written for
+//! another connection cannot continue after it.
+//!
+//! `Refused` is the receiver's last frame. It is followed by the reason, at most 1024 bytes of UTF-8. The receiver
+//! sends it if another connection would not help; the sender then ends.
+//!
+//! Version 2 had no identity: `Hello, Range, …, EndOfRound 0`, and no answer.
 
 use crate::checksum::Sum;
 use crate::error::WireError;
 use crate::guest::MemoryRange;
+use crate::identity::Known;
 use slat::{Gfn, PAGE_SHIFT, PAGE_SIZE, SlotId, Span};
 use std::array;
-use std::io::{BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 
 /// Bytes of a frame without its pages.
 pub(crate) const FRAME: usize = 24;
@@ -29,7 +55,9 @@ pub(crate) const FRAME: usize = 24;
 pub(crate) const MOST_PAGES: u64 = 64;
 /// The first bytes of a stream.
 const MAGIC: u64 = u64::from_le_bytes(*b"slat mig");
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
+/// Most bytes of a reason.
+pub(crate) const MOST_TEXT: usize = 1024;
 /// Upper bound of guest frames: their addresses fit 64 bits.
 const GFNS: u64 = 1 << (64 - PAGE_SHIFT);
 
@@ -37,8 +65,8 @@ const GFNS: u64 = 1 << (64 - PAGE_SHIFT);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Frame {
-    /// Begins each connection. [`Range`](Self::Range)s follow, and an [`EndOfRound`](Self::EndOfRound) with
-    /// number 0.
+    /// Begins each connection. [`Identity`](Self::Identity), [`Received`](Self::Received) and
+    /// [`Range`](Self::Range)s follow, and an [`EndOfRound`](Self::EndOfRound) with number 0.
     Hello {
         /// Number of ranges.
         ranges: u64,
@@ -53,18 +81,28 @@ pub enum Frame {
     EndOfRound(Receipt),
     /// All pages of the last round were sent; the guest is halted.
     End(Receipt),
-    /// The receiver has this round.
+    /// The receiver has this round; the sender's, in the frames after `Hello`: the receiver has confirmed it.
     Received(Receipt),
     /// The guest is the receiver's.
     Go,
     /// The migration is cancelled.
     Cancel,
+    /// The identity of the migration.
+    Identity(u128),
+    /// The receiver's number for this connection.
+    Ticket(u128),
+    /// The sender has read this ticket, and agrees with the receiver about what is complete.
+    Begin(u128),
+    /// The receiver has memory for this migration: rounds may come.
+    Welcome,
+    /// The receiver cannot receive this guest. The reason follows: this many bytes, with this checksum.
+    Refused(u32, u64),
 }
 
 /// A round, as seen by one side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Receipt {
-    /// Number of the round, from 1; 0 for the beginning of a connection.
+    /// Number of the round in its migration, from 1; 0 for the beginning of a connection, and for no round.
     pub round: u64,
     /// Number of pages, including zero pages.
     pub pages: u32,
@@ -75,6 +113,7 @@ pub struct Receipt {
 impl Frame {
     /// Returns the fields kind, pages, place and number.
     fn fields(self) -> (u32, u32, u64, u64) {
+        let of_number = |kind, number: u128| (kind, 0, number as u64, (number >> 64) as u64);
         let of_round = |kind, Receipt { round, pages, sum }| (kind, pages, round, sum);
         match self {
             Self::Hello { ranges } => (1, VERSION, ranges, MAGIC),
@@ -87,6 +126,11 @@ impl Frame {
             Self::Received(receipt) => of_round(7, receipt),
             Self::Go => (8, 0, 0, 0),
             Self::Cancel => (9, 0, 0, 0),
+            Self::Identity(identity) => of_number(10, identity),
+            Self::Ticket(ticket) => of_number(11, ticket),
+            Self::Begin(ticket) => of_number(12, ticket),
+            Self::Welcome => (13, 0, 0, 0),
+            Self::Refused(len, sum) => (14, len, 0, sum),
         }
     }
 
@@ -111,6 +155,7 @@ impl Frame {
             _ => Err(WireError::Length(pages.into())),
         };
         let receipt = Receipt { round: place, pages, sum: number };
+        let long_number = u128::from(number) << 64 | u128::from(place);
         let frame = match kind {
             1 if number != MAGIC => return Err(WireError::NotOurs(number)),
             1 if pages != VERSION => return Err(WireError::Version(pages)),
@@ -123,6 +168,12 @@ impl Frame {
             7 => Self::Received(receipt),
             8 => Self::Go,
             9 => Self::Cancel,
+            10 => Self::Identity(long_number),
+            11 => Self::Ticket(long_number),
+            12 => Self::Begin(long_number),
+            13 => Self::Welcome,
+            14 if pages as usize > MOST_TEXT => return Err(WireError::Length(pages.into())),
+            14 => Self::Refused(pages, number),
             kind => return Err(WireError::Kind(kind)),
         };
         // Each frame has exactly one encoding.
@@ -130,9 +181,17 @@ impl Frame {
     }
 }
 
+/// Bytes that are collected before they are written.
+const BUFFER: usize = 64 << 10;
+
 /// The sending end of a connection.
+///
+/// After an error nothing is written any more, on drop neither: the sender has taken the error for an end, and a `Go`
+/// that is written later would run the guest on both sides.
 pub(crate) struct Writing<W: Write> {
-    out: BufWriter<W>,
+    out: W,
+    buffer: Vec<u8>,
+    broken: bool,
     round: Tally,
     /// Bytes sent so far.
     pub(crate) bytes: u64,
@@ -141,14 +200,17 @@ pub(crate) struct Writing<W: Write> {
 impl<W: Write> Writing<W> {
     /// Starts on a new connection.
     pub(crate) fn new(out: W) -> Self {
-        Self { out: BufWriter::with_capacity(64 << 10, out), round: Tally::default(), bytes: 0 }
+        Self { out, buffer: Vec::with_capacity(BUFFER), broken: false, round: Tally::default(), bytes: 0 }
     }
 
-    /// Sends `Hello` and the ranges. Does not wait.
-    pub(crate) fn greet(&mut self, ranges: &[MemoryRange]) -> Result<(), WireError> {
+    /// Sends `Hello`, the identity, the last round that the receiver has confirmed, and the ranges. Does not wait.
+    pub(crate) fn greet(&mut self, known: &Known, ranges: &[MemoryRange]) -> Result<(), WireError> {
         self.write_counted(Frame::Hello { ranges: ranges.len() as u64 }, 0)?;
+        self.write_counted(Frame::Identity(known.identity), 0)?;
+        self.write_counted(Frame::Received(known.confirmed), 0)?;
         ranges.iter().try_for_each(|&range| self.write_counted(Frame::Range(range), 0))?;
-        self.end_round(0, false).map(drop)
+        let receipt = self.receipt(0, false);
+        self.send(Frame::EndOfRound(receipt))
     }
 
     /// Sends at most [`MOST_PAGES`] pages with their contents.
@@ -163,11 +225,9 @@ impl<W: Write> Writing<W> {
         self.write_counted(Frame::Zeroes(gfns, sum_of(gfns, &[])), gfns.len())
     }
 
-    /// Ends the round, and returns the receipt that the other side must have.
-    pub(crate) fn end_round(&mut self, round: u64, last: bool) -> Result<Receipt, WireError> {
-        let receipt = std::mem::take(&mut self.round).receipt(round, last);
-        self.send(if last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) })?;
-        Ok(receipt)
+    /// Returns the receipt of the round that ends, which the other side must have.
+    pub(crate) fn receipt(&mut self, round: u64, last: bool) -> Receipt {
+        std::mem::take(&mut self.round).receipt(round, last)
     }
 
     /// Sends a frame without contents, and everything before it.
@@ -176,14 +236,24 @@ impl<W: Write> Writing<W> {
         self.flush()
     }
 
-    /// Flushes everything to the stream.
+    /// Writes everything to the stream.
     pub(crate) fn flush(&mut self) -> Result<(), WireError> {
-        Ok(self.out.flush()?)
+        self.write_out(&[])?;
+        self.io(|out| out.flush())
+    }
+
+    /// Sends that this side cannot receive the guest, and why, with everything before it.
+    pub(crate) fn refuse(&mut self, why: &str) -> Result<(), WireError> {
+        let end = (0..=why.len().min(MOST_TEXT)).rfind(|&end| why.is_char_boundary(end)).unwrap_or(0);
+        let text = &why.as_bytes()[..end];
+        self.write(&Frame::Refused(end as u32, sum_of_text(text)).encode())?;
+        self.write(text)?;
+        self.flush()
     }
 
     /// Returns the stream, to read from it.
     pub(crate) fn stream(&mut self) -> &mut W {
-        self.out.get_mut()
+        &mut self.out
     }
 
     fn write_counted(&mut self, frame: Frame, pages: u64) -> Result<(), WireError> {
@@ -193,8 +263,36 @@ impl<W: Write> Writing<W> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        if self.buffer.len() + bytes.len() > BUFFER {
+            self.write_out(bytes)?;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
         self.bytes += bytes.len() as u64;
-        Ok(self.out.write_all(bytes)?)
+        Ok(())
+    }
+
+    /// Writes what is collected, and `more`.
+    fn write_out(&mut self, more: &[u8]) -> Result<(), WireError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.io(|out| {
+            out.write_all(&buffer)?;
+            out.write_all(more)
+        })?;
+        buffer.clear();
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    fn io(&mut self, write: impl FnOnce(&mut W) -> io::Result<()>) -> Result<(), WireError> {
+        if self.broken {
+            return Err(WireError::Closed);
+        }
+        // Also if `write` panics.
+        self.broken = true;
+        write(&mut self.out)?;
+        self.broken = false;
+        Ok(())
     }
 }
 
@@ -230,7 +328,9 @@ impl<R: Read> Reading<R> {
                 self.pages(&bytes, gfns, sum == sum_of(gfns, contents))?;
             }
             Frame::Zeroes(gfns, sum) => self.pages(&bytes, gfns, sum == sum_of(gfns, &[]))?,
-            Frame::Hello { .. } | Frame::Range(_) => self.round.add(&bytes, 0),
+            Frame::Hello { .. } | Frame::Identity(_) | Frame::Received(_) | Frame::Range(_) => {
+                self.round.add(&bytes, 0);
+            }
             Frame::EndOfRound(there) | Frame::End(there) => {
                 let last = matches!(frame, Frame::End(_));
                 let here = std::mem::take(&mut self.round).receipt(there.round, last);
@@ -251,11 +351,44 @@ impl<R: Read> Reading<R> {
 
     /// Waits for the confirmation of the round `sent`.
     pub(crate) fn receipt(&mut self, sent: Receipt) -> Result<(), WireError> {
-        match self.next(&mut [])? {
+        match self.answer()? {
             Frame::Received(there) if there == sent => Ok(()),
             Frame::Received(there) => Err(WireError::Differs { here: sent, there }),
             other => Err(WireError::Unexpected(other)),
         }
+    }
+
+    /// Waits for the ticket of this connection, and the last round that is complete at the receiver.
+    pub(crate) fn offer(&mut self) -> Result<(u128, Receipt), WireError> {
+        match (self.answer()?, self.answer()?) {
+            (Frame::Ticket(ticket), Frame::Received(has)) => Ok((ticket, has)),
+            (Frame::Ticket(_), other) | (other, _) => Err(WireError::Unexpected(other)),
+        }
+    }
+
+    /// Waits until the receiver has memory for the migration.
+    pub(crate) fn welcome(&mut self) -> Result<(), WireError> {
+        match self.answer()? {
+            Frame::Welcome => Ok(()),
+            other => Err(WireError::Unexpected(other)),
+        }
+    }
+
+    /// Returns the receiver's next frame; an error if it refuses the guest.
+    fn answer(&mut self) -> Result<Frame, WireError> {
+        let (len, sum) = match self.next(&mut [])? {
+            Frame::Refused(len, sum) => (len, sum),
+            frame => return Ok(frame),
+        };
+        let mut text = vec![0; len as usize];
+        self.from.read_exact(&mut text)?;
+        if sum_of_text(&text) != sum {
+            return Err(WireError::Unexpected(Frame::Refused(len, sum)));
+        }
+        // It may be printed on a terminal, and comes from another machine.
+        let text = String::from_utf8_lossy(&text);
+        let printable = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+        Err(WireError::Refused(printable.collect()))
     }
 }
 
@@ -265,6 +398,13 @@ fn sum_of(gfns: Span<Gfn>, contents: &[u8]) -> u64 {
     sum.add(&gfns.start.0.to_le_bytes());
     sum.add(&gfns.end.0.to_le_bytes());
     sum.add(contents);
+    sum.value()
+}
+
+/// Returns the checksum over a reason.
+fn sum_of_text(text: &[u8]) -> u64 {
+    let mut sum = Sum::default();
+    sum.add(text);
     sum.value()
 }
 

@@ -2,7 +2,7 @@
 //! and has equal memory on the other side. `cargo run -p slat-vm-memory --example migrate`
 
 use slat::{DirtyPage, DirtyWord, Hva, SpaceId, Span};
-use slat_migrate::{MemoryRange, PreCopy, Receiver, Source, Target};
+use slat_migrate::{MemoryRange, PreCopy, Receiver, Session, Source, Target};
 use slat_vm_memory::{Gfn, Region, SlotId, SlotMemory};
 use std::error::Error;
 use std::io;
@@ -29,6 +29,8 @@ fn machine() -> Result<Machine, Box<dyn Error>> {
 /// The source guest.
 struct Here<'m> {
     machine: &'m Machine,
+    /// How far the receiver has confirmed this log.
+    session: Session,
     /// Harvested words that are not committed.
     taken: Vec<DirtyWord>,
     /// The guest's thread holds this while it stores.
@@ -43,8 +45,14 @@ impl Source for Here<'_> {
         vec![MemoryRange { slot: SlotId(0), gfns: Span::sized(Gfn(0), PAGES) }]
     }
 
-    /// Each region logs from its creation.
-    fn start_log(&mut self) -> Result<(), Self::Error> {
+    fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    fn mark_all(&mut self) -> Result<(), Self::Error> {
+        let memory = self.machine.memory();
+        let log = memory.raw().iter().next().expect("one region").bitmap();
+        log.mark_dirty(0, (PAGES * PAGE) as usize);
         Ok(())
     }
 
@@ -115,7 +123,7 @@ impl Target for There {
 fn main() -> Result<(), Box<dyn Error>> {
     let (here, there) = (machine()?, machine()?);
     let (run, over) = (Mutex::new(()), AtomicBool::new(false));
-    let mut source = Here { machine: &here, taken: Vec::new(), run: &run, halted: None };
+    let mut source = Here { machine: &here, session: Session::new(), taken: Vec::new(), run: &run, halted: None };
     let (out, back) = UnixStream::pair()?;
     let outcome = thread::scope(|scope| {
         // The guest stores an increasing number to one page after the other.

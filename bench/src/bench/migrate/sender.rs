@@ -7,7 +7,7 @@ use slat::table::formats::Npt4;
 use slat::{DirtyPage, DirtyWord, Idle};
 use slat_cli::error::Error;
 use slat_cli::migration::{failed, patient_tcp};
-use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Source, VmLog};
+use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Session, Source, VmLog};
 use slat_mm::HostView;
 use std::cell::RefCell;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -74,8 +74,12 @@ impl Source for Sender<'_> {
         self.machine.ranges.clone()
     }
 
-    fn start_log(&mut self) -> Result<(), Error> {
-        Ok(self.log.start(self.idle, self.machine.ranges.iter().map(|range| range.slot))?)
+    fn session(&mut self) -> &mut Session {
+        self.log.session()
+    }
+
+    fn mark_all(&mut self) -> Result<(), Error> {
+        Ok(self.log.mark_all(self.idle, self.machine.ranges.iter().map(|range| range.slot))?)
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {

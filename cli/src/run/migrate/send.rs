@@ -10,7 +10,7 @@ use crate::run::machine::Machine;
 use crate::thread::idle;
 use serde::Serialize;
 use slat::{DirtyPage, DirtyWord, Format, Gfn, Hva, Idle, PAGE_SIZE, SlotId, SpaceId, Span};
-use slat_migrate::{MemoryRange, MigrateError, PreCopy, Progress, Source, VmLog};
+use slat_migrate::{MemoryRange, MigrateError, PreCopy, Progress, Session, Source, VmLog};
 use slat_mm::HostView;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -44,7 +44,7 @@ pub fn send<F: Format>(
     }
     let mut idle = idle()?;
     let log = VmLog::new(&machine.vm);
-    let mut source = Sending { machine, gate, runs, idle: &mut idle, log, state: Vec::new() };
+    let mut source = Sending { machine, gate, runs, idle: &mut idle, log, whole: true, state: Vec::new() };
     let downtime = Duration::from_millis(run.migrate.downtime);
     let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
     // A receiver may be starting. A receiver that has closed the connection has refused the guest, or has died.
@@ -87,6 +87,8 @@ struct Sending<'m, F: Format> {
     runs: u64,
     idle: &'m mut Idle,
     log: VmLog<'m, F, HostView<Option<Events>>>,
+    /// No part of the log was harvested.
+    whole: bool,
     /// The positions at the last harvest.
     state: Vec<u8>,
 }
@@ -111,9 +113,18 @@ impl<F: Format> Source for Sending<'_, F> {
         ranges(self.machine.memory(), self.machine.vcpus)
     }
 
-    /// Each memslot logs from its first page on.
-    fn start_log(&mut self) -> Result<(), Error> {
-        Ok(())
+    fn session(&mut self) -> &mut Session {
+        self.log.session()
+    }
+
+    /// Each memslot logs from its first page on. So the first harvest has all pages anyway, and those that were never
+    /// written need not be read and sent.
+    fn mark_all(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.whole, false) {
+            return Ok(());
+        }
+        let slots: Vec<SlotId> = self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect();
+        Ok(self.log.mark_all(self.idle, slots)?)
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
