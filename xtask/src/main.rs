@@ -31,7 +31,7 @@ enum Chore {
     Check,
     /// Check what must hold before a change lands; say what was explored, and which mistakes were found
     Verify(verify::Args),
-    /// Run every check, three hours at most; the verdict is kept in verification/nightly.md
+    /// Run every check, four hours at most; the verdict is kept in verification/nightly.md
     Nightly(verify::Args),
     /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test vcpu, for example
     Seeded(Words),

@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn no_tier_should_take_longer_than_it_may() {
         // As in `.ci/run`, whose own steps have the rest.
-        assert!(budget(Tier::Push) <= 1_300, "{} s", budget(Tier::Push));
-        assert!(budget(Tier::Nightly) <= 3 * 3_600, "{} s", budget(Tier::Nightly));
+        assert!(budget(Tier::Push) <= 1_420, "{} s", budget(Tier::Push));
+        assert!(budget(Tier::Nightly) <= 4 * 3_600, "{} s", budget(Tier::Nightly));
         for line in STEPS.iter().flat_map(|step| step.lines) {
             assert!(line.budget < line.bound && !line.tiers.is_empty(), "{}", line.words);
         }
