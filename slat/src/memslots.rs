@@ -287,7 +287,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
         let seat = self.vm.borrow_seat();
         let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
-        let generation = self.number(reading.number);
+        let generation = self.number(reading.number());
         Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
@@ -310,7 +310,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Number of slots in the published version.
     pub fn len(&self) -> usize {
         let seat = self.vm.borrow_seat();
-        self.space.memslots.read(&self.vm.reads, seat.seat()).version.len()
+        self.space.memslots.read(&self.vm.reads, seat.seat()).version().len()
     }
 
     /// Whether the published version has no slots.
@@ -349,6 +349,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 /// }
 /// # Ok::<(), SlotError>(())
 /// ```
+/// What a snapshot returns is copied or borrows it:
+///
+/// ```compile_fail,E0505
+/// # use slat::*;
+/// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+/// let slots = vm.slots();
+/// let snapshot = slots.snapshot(idle);
+/// let mut all = snapshot.iter();
+/// drop(snapshot);
+/// all.next();
+/// # }
+/// ```
 /// While a snapshot exists, its thread cannot change the slots:
 ///
 /// ```compile_fail,E0499
@@ -379,7 +391,7 @@ impl Snapshot<'_> {
     /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all
     /// shared.
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
-        self.reading.version.find(gfn)
+        self.reading.version().find(gfn)
     }
 
     /// Like [`find`](Self::find), but first tries the slot in `hint`, found last in this version. Any number of threads
@@ -387,7 +399,7 @@ impl Snapshot<'_> {
     /// its slot.
     #[inline]
     pub fn find_with(&self, hint: &Hint, gfn: Gfn) -> Option<Slot> {
-        let name = self.reading.name.0;
+        let name = self.reading.published().name.0;
         if let Some(slot) = hint.get(gfn, name) {
             return Some(slot);
         }
@@ -398,12 +410,12 @@ impl Snapshot<'_> {
 
     /// The slot with the given id.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
-        self.reading.version.get(id)
+        self.reading.version().get(id)
     }
 
     /// The slots that contain any of `gfns`, in order.
     pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
-        self.reading.version.range(gfns)
+        self.reading.version().range(gfns)
     }
 
     /// All slots in order of guest frames. Slots with private memory come in parts.
@@ -413,12 +425,12 @@ impl Snapshot<'_> {
 
     /// Calls `visit` with the frames behind `hvas`, slot by slot in order of host addresses, once for each alias.
     pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
-        self.reading.version.over_hvas(hvas, visit);
+        self.reading.version().over_hvas(hvas, visit);
     }
 
     /// Number of slots.
     pub fn len(&self) -> usize {
-        self.reading.version.len()
+        self.reading.version().len()
     }
 
     /// Whether the version has no slots.

@@ -364,6 +364,7 @@ bugs! {
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "leftovers of a version of the slots are reclaimed while it has readers",
+    SectionEndedEarly "section-ended-early" Sanitizer "a version of the slots is used after the section in which it was read",
     LogFreedTwice "log-freed-twice" Sanitizer "the dirty log of a deleted slot is freed twice",
     LogLeaked "log-leaked" Sanitizer "the dirty log of a deleted slot is not freed",
 }

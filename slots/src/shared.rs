@@ -60,6 +60,14 @@ pub struct SharedSlots<L = ()> {
 /// }
 /// # Ok::<(), slat_slots::SlotError>(())
 /// ```
+/// What was read in a snapshot is used before the snapshot is dropped: its nodes are reused afterwards.
+///
+/// ```compile_fail,E0716
+/// # use slat_slots::{Gfn, SharedSlots};
+/// # let slots: SharedSlots = SharedSlots::default();
+/// let version = slots.snapshot().version();
+/// version.find(Gfn(5));
+/// ```
 pub struct Snapshot<L = ()>(Arc<Held<L>>);
 
 /// A version, and the trees that keep its nodes.

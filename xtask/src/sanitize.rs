@@ -25,6 +25,7 @@ const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
 const SOAK: &str = "-p slat --test soak -- --exact --nocapture everything_at_once";
 const LOGS: &str = "-p slat --test engine dirty_log::";
+const SECTIONS: &str = "-p slat --test engine sound::sections::";
 
 pub fn address() -> Outcome {
     let cargo = |tests: &str| -> Result<Command> {
@@ -35,6 +36,8 @@ pub fn address() -> Outcome {
         Ok(cargo)
     };
     passes("address", cargo(&format!("{TESTS} -- --skip {LEFT_OUT}"))?)?;
+    // A memslot is missed, or memory that was freed is read: whichever comes first.
+    reports(cargo(SECTIONS)?, "section-ended-early", "sound::sections::")?;
     reports(cargo(LOGS)?, "log-freed-twice", "AddressSanitizer: ")?;
     reports(cargo(LOGS)?, "log-leaked", "LeakSanitizer: detected memory leaks")
 }

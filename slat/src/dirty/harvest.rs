@@ -167,7 +167,7 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
                 // One section.
                 let reading = space.memslots.read(&self.vm.reads, seat.seat());
                 // A log that has ended takes nothing back; the slot's next log began later.
-                let log = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial);
+                let log = reading.version().log(taken.slot.id).filter(|log| log.serial() == taken.serial);
                 let Some(log) = log else { break };
                 for &(word, bits) in words {
                     log.mark_word(word, bits);

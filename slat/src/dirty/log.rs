@@ -219,7 +219,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         for bits in bits.chunks(CHUNK) {
             // One section per chunk.
             let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
-            let Some(bitmap) = reading.version.log(id).filter(|bitmap| bitmap.serial() == log.serial) else {
+            let Some(bitmap) = reading.version().log(id).filter(|bitmap| bitmap.serial() == log.serial)
+            else {
                 break;
             };
             for &bits in bits {
@@ -238,8 +239,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     pub fn is_dirty(&self, gfn: Gfn) -> bool {
         let (vm, seat) = (self.vm, self.vm.borrow_seat());
         let reading = self.space.memslots.read(&vm.reads, seat.seat());
-        let slot = reading.version.find(gfn);
-        let Some((slot, bitmap)) = slot.and_then(|slot| Some((slot, reading.version.log(slot.id)?))) else {
+        let slot = reading.version().find(gfn);
+        let Some((slot, bitmap)) = slot.and_then(|slot| Some((slot, reading.version().log(slot.id)?))) else {
             return false;
         };
         let by_leaf = vm.logs_by_bits() && {
@@ -276,7 +277,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             return Err(DirtyError::Id { id, limit });
         }
         let seat = self.vm.borrow_seat();
-        let version = self.space.memslots.read(&self.vm.reads, seat.seat()).version;
+        let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
+        let version = reading.version();
         let slot = version.get(id).ok_or(DirtyError::NoSuchSlot(id))?;
         let log = version.log(id).ok_or(DirtyError::NotLogged(id))?;
         Ok((slot, LogId { slot: id, serial: log.serial() }))

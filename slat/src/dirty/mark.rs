@@ -31,10 +31,11 @@ impl SlotSets {
     /// permission was given, or the write made: a harvest that takes the mark sees the permission, and withdraws it.
     #[inline]
     pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
-        let reading = self.read(reads, seat);
-        if reading.version.logs_any() {
-            log_writes_in(reading.version, gfns);
-        }
+        self.with(reads, seat, |now| {
+            if now.version.logs_any() {
+                log_writes_in(now.version, gfns);
+            }
+        });
     }
 
     /// Logs writes to any number of frames where slots log, after the writes, section by section.
@@ -48,15 +49,16 @@ impl SlotSets {
     /// Marks in one section. Returns where to continue, if there may be more.
     fn mark_part(&self, reads: &ReadSide, seat: &Seat, left: Span<Gfn>) -> Option<Gfn> {
         let reading = self.read(reads, seat);
-        if !reading.version.logs_any() {
+        let version = reading.version();
+        if !version.logs_any() {
             return None;
         }
         let mut room = room();
-        for slot in reading.version.range(left) {
+        for slot in version.range(left) {
             let mut part = slot.gfns.clamp(&left);
             if slot.log_dirty {
                 part.end = part.end.min(part.start + room * WORD);
-                log_writes_in(reading.version, part);
+                log_writes_in(version, part);
                 room = room.saturating_sub(part.len().div_ceil(WORD));
             }
             room = room.saturating_sub(1);
@@ -78,19 +80,20 @@ impl SlotSets {
     /// Marks in one section. Each part is marked in the version in which it was looked up.
     fn mark_part_behind(&self, reads: &ReadSide, seat: &Seat, mut left: Behind) -> Option<Behind> {
         let reading = self.read(reads, seat);
-        if !reading.version.logs_any() {
+        let version = reading.version();
+        if !version.logs_any() {
             return None;
         }
         let mut room = room();
         while !left.is_nothing()
-            && let Some(part) = self.behind_in(&reading, &left)
+            && let Some(part) = self.behind(reading.published(), &left)
         {
             if room == 0 {
                 return Some(left);
             }
             let goal = part.gfns.end.min(part.gfns.start + room * WORD);
             let marked = Span::new(part.gfns.start, goal);
-            log_writes_in(reading.version, marked);
+            log_writes_in(version, marked);
             room = room.saturating_sub(marked.len().div_ceil(WORD) + 1);
             left = left.after(&part, goal);
         }
@@ -122,7 +125,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.
     pub(crate) fn keeps_tables(&self) -> bool {
         let keeps = self.vm.logs_by_bits() && !seeded!(TableUnemptied);
-        keeps && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
+        keeps && self.slots().logs_any()
     }
 }
 

@@ -117,7 +117,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         let mut entries = ring.collect();
         while let Some(pushed) = entries.next() {
             let page = self.space(pushed.space()).and_then(|space| {
-                let version = space.memslots.read(&self.reads, seat.seat()).version;
+                let reading = space.memslots.read(&self.reads, seat.seat());
+                let version = reading.version();
                 version.log(pushed.slot()).filter(|log| pushed.is_of(log))?;
                 let (slot, page) = (version.get(pushed.slot())?, pushed.page());
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
@@ -296,8 +297,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         told.words.extend(merge(pages));
 
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
-        let version = space.memslots.read(&self.reads, walk.seat).version;
-        let log = version.log(id).filter(|log| pages[0].is_of(log));
+        let log = walk.slots().log(id).filter(|log| pages[0].is_of(log));
         let Some(log) = log.map(|log| LogId { slot: id, serial: log.serial() }) else { return Ok(()) };
         let mut taken = None;
         for stretch in told.words.chunks(WORDS_A_SECTION) {
@@ -337,7 +337,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         for pushed in pages {
             let Some(space) = self.space(pushed.space()) else { continue };
             let reading = space.memslots.read(&self.reads, seat.seat());
-            if let Some(log) = reading.version.log(pushed.slot()).filter(|log| pushed.is_of(log)) {
+            if let Some(log) = reading.version().log(pushed.slot()).filter(|log| pushed.is_of(log)) {
                 log.mark(pushed.page());
             }
         }
@@ -358,13 +358,14 @@ impl<F: Format> Space<F> {
     }
 
     fn push_store(&self, reads: &ReadSide, seat: &Seat, gfn: Gfn, ring: &Ring) {
-        let version = self.memslots.read(reads, seat).version;
-        let slot = version.find(gfn).filter(|slot| slot.log_dirty);
-        if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
-            let page = gfn.0 - slot.gfns.start.0;
-            if !ring.push(Pushed::new(self.id, slot.id, log, page)) {
-                log.mark(page);
+        self.memslots.with(reads, seat, |now| {
+            let slot = now.version.find(gfn).filter(|slot| slot.log_dirty);
+            if let Some((slot, log)) = slot.and_then(|slot| Some((slot, now.version.log(slot.id)?))) {
+                let page = gfn.0 - slot.gfns.start.0;
+                if !ring.push(Pushed::new(self.id, slot.id, log, page)) {
+                    log.mark(page);
+                }
             }
-        }
+        });
     }
 }

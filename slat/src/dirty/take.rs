@@ -268,7 +268,7 @@ pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     walk: &'w Walk<'_, F, H, M>,
     log: LogId,
 ) -> Option<(Slot, &'w Bitmap)> {
-    let version = walk.space.memslots.read(&walk.vm.reads, walk.seat).version;
+    let version = walk.slots();
     let bitmap = version.log(log.slot).filter(|bitmap| bitmap.serial() == log.serial)?;
     Some((version.get(log.slot)?, bitmap))
 }

@@ -419,12 +419,12 @@ impl Memo {
             self.remember::<F, H>(vm, slot, generation);
             return Some(slot);
         }
-        let reading = space.memslots.read(&vm.reads, seat);
-        let slot = reading.version.find(gfn)?;
+        let found = space.memslots.with(&vm.reads, seat, |now| Some((now.version.find(gfn)?, now.number)));
+        let (slot, number) = found?;
         if let Some(hint) = hint {
-            hint.put(&slot, reading.number);
+            hint.put(&slot, number);
         }
-        self.remember::<F, H>(vm, slot, reading.number);
+        self.remember::<F, H>(vm, slot, number);
         Some(slot)
     }
 

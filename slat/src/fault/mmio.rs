@@ -54,7 +54,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         // The hole may be newer than the slots, if its invalidation changed none. It was read before the epoch.
         let seen = if at.word.is_hole() { at.word.version() } else { Version::default() };
         let newest = seen.max(self.space.memslots.published_under());
-        let slots = self.space.memslots.read(&walk.vm.reads, walk.seat).version;
+        let slots = walk.slots();
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());
         let mut level = at.level;
         while level > Level::K4 && slots.range(entry(level)).next().is_some() {

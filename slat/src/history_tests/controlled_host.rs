@@ -171,7 +171,7 @@ impl<F: Format> World<F> {
     pub(super) fn slots(&self) -> Vec<Slot> {
         let seat = self.vm.borrow_seat();
         let reading = self.vm.spaces[0].memslots.read(&self.vm.reads, seat.seat());
-        reading.version.range(Span::new(Gfn(0), Gfn(u64::MAX))).collect()
+        reading.version().range(Span::new(Gfn(0), Gfn(u64::MAX))).collect()
     }
 }
 

@@ -95,7 +95,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         level: Level,
         confirmed: impl FnOnce(Span<Gfn>, Span<Hva>) -> bool,
     ) -> Option<Leaf> {
-        let slot = walk.space.memslots.read(&self.reads, walk.seat).version.find(gfn)?;
+        let slot = walk.slots().find(gfn)?;
         let (gfns, hvas) = self.large_page(walk.space, &slot, gfn, level)?;
         self.will_map_a_large_page();
         if !confirmed(gfns, hvas) {

@@ -6,6 +6,7 @@
 use super::format::L1Format;
 use crate::addr::{Gpa, Hva, Level};
 use crate::host::Host;
+use crate::sync::readside::Within;
 use crate::table::entry::Word;
 use crate::table::memory::ENTRIES;
 
@@ -40,66 +41,90 @@ fn half(word: Word, shift: u64) -> Word {
     Word(word.0 >> shift & 0xffff_ffff)
 }
 
-/// Like [`Host::read`].
-#[inline(always)]
-pub(super) fn read<T: L1Format, H: Host>(table: &T, host: &H, hva: Hva) -> Option<Word> {
-    if !table.is_short() {
-        return host.read(hva);
-    }
-    let (hva, shift) = around(hva);
-    host.read(hva).map(|word| half(word, shift))
+/// The guest's memory, as the host reads and exchanges it during a section `'s`. A transaction that takes a memslot away
+/// returns only after the section, so the memory behind an address that was looked up in it stays.
+#[derive(Debug)]
+pub(super) struct GuestWords<'s, H> {
+    host: &'s H,
+    _section: Within<'s>,
 }
 
-/// Like [`Host::read_all`], from the entry `first` after `hva` on.
-#[inline(always)]
-pub(super) fn read_all<T: L1Format, H: Host>(
-    table: &T,
-    host: &H,
-    (hva, first): (Hva, usize),
-    words: &mut [Word],
-) -> bool {
-    let hva = nth(table, hva, first);
-    if table.is_short() { read_all_short(host, hva, words) } else { host.read_all(hva, words) }
+impl<H> Clone for GuestWords<'_, H> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
-#[inline(never)]
-fn read_all_short<H: Host>(host: &H, hva: Hva, words: &mut [Word]) -> bool {
-    let (at, shift) = around(hva);
-    let odd = usize::from(shift != 0);
-    let mut pairs = [Word(0); ENTRIES / 2 + 1];
-    let pairs = &mut pairs[..(odd + words.len()).div_ceil(2)];
-    if !host.read_all(at, pairs) {
-        return false;
-    }
-    for (nth, word) in words.iter_mut().enumerate() {
-        let nth = nth + odd;
-        *word = half(pairs[nth / 2], (nth % 2 * 32) as u64);
-    }
-    true
-}
+impl<H> Copy for GuestWords<'_, H> {}
 
-/// Like [`Host::compare_exchange`], but returns the eight bytes as they are now.
-pub(super) fn exchange<T: L1Format, H: Host>(
-    table: &T,
-    host: &H,
-    hva: Hva,
-    (old, new): (Word, Word),
-) -> Option<Result<Word, Word>> {
-    if !table.is_short() {
-        return host.compare_exchange(hva, old, new).map(|done| done.map(|_| new));
+impl<'s, H: Host> GuestWords<'s, H> {
+    #[inline(always)]
+    pub(super) fn new(host: &'s H, section: Within<'s>) -> Self {
+        Self { host, _section: section }
     }
-    let (hva, shift) = around(hva);
-    let mut found = host.read(hva)?;
-    for _ in 0..ATTEMPTS {
-        if half(found, shift) != old {
-            break;
+
+    /// Like [`Host::read`].
+    #[inline(always)]
+    pub(super) fn read<T: L1Format>(self, table: &T, hva: Hva) -> Option<Word> {
+        if !table.is_short() {
+            return self.host.read(hva);
         }
-        let other = if seeded!(NeighbourOverwritten) { 0 } else { found.0 & !(0xffff_ffff << shift) };
-        let wanted = Word(other | new.0 << shift);
-        match host.compare_exchange(hva, found, wanted)? {
-            Ok(_) => return Some(Ok(wanted)),
-            Err(now) => found = now,
-        }
+        let (hva, shift) = around(hva);
+        self.host.read(hva).map(|word| half(word, shift))
     }
-    Some(Err(found))
+
+    /// Like [`Host::read_all`], from the entry `first` after `hva` on.
+    #[inline(always)]
+    pub(super) fn read_all<T: L1Format>(
+        self,
+        table: &T,
+        (hva, first): (Hva, usize),
+        words: &mut [Word],
+    ) -> bool {
+        let hva = nth(table, hva, first);
+        if table.is_short() { self.read_all_short(hva, words) } else { self.host.read_all(hva, words) }
+    }
+
+    #[inline(never)]
+    fn read_all_short(self, hva: Hva, words: &mut [Word]) -> bool {
+        let (at, shift) = around(hva);
+        let odd = usize::from(shift != 0);
+        let mut pairs = [Word(0); ENTRIES / 2 + 1];
+        let pairs = &mut pairs[..(odd + words.len()).div_ceil(2)];
+        if !self.host.read_all(at, pairs) {
+            return false;
+        }
+        for (nth, word) in words.iter_mut().enumerate() {
+            let nth = nth + odd;
+            *word = half(pairs[nth / 2], (nth % 2 * 32) as u64);
+        }
+        true
+    }
+
+    /// Like [`Host::compare_exchange`], but returns the eight bytes as they are now.
+    pub(super) fn exchange<T: L1Format>(
+        self,
+        table: &T,
+        hva: Hva,
+        (old, new): (Word, Word),
+    ) -> Option<Result<Word, Word>> {
+        if !table.is_short() {
+            return self.host.compare_exchange(hva, old, new).map(|done| done.map(|_| new));
+        }
+        let (hva, shift) = around(hva);
+        let mut found = self.host.read(hva)?;
+        for _ in 0..ATTEMPTS {
+            if half(found, shift) != old {
+                break;
+            }
+            let other = if seeded!(NeighbourOverwritten) { 0 } else { found.0 & !(0xffff_ffff << shift) };
+            let wanted = Word(other | new.0 << shift);
+            match self.host.compare_exchange(hva, found, wanted)? {
+                Ok(_) => return Some(Ok(wanted)),
+                Err(now) => found = now,
+            }
+        }
+        Some(Err(found))
+    }
 }

@@ -167,7 +167,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let vm = self.vcpu.vm;
-        let _section = vm.reads.enter(self.vcpu.awake());
+        let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
         let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
         F::is_present(at.word).then(|| very_page(F::read_leaf(at.word), gfn, at.level))
@@ -199,14 +199,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {
-            Some((number, slot)) if number == reading.number && slot.gfns.contains(gfn) => Some(slot),
+            Some((number, slot)) if number == reading.number() && slot.gfns.contains(gfn) => Some(slot),
             _ => {
-                let slot = reading.version.find(gfn)?;
-                *memo = Some((reading.number, slot));
+                let slot = reading.version().find(gfn)?;
+                *memo = Some((reading.number(), slot));
                 Some(slot)
             }
         };
-        let walk = || slots.walk_l1_in(find, seat, &self.table, access, true);
+        let walk = || slots.walk_l1_in((reading.within(), find), seat, &self.table, access, true);
         let leaf = match early.unwrap_or_else(walk) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {

@@ -1,6 +1,6 @@
 //! Reads what T says of 2 MiB of L2, without an access: for flushes by L1, and for the short path of a fault.
 
-use super::entry_words::{place_of, read};
+use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Entry, L1Format, L1Rights};
 use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
@@ -8,14 +8,15 @@ use crate::slots::Slot;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
 
-/// T's translation of 2 MiB of L2.
-pub(super) enum L1Mapping {
+/// T's translation of 2 MiB of L2, as read during a section `'s`.
+pub(super) enum L1Mapping<'s, H> {
     /// Nothing readable, from an entry of this level on.
     Nothing(Level),
     /// One leaf that maps all of it, as read, and the L1 frame of the first page.
     Page(L1Entry, Word, Gfn, Upper, Level),
-    /// A leaf table, by the host address of its first entry for the range.
-    Table(Hva, Upper),
+    /// A leaf table, by the host address of its first entry for the range. The address is that of L1's memory as long as
+    /// the section goes on.
+    Table(GuestWords<'s, H>, Hva, Upper),
 }
 
 /// Bits of the entries above a leaf, combined.
@@ -49,7 +50,7 @@ impl Upper {
     }
 }
 
-impl L1Mapping {
+impl<'s, H: Host> L1Mapping<'s, H> {
     /// The level of T's entry that decides.
     pub(super) fn level(&self) -> Level {
         match *self {
@@ -58,9 +59,9 @@ impl L1Mapping {
         }
     }
 
-    /// Reads T around `g2`, in a section in which `find` finds memslots.
-    pub(super) fn look<T: L1Format, H: Host>(
-        host: &H,
+    /// Reads T around `g2`, in the section of `words`, in which `find` finds memslots.
+    pub(super) fn look<T: L1Format>(
+        words: GuestWords<'s, H>,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
         table: &T,
         g2: Gfn,
@@ -77,9 +78,9 @@ impl L1Mapping {
             let hva = slot.hva_of(place.gfn()) + place.offset();
             upper.is_read_only = slot.readonly;
             if level == Level::K4 {
-                return Self::Table(hva, upper);
+                return Self::Table(words, hva, upper);
             }
-            let Some(word) = read(table, host, hva) else { return Self::Nothing(level) };
+            let Some(word) = words.read(table, hva) else { return Self::Nothing(level) };
             let Ok(entry) = table.entry(word, level) else { return Self::Nothing(level) };
             if entry.is_leaf {
                 let inside = gpa.gfn().0 & (table.pages(level) - 1);

@@ -15,7 +15,7 @@
 //! A hint is never unlinked, so the hints need no check. A table of a shadow may be unlinked ([`crate::shadows`]): the
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
-use super::entry_words::{nth, read};
+use super::entry_words::{GuestWords, nth};
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
@@ -37,7 +37,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if g2.0 >> Level::M2.shift() != quick.tag {
             return None;
         }
-        let _section = self.vcpu.light_section()?;
+        let section = self.vcpu.light_section()?;
         if self.shadow.line.now() != quick.line && !seeded!(NearUnchecked) {
             return None;
         }
@@ -48,7 +48,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if entry.load() != HOLE {
             return None;
         }
-        let t = read(&self.table, &vm.host, nth(&self.table, quick.of_t, index))?;
+        let memory = GuestWords::new(&vm.host, section.within());
+        let t = memory.read(&self.table, nth(&self.table, quick.of_t, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
         let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));
         let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(access.access);

@@ -14,7 +14,7 @@
 //!
 //! Most entries of a table differ from the entry before only in the frame. The verdict on all other bits is kept.
 
-use super::entry_words::read_all;
+use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
 use crate::addr::{Gfn, Level, Span};
@@ -23,6 +23,7 @@ use crate::memslots::Memslots;
 use crate::shadows::{
     Inside, Numbers, Pages, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf, maps,
 };
+use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
@@ -76,14 +77,17 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         while let Some(step) = unsafe { cursor.next(host) } {
             let Step { mut at, gfns } = step;
             if maps::<F>(&at) {
-                let mapping = self.l1_mapping(seat, gfns.start);
                 // SAFETY: linked.
                 let row =
                     unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
+                let reading = self.read_slots(seat);
+                let mapping = self.l1_mapping(&reading, gfns.start);
                 if row.is_some_and(|row| self.stays_large(&mapping, (at.word, at.level), row)) {
                     continue;
                 }
-                if mapping.level() < at.level {
+                let level = mapping.level();
+                drop(reading);
+                if level < at.level {
                     // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
@@ -106,13 +110,18 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         }
     }
 
-    /// Returns T's translation of the 2 MiB around `g2`.
-    fn l1_mapping(&self, seat: &Seat, g2: Gfn) -> L1Mapping {
-        let reading = self.slots.space.memslots.read(&self.slots.vm.reads, seat);
-        L1Mapping::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
+    /// Begins the section in which T is read.
+    fn read_slots<'r>(&'r self, seat: &'r Seat) -> Reading<'r> {
+        self.slots.space.memslots.read(&self.slots.vm.reads, seat)
     }
 
-    fn stays_large(&self, mapping: &L1Mapping, (word, level): (Word, Level), row: Row) -> bool {
+    /// Returns T's translation of the 2 MiB around `g2`.
+    fn l1_mapping<'r>(&'r self, reading: &'r Reading<'_>, g2: Gfn) -> L1Mapping<'r, H> {
+        let words = GuestWords::new(&self.slots.vm.host, reading.within());
+        L1Mapping::look(words, &mut |gfn| reading.version().find(gfn), &self.table, g2)
+    }
+
+    fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: Row) -> bool {
         let &L1Mapping::Page(entry, t, g1, upper, of_t) = mapping else { return false };
         let is_whole = of_t >= level || seeded!(WholeBelieved);
         is_whole
@@ -127,10 +136,9 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];
         let (mut page, mut upper) = (None, None);
-        match self.l1_mapping(seat, g2s.start) {
-            L1Mapping::Table(hva, above)
-                if read_all(&self.table, &self.slots.vm.host, (hva, first), words) =>
-            {
+        let reading = self.read_slots(seat);
+        match self.l1_mapping(&reading, g2s.start) {
+            L1Mapping::Table(memory, hva, above) if memory.read_all(&self.table, (hva, first), words) => {
                 upper = Some(above);
             }
             L1Mapping::Page(entry, t, g1, above, _) => {

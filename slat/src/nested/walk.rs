@@ -22,7 +22,7 @@
 //! store, with the eight bytes of the entry. They may sleep, so this happens outside the section, and the walk then
 //! starts over. (KVM calls no listener here.)
 
-use super::entry_words::{exchange, place_of, read};
+use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::l1_mapping::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
@@ -31,7 +31,7 @@ use crate::memslots::Memslots;
 use crate::slots::Slot;
 use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
-use crate::sync::readside::Seat;
+use crate::sync::readside::{Seat, Within};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
 
@@ -226,24 +226,26 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
-        self.walk_l1_in(&mut |gfn| reading.version.find(gfn), seat, table, access, is_access)
+        let find = &mut |gfn| reading.version().find(gfn);
+        self.walk_l1_in((reading.within(), find), seat, table, access, is_access)
     }
 
-    /// Walks in a section in which `find` finds memslots.
+    /// Walks in an open section on `seat`, in which `find` finds memslots.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
-        find: &mut impl FnMut(Gfn) -> Option<Slot>,
+        (section, find): (Within<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
         seat: &Seat,
         table: &T,
         access: &L1Access,
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
+        let memory = GuestWords::new(&self.vm.host, section);
         for _ in 0..ATTEMPTS {
-            let mut path = Path::descend(&self.vm.host, find, table, access)?;
+            let mut path = Path::descend(memory, find, table, access)?;
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;
-                let changed = path.touch(table, &self.vm.host, access, stores, |gfn| {
+                let changed = path.touch(table, memory, access, stores, |gfn| {
                     if !seeded!(TableUnlogged) {
                         self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
                     }
@@ -284,7 +286,7 @@ struct Path {
 impl Path {
     /// Reads the entries, and combines their rights.
     fn descend<T: L1Format, H: Host>(
-        host: &H,
+        memory: GuestWords<'_, H>,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
         table: &T,
         access: &L1Access,
@@ -304,7 +306,8 @@ impl Path {
             let refused = |why| fault(why, level, rights, Some(gfn));
             let slot = find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
             let hva = slot.hva_of(gfn) + place.offset();
-            let word = read(table, host, hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
+            let word =
+                memory.read(table, hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;
             let upper = rights;
             rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
@@ -337,7 +340,7 @@ impl Path {
     fn touch<T: L1Format, H: Host>(
         &mut self,
         t: &T,
-        host: &H,
+        memory: GuestWords<'_, H>,
         access: &L1Access,
         stores: bool,
         mark: impl Fn(Gfn) -> bool,
@@ -359,7 +362,7 @@ impl Path {
                 continue;
             }
             let gpa = Gpa(table.gpa().0 + hva.offset());
-            let stored = match exchange(t, host, hva, (word, wanted)) {
+            let stored = match memory.exchange(t, hva, (word, wanted)) {
                 None => return Err(L1Stop::Ask { gpa, hva, access: Access::Write }),
                 Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
                 Some(Ok(stored) | Err(stored)) => stored,

@@ -15,9 +15,9 @@ pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
     mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,
 ) {
     let mut left = Behind::new(hvas);
-    let slots = &walk.space.memslots;
+    let space = walk.space;
     while !left.is_nothing()
-        && let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left)
+        && let Some(part) = space.memslots.behind(walk.published(), &left)
     {
         let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);

@@ -132,7 +132,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         while !left.is_nothing() {
             // A transaction on these frames ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, seat.seat());
-            let Some(part) = space.memslots.behind_in(&reading, &left) else { break };
+            let Some(part) = space.memslots.behind(reading.published(), &left) else { break };
             let goal = part.gfns.end.min(part.gfns.start + STRETCH);
             let first = if seen == part.gfns.start { all.start } else { part.gfns.start };
             all = Span::new(first, part.gfns.end);

@@ -118,7 +118,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         for space in &self.spaces {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             let mut left = Behind::new(hvas);
-            while let Some(part) = space.memslots.behind(&self.reads, walk.seat, &left) {
+            while let Some(part) = space.memslots.behind(walk.published(), &left) {
                 gfns = gfns.hull(&part.gfns);
                 left = left.after(&part, part.gfns.end);
             }

@@ -1,9 +1,8 @@
 //! The frames behind a range of host addresses, one slot after the other.
 
 use super::hint::part;
-use super::publish::{Reading, SlotSets};
+use super::publish::{Published, SlotSets};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
-use crate::sync::readside::{ReadSide, Seat};
 use slat_slots::Place;
 
 /// The rest of a host range whose frames are edited, slot by slot.
@@ -63,14 +62,10 @@ impl SlotSets {
     /// Returns the next slot's frames, if any are left. They are valid for the section in which they were looked up: in
     /// a later version the frames may have other host pages, which the caller must not edit. The caller may miss slots
     /// that are created meanwhile, because faults there wait for the invalidation to end.
-    pub(crate) fn behind(&self, reads: &ReadSide, seat: &Seat, left: &Behind) -> Option<Part> {
-        self.behind_in(&self.read(reads, seat), left)
-    }
-
-    pub(crate) fn behind_in(&self, reading: &Reading<'_>, left: &Behind) -> Option<Part> {
-        let (version, hvas) = (reading.version, left.hvas);
+    pub(crate) fn behind(&self, now: Published<'_>, left: &Behind) -> Option<Part> {
+        let (version, hvas) = (now.version, left.hvas);
         if left.from == Place::FIRST
-            && let Some(gfns) = self.hva_hints.alone_over(reading.number, hvas, || version.alone_over(hvas))
+            && let Some(gfns) = self.hva_hints.alone_over(now.number, hvas, || version.alone_over(hvas))
         {
             return Some(Part { gfns, alone: true, place: Place::FIRST, hva: hvas.start });
         }

@@ -18,7 +18,7 @@ use super::bitmap::Bitmap;
 use super::hint::HvaHints;
 use super::{Limits, SlotMap, SlotsVersion};
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release, read_whole, written_whole};
-use crate::sync::readside::{ReadSide, Seat, Section};
+use crate::sync::readside::{ReadSide, Seat, Section, Within};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -71,12 +71,46 @@ impl Name {
     }
 }
 
-/// The published version, held by a section of the read side.
-pub(crate) struct Reading<'g> {
+/// The published version, its number and its name, during a section `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct Published<'g> {
     pub(crate) version: SlotsVersion<'g>,
     pub(crate) number: u64,
     pub(crate) name: Name,
-    _section: Section<'g>,
+}
+
+/// The published version, and the section of the read side that holds it.
+///
+/// The nodes and logs of a version may be freed when the section ends. [`SlotsVersion`] is `Copy`, and so are the
+/// references to logs that it returns. A reading therefore lends the version only as long as it is borrowed itself:
+/// `let version = sets.read(reads, seat).version();` does not compile if `version` is used later.
+pub(crate) struct Reading<'g> {
+    published: Published<'g>,
+    section: Section<'g>,
+}
+
+impl Reading<'_> {
+    /// Returns the version, its number and its name.
+    #[inline(always)]
+    pub(crate) fn published(&self) -> Published<'_> {
+        self.published
+    }
+
+    #[inline(always)]
+    pub(crate) fn version(&self) -> SlotsVersion<'_> {
+        self.published.version
+    }
+
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u64 {
+        self.published.number
+    }
+
+    /// See [`Section::within`].
+    #[inline(always)]
+    pub(crate) fn within(&self) -> Within<'_> {
+        self.section.within()
+    }
 }
 
 impl SlotSets {
@@ -106,22 +140,49 @@ impl SlotSets {
         (word >> 1, word & IN_PROGRESS != 0)
     }
 
-    /// Reads the published version on a seat that this thread holds.
+    /// Reads the published version, in a section of its own on a seat that this thread holds and is in no section on.
     #[inline(always)]
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
-        let section = reads.enter(seat);
+        let mut section = reads.enter_outermost(seat);
+        // SAFETY: the reading lends the version only as long as it holds the section.
+        let published = unsafe { self.load() };
+        if seeded!(SectionEndedEarly) {
+            section = Section::INNER;
+        }
+        Reading { published, section }
+    }
+
+    /// Reads the published version in an open section of this VM's read side.
+    #[inline(always)]
+    pub(crate) fn read_within<'w>(&'w self, _: Within<'w>) -> Published<'w> {
+        // SAFETY: the section stays open for all of `'w`.
+        unsafe { self.load() }
+    }
+
+    /// Calls `look` with the published version, in the section that is open on this thread's `seat`, or else in one of
+    /// its own. `look` can return nothing that borrows the version.
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, reads: &ReadSide, seat: &Seat, look: impl FnOnce(Published<'_>) -> R) -> R {
+        let _section = reads.enter(seat);
+        // SAFETY: the section ends after the call.
+        look(unsafe { self.load() })
+    }
+
+    /// # Safety
+    /// The caller is in a section of the VM's read side for all of `'g`.
+    #[inline(always)]
+    unsafe fn load<'g>(&self) -> Published<'g> {
         // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before a
         // reader sees them. Acquire also keeps a fault's second load of the epoch after this load.
         let number = self.word.0.load(Acquire) >> 1;
         // SAFETY: the cell was written before it was published, and is written again only after a grace period since it
-        // was replaced. This section began before that. The same holds for its nodes.
-        let (version, name) = unsafe {
+        // was replaced. The caller's section began before that. The same holds for its nodes.
+        unsafe {
             let cell = &*self.cells[(number % CELLS) as usize].get();
             read_whole(cell);
             let (set, name) = cell;
-            (set.read(), *name)
-        };
-        Reading { version, number, name, _section: section }
+            Published { version: set.read(), number, name: *name }
+        }
     }
 
     /// Whether nothing has been published since invalidation `version`. A statement about the slots as of that number

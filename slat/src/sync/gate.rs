@@ -21,7 +21,7 @@
 
 use super::mode::{Mode, Side};
 use super::prim::{AtomicU64, Padded, RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _, Relaxed};
-use super::readside::{ReadSide, Seat, Section};
+use super::readside::{ReadSide, Seat, Section, Within};
 use lock_api::{RawMutex as _, RawRwLock as _};
 
 /// The lock around a VM's second-level tables. Fixed when the VM is built.
@@ -122,6 +122,12 @@ impl Lock {
 }
 
 impl Gate<'_> {
+    /// See [`Section::within`].
+    #[inline(always)]
+    pub(crate) fn within(&self) -> Within<'_> {
+        self.section.within()
+    }
+
     /// Leaves, lets waiters in, and enters again in the same mode.
     #[inline]
     pub(crate) fn rest(&mut self, reads: &ReadSide) {

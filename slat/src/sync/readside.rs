@@ -37,6 +37,7 @@ use super::prim::{
     fence_after_rmw, spin_loop,
 };
 use super::tally::{Count, Tally};
+use core::marker::PhantomData;
 
 /// No thread holds the seat.
 const FREE: u8 = 0;
@@ -90,6 +91,11 @@ pub(crate) struct Section<'s> {
     /// The seat's word before it.
     before: u64,
 }
+
+/// Proof that a section is open for all of `'s`: it borrows the section, which can then neither end nor rest. A function
+/// that must run in a section takes one, and binds to it the references that it returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within<'s>(PhantomData<&'s ()>);
 
 /// A seat held by a thread without its own; dropping it gives the seat back.
 #[derive(Debug)]
@@ -163,11 +169,17 @@ impl ReadSide {
         self.all().map(|seat| seat.word.load(Relaxed) / OTHER).sum()
     }
 
+    /// Whether any seat is inside a section.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn is_any_inside(&self) -> bool {
+        self.all().any(|seat| seat.word.load(Relaxed) & INSIDE != 0)
+    }
+
     /// Begins a read section on `seat`, which this thread must hold.
     #[inline(always)]
     pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {
         if seat.word.load(Relaxed) & INSIDE != 0 {
-            return Section { seat: None, before: 0 };
+            return Section::INNER;
         }
         self.enter_outermost(seat)
     }
@@ -330,6 +342,15 @@ impl Seat {
 }
 
 impl Section<'_> {
+    /// A section inside another one of the same seat.
+    pub(crate) const INNER: Self = Self { seat: None, before: 0 };
+
+    /// The section as a proof for functions that must run in it.
+    #[inline(always)]
+    pub(crate) fn within(&self) -> Within<'_> {
+        Within(PhantomData)
+    }
+
     /// Ends the section and begins another: what was reachable may be freed. Does nothing inside another one.
     pub(crate) fn rest(&mut self, side: &ReadSide) {
         if let Some(seat) = self.seat {

@@ -36,6 +36,8 @@ mod pass;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach};
+use crate::slots::SlotsVersion;
+use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
@@ -134,6 +136,18 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         let seat = borrowed.seat();
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
         Self { vm, space, seat, taken: 0, gate, _borrowed: Some(borrowed), _idle: PhantomData }
+    }
+
+    /// The memslots that are published now. They borrow the walk, so nothing keeps them when it rests or ends.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> SlotsVersion<'_> {
+        self.published().version
+    }
+
+    /// The same, with their number.
+    #[inline(always)]
+    pub(crate) fn published(&self) -> Published<'_> {
+        self.space.memslots.read_within(self.gate.within())
     }
 
     /// Descends to the lowest entry of `gfn`.

@@ -11,6 +11,7 @@
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
 //! | `large`, `gibibyte` | are leaves as large as they can be, and how are they edited? |
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
+//! | `sections` | is the host called inside sections, and outside, as it is promised? |
 //! | `windows` | does a fault of L2 miss an event at any moment during it? |
 //! | `mistakes` | is each seeded mistake found? |
 
@@ -30,6 +31,7 @@ mod mistakes;
 mod oracle;
 mod random;
 mod reclaim;
+mod sections;
 mod shadows;
 mod windows;
 

@@ -37,10 +37,10 @@ fn is_overwritten(mistake: Option<Bug>) -> bool {
             }
         });
         // Either the writer asks this seat because it waits, or it has published its last version.
-        while !seat.is_asked() && sets.number() < reading.number + CELLS {
+        while !seat.is_asked() && sets.number() < reading.number() + CELLS {
             thread::yield_now();
         }
-        sets.number() >= reading.number + CELLS
+        sets.number() >= reading.number() + CELLS
     })
 }
 
