@@ -29,6 +29,7 @@ use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;
 use crate::slots::Slot;
+use crate::slots::publish::Reading;
 use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
@@ -226,13 +227,14 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
-        self.walk_l1_in(&mut |gfn| reading.version.find(gfn), seat, table, access, is_access)
+        let find = &mut |gfn| reading.version.find(gfn);
+        self.walk_l1_in((&reading, find), seat, table, access, is_access)
     }
 
-    /// Walks in a section in which `find` finds memslots.
+    /// Walks in the section of `slots`, a version of the memslots in which `find` finds one.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
-        find: &mut impl FnMut(Gfn) -> Option<Slot>,
+        (slots, find): (&Reading<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
         seat: &Seat,
         table: &T,
         access: &L1Access,
@@ -245,7 +247,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, &self.vm.host, access, stores, |gfn| {
                     if !seeded!(TableUnlogged) {
-                        self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
+                        // The page that was stored to is where these memslots have it.
+                        self.space.mark_stores((&self.vm.reads, seat), slots, Span::sized(gfn, 1), None);
                     }
                     self.space.watched.has_after_store(gfn) && !seeded!(TableUntold)
                 })?;
