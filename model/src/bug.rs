@@ -179,6 +179,7 @@ bugs! {
     ArmBeforeTake "by W: harvest | harvest | store" "a harvest arms pages before it takes their marks",
     MarkBeforePermission "by W: harvest twice | store, store" "a fault marks the page before it gives write permission",
     LoadMapsWritable "by W: harvest | clear 0..1, load | store" "a load maps a page writable where writes are logged",
+    MarkLookedUpLate "by W: slot moves | store" "a mark goes to the log that the frame has after the permission was given",
     CopyBeforeFlush "by W: harvest | harvest | store" "pages are copied before the flush",
     ArmWithoutFlush "by W: harvest | harvest | store" "a harvest owes no flush",
     LogWithoutFlush "by W: log begins | slow store | clear 0..1" "a log that begins owes no flush",

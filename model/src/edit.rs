@@ -30,7 +30,7 @@ impl Scenario {
             Pc::Flushed if self.awaits_use(s, i) => return None,
             Pc::KeepDirty => {
                 let gfn = s.threads[i].gfn;
-                s.shared.log.log_writes(Span::new(gfn, gfn + 1));
+                self.keep_dirty(s, Span::new(gfn, gfn + 1));
                 s.threads[i].pc = Pc::EditKept;
             }
             Pc::EditKept => {

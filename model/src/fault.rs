@@ -76,6 +76,7 @@ impl Scenario {
             Pc::Resolve if write && s.shared.locked != NONE => return None,
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
             Pc::LinkDown => self.link_down(s, i)?,
+            Pc::Install if self.knows_logs(s, i) => {}
             Pc::Install => self.install(s, i, access),
             Pc::InstallMmio => {
                 let unlooked = self.bug == Some(Bug::MmioUnlooked);

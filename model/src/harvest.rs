@@ -6,7 +6,11 @@
 //! first of all    where the log has just begun, all marked: a grace period, for faults that do not know of it
 //! a fault         the permission, then the mark
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
+//! the slot moves  a mark goes to the log of the version that was read before the permission, or before the leaf goes
 //! ```
+//! A slot that logs moves away by a [`Op::Commit`] of its frames without a slot, and back by one of its own pages. Its
+//! log moves with it. A mark needs the slot: a version in which the frame has another slot, or none, leads to no log.
+//!
 //! Properties: with D bits, this harvest or a concurrent one reports a page that had been stored to when the harvest
 //! began. And when all threads have ended, every page stored to since its copy is in the marks, or in a leaf with D
 //! set. Stores that no entry shows happen in every state in which they can ([`crate::hardware`]).
@@ -56,10 +60,49 @@ impl Log {
         }
     }
 
-    /// `SlotSets::log_writes`.
+    /// `Space::mark_stores`, in a version that has the slot.
     pub(crate) fn log_writes(&mut self, gfns: Span) {
         if self.logs {
             self.marks |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
+        }
+    }
+}
+
+/// Slots that log, and move.
+impl Scenario {
+    /// Returns whether the slot that logs may move.
+    fn moves_the_log(&self, s: &State) -> bool {
+        let moves = |op: &Op| matches!(op, Op::Commit { gfns, .. } if gfns.overlaps(LOGGED));
+        s.shared.log.track != Track::Nothing && self.programs.iter().flatten().any(moves)
+    }
+
+    /// Returns whether the published version has the slot at this frame: its pages have the numbers of its frames.
+    fn has_the_log(s: &State, gfn: u8) -> bool {
+        s.shared.memslots[gfn as usize] == gfn
+    }
+
+    /// The first step of `Walk::allow_stores`: reads a version. Returns whether this was that step.
+    pub(crate) fn knows_logs(&self, s: &mut State, i: usize) -> bool {
+        if s.threads[i].known.is_some() || !self.moves_the_log(s) {
+            return false;
+        }
+        s.threads[i].known = Some(Self::has_the_log(s, s.threads[i].gfn));
+        true
+    }
+
+    /// `Space::mark_stores`, by the version that the thread has read.
+    pub(crate) fn mark_stores(&self, s: &mut State, i: usize, gfns: Span) {
+        let late = self.bug == Some(Bug::MarkLookedUpLate) && self.moves_the_log(s);
+        let known = if late { None } else { s.threads[i].known };
+        if known.unwrap_or_else(|| !late || Self::has_the_log(s, s.threads[i].gfn)) {
+            s.shared.log.log_writes(gfns);
+        }
+    }
+
+    /// `Walk::keep_dirty`: reads a version and marks.
+    pub(crate) fn keep_dirty(&self, s: &mut State, gfns: Span) {
+        if !self.moves_the_log(s) || Self::has_the_log(s, gfns.start) {
+            s.shared.log.log_writes(gfns);
         }
     }
 }

@@ -13,6 +13,7 @@ impl Scenario {
     pub(crate) fn present(&self, s: &mut State, i: usize) -> Option<()> {
         let thread = s.threads[i];
         match thread.pc {
+            Pc::GiveBack | Pc::Thaw if self.knows_logs(s, i) => {}
             Pc::GiveBack => {
                 let Word::Leaf(leaf) = thread.word else { unreachable!("it was a leaf") };
                 let given = Word::Leaf(Leaf { write: true, dirty: true, ..leaf });
@@ -27,11 +28,11 @@ impl Scenario {
             }
             Pc::SplitDown => Self::split_down(s, i)?,
             Pc::KeepDirty => {
-                s.shared.log.log_writes(extent(&thread));
+                self.keep_dirty(s, extent(&thread));
                 s.threads[i].pc = Pc::Freeze;
             }
             Pc::LogStore => {
-                s.shared.log.log_writes(extent(&thread));
+                self.mark_stores(s, i, extent(&thread));
                 s.done(i);
             }
             Pc::Freeze => self.freeze(s, i),

@@ -75,6 +75,8 @@ pub struct Thread {
     pub(crate) watched: bool,
     /// Its slot logs.
     pub(crate) logged: bool,
+    /// It has read the version in which it will mark; and whether its frame has the slot that logs there.
+    pub(crate) known: Option<bool>,
     /// Its tables have no leaves any more.
     pub(crate) emptied: bool,
     /// Pages that had been written when its harvest began; pages taken from the log; pages to arm yet; pages to mark when it is too late.
@@ -126,6 +128,7 @@ impl Thread {
             withdrawn: false,
             watched: false,
             logged: false,
+            known: None,
             emptied: false,
             before: 0,
             taken: 0,

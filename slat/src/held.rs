@@ -63,6 +63,8 @@ pub struct Held<'vm, F: Format, H: Host> {
     access: Access,
     /// The host's frame, while the cell is valid.
     pfn: Pfn,
+    /// The address that the frame had when the host was asked for it; of shared memory, even if the frame was private.
+    place: Hva,
 }
 
 /// A use of a held frame. An invalidation that takes the frame back waits until this is dropped: keep it for a few
@@ -166,7 +168,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let held = HeldAs { space: self.space.id, gfn, write: access == Access::Write, hardware };
         let cell = self.vm.holds.claim(held).ok_or(HoldError::NoMemory)?;
         let slots = Memslots { vm: self.vm, space: self.space };
-        let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0) };
+        let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0), place: Hva(0) };
         held.refresh(idle)?;
         Ok(held)
     }
@@ -207,9 +209,11 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, writes, _idle: PhantomData })
     }
 
-    /// Marks the frame dirty if its memslot logs. Call it after hardware has written the frame, or may have.
+    /// Marks the page dirty if its memslot logs. Call it after hardware has written the frame, or may have, and before
+    /// [`refresh`](Self::refresh). The memslot may have moved meanwhile: its log is found where it is now.
     pub fn mark_dirty(&self) {
-        self.slots.mark_dirty(Span::sized(self.gfn, 1));
+        let (Memslots { vm, space }, seat) = (&self.slots, self.slots.vm.borrow_seat());
+        space.memslots.mark_dirty_at(&vm.reads, seat.seat(), (self.gfn, self.place));
     }
 
     /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]
@@ -234,7 +238,10 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     fn ask(&mut self, idle: &mut Idle, patience: &mut Patience) -> Result<(), HoldError> {
         let vm = self.slots.vm;
         let epoch = vm.active.epoch();
-        let slot = self.slots.find(idle, self.gfn).ok_or(HoldError::NoMemslot)?;
+        let slots = self.slots.snapshot(idle);
+        let slot = slots.find(self.gfn).ok_or(HoldError::NoMemslot)?;
+        self.place = slots.get(slot.id).unwrap_or(slot).hva_of(self.gfn);
+        drop(slots);
         if self.access == Access::Write && slot.readonly {
             return Err(HoldError::ReadOnly);
         }
@@ -336,7 +343,8 @@ impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
     #[inline]
     fn drop(&mut self) {
         if self.writes && !seeded!(HeldUnmarked) {
-            // Before the use ends: the memslot and its log are still those of the frame.
+            // Before the use ends. A transaction that moves, deletes or cuts off the memslot's frame waits for the use
+            // before it publishes, so the frame still has its memslot. Its log may have begun since the use did.
             self.slots.mark_dirty(Span::sized(self.gfn, 1));
         }
         self.cell.end();

@@ -288,7 +288,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let seat = self.vm.borrow_seat();
         let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
         let generation = self.number(reading.number());
-        Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
+        Snapshot { reading, generation, seat, _idle: PhantomData }
     }
 
     /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all
@@ -376,7 +376,7 @@ pub struct Snapshot<'s> {
     /// Dropped before the seat: fields drop in order.
     reading: Reading<'s>,
     generation: Generation,
-    _seat: Borrowed<'s>,
+    seat: Borrowed<'s>,
     /// Keeps the snapshot in its thread: another thread could wait for the snapshot that it holds itself.
     _idle: PhantomData<&'s mut Idle>,
 }
@@ -411,6 +411,12 @@ impl Snapshot<'_> {
     /// The slot with the given id.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
         self.reading.version().get(id)
+    }
+
+    /// Marks a store that was made to the page that `gfn` has in this version.
+    pub(crate) fn mark_store<F: Format, H: Host>(&self, slots: &Memslots<'_, F, H>, gfn: Gfn) {
+        let reads = (&slots.vm.reads, self.seat.seat());
+        slots.space.mark_stores(reads, self.reading.version(), Span::sized(gfn, 1), None);
     }
 
     /// The slots that contain any of `gfns`, in order.

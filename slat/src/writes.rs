@@ -218,15 +218,27 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let snapshot = self.snapshot(idle);
         // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
+        let mark = OnDrop(|| {
+            if !seeded!(EmulatedUnmarked) {
+                snapshot.mark_store(self, gfn);
+            }
+        });
         store(Hva(slot.hva_of(gfn).0 + offset));
+        drop(mark);
         drop(snapshot);
-        if !seeded!(EmulatedUnmarked) {
-            self.mark_dirty(Span::sized(gfn, 1));
-        }
         for listener in &listeners {
             listener.after(idle, &told);
         }
         Ok(())
+    }
+}
+
+/// Marks the page also if `store` panics: it may have copied a part of the bytes.
+struct OnDrop<M: FnMut()>(M);
+
+impl<M: FnMut()> Drop for OnDrop<M> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

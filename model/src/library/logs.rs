@@ -1,12 +1,16 @@
 //! Dirty logs: harvests beside stores, faults, and zaps.
 
-use super::{Clear, Protect, Unmap, gfns, hvas, read, write};
+use super::{Clear, Protect, Unmap, commit, gfns, hvas, read, write};
 use crate::harvest::Track::{DirtyBits, Writes};
 use crate::scenario::Scenario;
+use crate::shared::NONE;
 use crate::thread::Op;
 
 const HARVEST: Op = Op::Harvest;
 const BEGIN: Op = Op::BeginLog;
+/// The slot that logs moves away, and back.
+const MOVES: Op = commit(0, 2, NONE);
+const RETURNS: Op = commit(0, 2, 0);
 
 /// A store whose fault asks a host that sleeps.
 const fn slow_write(gfn: u8) -> Op {
@@ -63,6 +67,19 @@ pub(super) fn by_writes() -> Vec<Scenario> {
         )
         .empty(),
         scenario("by W: log begins | store to a large leaf", &[&[BEGIN, HARVEST], &[write(0)]]).large(true),
+        scenario("by W: slot moves | store", &[&[MOVES], &[write(0)]]).small(false, true).logs(),
+        scenario(
+            "by W: slot moves, returns | store | harvest",
+            &[&[MOVES, RETURNS], &[write(0)], &[HARVEST]],
+        )
+        .small(false, true)
+        .logs(),
+        scenario("by W: slot moves, returns | upgrade", &[&[MOVES, RETURNS], &[write(0)]])
+            .small(false, false)
+            .logs(),
+        scenario("by W: slot moves, returns | slow store", &[&[MOVES, RETURNS], &[slow_write(0)]])
+            .empty()
+            .logs(),
         scenario("by W: log begins, marked | harvest | store", &[&[BEGIN], &[HARVEST], &[write(0)]])
             .begins_set()
             .empty(),
@@ -103,6 +120,14 @@ pub(super) fn by_bits() -> Vec<Scenario> {
             &[&[HARVEST], &[Op::Age { gfn: 0 }], &[gfns(Clear, 0, 1)]],
         )
         .small(true, true)
+        .logs(),
+        scenario("by D: slot moves | clear 0..1", &[&[MOVES], &[gfns(Clear, 0, 1)]]).small(true, true).logs(),
+        scenario(
+            "by D: slot moves, returns | upgrade of a dirty leaf | harvest",
+            &[&[MOVES, RETURNS], &[write(0)], &[HARVEST]],
+        )
+        .small(false, false)
+        .dirty()
         .logs(),
         scenario("by D: log begins, harvest | clear 0..1", &[&[BEGIN, HARVEST], &[gfns(Clear, 0, 1)]])
             .small(true, true),

@@ -177,7 +177,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(cleaned)
     }
 
-    /// Marks frames that a device or the VMM has written, where their slots log. Call it after the write. Marks a long
+    /// Marks frames that a device or the VMM has written, where their slots log. Call it after the write. It marks the
+    /// pages that have these frames now: if their slot may have moved since the write, mark by host address
+    /// ([`Vm::mark_dirty`]) or by page of the slot ([`mark_dirty_bits`](Self::mark_dirty_bits)). Marks a long
     /// range section by section, so that a concurrent transaction does not wait for all of it. Never sleeps: any thread
     /// may call it, also in the guest.
     pub fn mark_dirty(&self, gfns: Span<Gfn>) {

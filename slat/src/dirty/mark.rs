@@ -1,5 +1,19 @@
 //! Marking: pages of slots that log become dirty.
 //!
+//! **A store is marked in the log that was known before the store was allowed.** A transaction T may publish the next
+//! version of the slots between a fault's look-up and its mark; T then waits for the fault's section. If T moves the
+//! slot, the frame has no slot any more in that version, or another slot, while the page is still in the log that moved.
+//! So each thread that allows or makes a store reads a version first, then stores or gives the permission,
+//! and marks in that version ([`Space::mark_stores`], the only function that does). The version is held until then.
+//!
+//! | T, after the version was read | why the mark is right |
+//! |---|---|
+//! | moves the slot | the log is the same; T zaps the leaf before it publishes, so a permission that was given is older |
+//! | cuts the slot | each piece has a new log with all pages marked, whose first harvest waits for this section |
+//! | deletes it, or ends the log | nothing reads the log again; its memory is kept until this section ends |
+//! | the same, and begins another log under the same id | that log begins when T returns: T arms it after this section |
+//! | begins the log | there is no mark, and T arms the leaf after this section |
+//!
 //! **D bits outlive their leaves**: an invalidation marks a page with D in the bitmap before it zaps the leaf. A
 //! harvest that finds no leaf reads the bitmap next ([`super::log`]), so the bit must already be set. If the edit then
 //! fails because the leaf has changed, the page was written anyway. If a whole harvest takes the mark in between, the
@@ -13,12 +27,14 @@
 //! invalidation first zaps a table leaf by leaf, and unhooks it in a second pass. Faults have waited since the begin,
 //! so no leaf can have come back ([`Invalidation`](crate::Invalidation)).
 
-use crate::addr::{Gfn, Hva, Level, Span};
+use super::ring::{Pushed, Ring};
+use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
 use crate::host::Host;
-use crate::slots::SlotsVersion;
 use crate::slots::behind::Behind;
-use crate::slots::bitmap::{CHUNK, WORD};
+use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
 use crate::slots::publish::SlotSets;
+use crate::slots::{SlotId, SlotsVersion};
+use crate::space::Space;
 use crate::sync::mode::Mode;
 use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::{ReadSide, Seat};
@@ -26,18 +42,39 @@ use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::walk::Walk;
 
-impl SlotSets {
-    /// Logs writes to `gfns`, the frames of one leaf, where slots log, in one section. Call it after the write
-    /// permission was given, or the write made: a harvest that takes the mark sees the permission, and withdraws it.
+impl<F: Format> Space<F> {
+    /// Logs stores to `gfns`, the frames of one leaf, in the logs of `known`, which was read before the stores were
+    /// allowed or made; those of one page in `ring`, if there is one. Call it after the write permission was given, or
+    /// the write made: a harvest that takes the mark sees the permission, and withdraws it.
     #[inline]
-    pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
-        self.with(reads, seat, |now| {
-            if now.version.logs_any() {
-                log_writes_in(now.version, gfns);
-            }
-        });
+    pub(crate) fn mark_stores(
+        &self,
+        (reads, seat): (&ReadSide, &Seat),
+        known: SlotsVersion<'_>,
+        gfns: Span<Gfn>,
+        ring: Option<&Ring>,
+    ) {
+        if seeded!(MarkLookedUpLate) {
+            self.memslots.with(reads, seat, |now| self.log_stores_in(now.version, gfns, ring));
+        } else if known.logs_any() {
+            self.log_stores_in(known, gfns, ring);
+        }
     }
 
+    #[cold]
+    fn log_stores_in(&self, version: SlotsVersion<'_>, gfns: Span<Gfn>, ring: Option<&Ring>) {
+        if gfns.len() > 1 {
+            // No leaf is large where writes are logged; but the log may have begun after the leaf was read.
+            log_writes_in(version, gfns);
+        } else if let Some((id, log, page)) = log_of(version, gfns.start)
+            && !ring.is_some_and(|ring| ring.push(Pushed::new(self.id, id, log, page)))
+        {
+            log.mark(page);
+        }
+    }
+}
+
+impl SlotSets {
     /// Logs writes to any number of frames where slots log, after the writes, section by section.
     pub(crate) fn mark_dirty(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let mut left = gfns;
@@ -75,6 +112,21 @@ impl SlotSets {
         while let Some(now) = left {
             left = self.mark_part_behind(reads, seat, now);
         }
+    }
+
+    /// Marks the page that `gfn` had when its memslot had `place` as the host address there, after a write of which no
+    /// section knows. If that memslot is at the frame, its log is the one of now: it may have begun, or been cut, since.
+    /// Otherwise the memslot has moved, and is found by the host address, which moves with it.
+    pub(crate) fn mark_dirty_at(&self, reads: &ReadSide, seat: &Seat, (gfn, place): (Gfn, Hva)) {
+        let reading = self.read(reads, seat);
+        let version = reading.version();
+        let whole = version.find(gfn).and_then(|part| version.get(part.id));
+        if seeded!(MarkLookedUpLate) || whole.is_some_and(|slot| slot.hva_of(gfn) == place) {
+            log_writes_in(version, Span::sized(gfn, 1));
+            return;
+        }
+        drop(reading);
+        self.mark_dirty_behind(reads, seat, Span::sized(place, PAGE_SIZE));
     }
 
     /// Marks in one section. Each part is marked in the version in which it was looked up.
@@ -118,8 +170,35 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let keeps = self.vm.logs_by_bits() && !seeded!(LeafUnmarked);
         if keeps && level == Level::K4 && dirty(old) && !dirty(new) {
             // ORDER(keep): the mark before the CAS that zaps the leaf, a Release; pairs with `tables_before_marks`.
-            self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
+            let reads = (&self.vm.reads, self.seat);
+            self.space.mark_stores(reads, self.slots(), Span::sized(gfn, 1), None);
         }
+    }
+
+    /// Allows stores to `gfns`, the frames of one leaf, by `allow`: a CAS that gives the write permission, and says
+    /// whether it did. Logs the stores where slots log them by permissions, in `ring` if there is one.
+    #[inline]
+    pub(crate) fn allow_stores(
+        &self,
+        gfns: Span<Gfn>,
+        ring: Option<&Ring>,
+        allow: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.vm.logs_by_bits() {
+            return allow();
+        }
+        let reads = (&self.vm.reads, self.seat);
+        let known = self.slots();
+        if seeded!(MarkedTooEarly) {
+            self.space.mark_stores(reads, known, gfns, ring);
+            return allow();
+        }
+        let allowed = allow();
+        if allowed {
+            // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
+            self.space.mark_stores(reads, known, gfns, ring);
+        }
+        allowed
     }
 
     /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.
@@ -134,12 +213,17 @@ fn room() -> u64 {
     if seeded!(MarkedAtOnce) { 1 << 40 } else { CHUNK as u64 }
 }
 
+/// Returns the slot of `gfn`, its log, and the frame's page number in both, if the slot logs.
+fn log_of(version: SlotsVersion<'_>, gfn: Gfn) -> Option<(SlotId, &Bitmap, u64)> {
+    let slot = version.find(gfn).filter(|slot| slot.log_dirty)?;
+    Some((slot.id, version.log(slot.id)?, gfn.0 - slot.gfns.start.0))
+}
+
 #[cold]
 fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
     if gfns.len() == 1 {
-        let slot = version.find(gfns.start).filter(|slot| slot.log_dirty);
-        if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
-            log.mark(gfns.start.0 - slot.gfns.start.0);
+        if let Some((_, log, page)) = log_of(version, gfns.start) {
+            log.mark(page);
         }
         return;
     }
@@ -151,5 +235,7 @@ fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
     }
 }
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod moves;
 #[cfg(all(test, not(loom)))]
 mod tests;

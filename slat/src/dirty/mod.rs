@@ -16,7 +16,7 @@
 //! | `arm` | arms pages |
 //! | `mark` | marks pages of slots that log, and D bits of leaves that go; the bitmaps are in [`slots`](crate::slots) |
 //! | `ring` | the pages that one vCPU has written, in order; a full ring stops the vCPU; pages merged into words |
-//! | `rings` | calls on the rings of a running VM; the log of a store |
+//! | `rings` | calls on the rings of a running VM |
 //! | `error` | [`DirtyError`] |
 //!
 //! # Life of a dirty page

@@ -12,14 +12,12 @@ use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
-use crate::addr::{Gfn, PAGE_SHIFT, Span};
+use crate::addr::{PAGE_SHIFT, Span};
 use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
-use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
-use crate::sync::readside::{ReadSide, Seat};
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
@@ -341,31 +339,5 @@ impl<F: Format, H: Host> Vm<F, H> {
                 log.mark(pushed.page());
             }
         }
-    }
-}
-
-impl<F: Format> Space<F> {
-    /// Logs a store of a vCPU to `gfn`, if its slot logs: in the vCPU's ring, if it has one. Call it after the write
-    /// permission was given, like [`SlotSets::log_writes`].
-    ///
-    /// [`SlotSets::log_writes`]: crate::slots::publish::SlotSets::log_writes
-    #[inline]
-    pub(crate) fn log_store(&self, reads: &ReadSide, seat: &Seat, gfn: Gfn, ring: Option<&Ring>) {
-        match ring {
-            None => self.memslots.log_writes(reads, seat, Span::sized(gfn, 1)),
-            Some(ring) => self.push_store(reads, seat, gfn, ring),
-        }
-    }
-
-    fn push_store(&self, reads: &ReadSide, seat: &Seat, gfn: Gfn, ring: &Ring) {
-        self.memslots.with(reads, seat, |now| {
-            let slot = now.version.find(gfn).filter(|slot| slot.log_dirty);
-            if let Some((slot, log)) = slot.and_then(|slot| Some((slot, now.version.log(slot.id)?))) {
-                let page = gfn.0 - slot.gfns.start.0;
-                if !ring.push(Pushed::new(self.id, slot.id, log, page)) {
-                    log.mark(page);
-                }
-            }
-        });
     }
 }

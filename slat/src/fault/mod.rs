@@ -374,16 +374,10 @@ fn install<'w, F: Format, H: Host>(
     if !writable {
         (leaf.perms, leaf.dirty) = (leaf.perms.without(Perms::WRITE), false);
     }
+    let fill = || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_ok();
     let logs = writable && slot.log_dirty && !by_bits;
-    if logs && seeded!(MarkedTooEarly) {
-        walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
-    }
-    if at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
+    if !(if logs { walk.allow_stores(Span::sized(gfn, 1), ring, fill) } else { fill() }) {
         return Ok(Outcome::Retry);
-    }
-    if logs && !seeded!(MarkedTooEarly) {
-        // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
-        walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));
     Ok(Outcome::Done(Done::Mapped(at.level)))

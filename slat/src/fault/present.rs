@@ -18,7 +18,6 @@
 use super::leaf::allows;
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
-use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
 use crate::notify::active::Page;
 use crate::slots::Slot;
@@ -69,10 +68,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
-            return Ok(match at.entry.cas(at.word, given) {
-                Ok(()) => fixed(walk, at, (fault, self.ring)),
-                Err(_) => Outcome::Retry,
-            });
+            return Ok(self.regain(walk, at, fault, || at.entry.cas(at.word, given).is_ok()));
         }
         // `set_writable` above needs no such check: a watched leaf is not marked as host-writable.
         if self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages())) {
@@ -135,11 +131,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault);
-        match (frozen.thaw(thawed), outcome) {
-            (true, Outcome::Done(Done::Fixed)) => fixed(walk, at, (fault, self.ring)),
-            (true, outcome) => outcome,
-            (false, _) => Outcome::Retry,
+        if outcome == Outcome::Done(Done::Fixed) {
+            return self.regain(walk, at, fault, || frozen.thaw(thawed));
         }
+        if frozen.thaw(thawed) { outcome } else { Outcome::Retry }
     }
 
     /// Returns the slot if it allows stores and no invalidation is active over any part of the entry's frames.
@@ -196,27 +191,24 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         (same && page.writable && new.perms.without(Perms::WRITE) == old.perms.without(Perms::WRITE))
             .then_some(whole)
     }
-}
 
-/// Counts a leaf that became writable again, and logs it if the slot logs.
-pub(super) fn fixed<F: Format, H: Host>(
-    walk: &Walk<'_, F, H, Shared>,
-    at: At<'_>,
-    (fault, ring): (Fault, Option<&Ring>),
-) -> Outcome {
-    walk.seat.tally.add(Count::Permission);
-    if !walk.vm.logs_by_bits() && !seeded!(RegainUnmarked) {
-        let gfn = fault.gpa.gfn();
-        // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
-        if at.level == Level::K4 {
-            walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
-        } else {
-            // No leaf is large where writes are logged. But the log may have begun after the look-up.
-            let gfns = Span::sized(gfn.base(at.level), at.level.pages());
-            walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
+    /// Makes leaf `at` writable by `allow`, which says whether it did. Counts it, and logs it if the slot logs.
+    #[inline]
+    pub(super) fn regain(
+        &self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+        allow: impl FnOnce() -> bool,
+    ) -> Outcome {
+        let gfns = Span::sized(fault.gpa.gfn().base(at.level), at.level.pages());
+        let unmarked = seeded!(RegainUnmarked);
+        if !(if unmarked { allow() } else { walk.allow_stores(gfns, self.ring, allow) }) {
+            return Outcome::Retry;
         }
+        walk.seat.tally.add(Count::Permission);
+        Outcome::Done(Done::Fixed)
     }
-    Outcome::Done(Done::Fixed)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

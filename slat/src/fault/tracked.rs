@@ -11,7 +11,6 @@
 //! restores the current state. If the page has gone meanwhile and returned with the same frame and permissions, the CAS
 //! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
-use super::present::fixed;
 use super::{By, Done, Fault, Outcome};
 use crate::addr::Level;
 use crate::host::Host;
@@ -49,14 +48,15 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if allowed {
             given.0 |= F::touch(fault.access);
         }
-        if at.entry.cas(at.word, given).is_err() {
+        let restore = || at.entry.cas(at.word, given).is_ok();
+        if store && allowed {
+            return Ok(self.regain(walk, at, fault, restore));
+        }
+        if !restore() {
             return Ok(Outcome::Retry);
         }
         if !allowed {
             return self.present(walk, At { word: given, ..at }, fault);
-        }
-        if store {
-            return Ok(fixed(walk, at, (fault, self.ring)));
         }
         // W restored by a load needs no log entry. It was logged when it was first given, or a harvest that begins to
         // log takes it again: that walk meets this leaf, tracked or present.

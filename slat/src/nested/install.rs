@@ -26,7 +26,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
-        let &Found { at, leaf, slot, page, stores, gpa } = found;
+        let &Found { at, leaf, slots, slot, page, stores, gpa } = found;
         let (g1, level) = (leaf.gfn, page.level);
         let composed = self.compose(page, &leaf, &slot, stores);
         let new = F::leaf(&composed, level);
@@ -83,7 +83,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
             // ORDER(bitmap): after the permission, which a harvest that takes the mark has to see.
-            space.log_store(&vm.reads, seat, g1, self.vcpu.ring);
+            space.mark_stores((&vm.reads, seat), slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);

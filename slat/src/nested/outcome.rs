@@ -9,6 +9,7 @@ use crate::host::HostPage;
 use crate::notify::active::{Epoch, QuietNumber};
 use crate::shadows::RowsOf;
 use crate::slots::Slot;
+use crate::slots::publish::Reading;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::{Access, Leaf};
 use crate::table::memory::{ENTRIES, Node};
@@ -60,6 +61,8 @@ pub(super) struct Ask {
 pub(super) struct Found<'a> {
     pub(super) at: At<'a>,
     pub(super) leaf: L1Leaf,
+    /// The version that has the slot.
+    pub(super) slots: &'a Reading<'a>,
     pub(super) slot: Slot,
     /// With the size that is to be mapped.
     pub(super) page: HostPage,

@@ -29,9 +29,10 @@ use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;
 use crate::slots::Slot;
+use crate::slots::publish::Reading;
 use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
-use crate::sync::readside::{Seat, Within};
+use crate::sync::readside::Seat;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
 
@@ -227,19 +228,19 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
         let find = &mut |gfn| reading.version().find(gfn);
-        self.walk_l1_in((reading.within(), find), seat, table, access, is_access)
+        self.walk_l1_in((&reading, find), seat, table, access, is_access)
     }
 
-    /// Walks in an open section on `seat`, in which `find` finds memslots.
+    /// Walks in the section of `slots`, a version of the memslots in which `find` finds one.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
-        (section, find): (Within<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
+        (slots, find): (&Reading<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
         seat: &Seat,
         table: &T,
         access: &L1Access,
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
-        let memory = GuestWords::new(&self.vm.host, section);
+        let memory = GuestWords::new(&self.vm.host, slots.within());
         for _ in 0..ATTEMPTS {
             let mut path = Path::descend(memory, find, table, access)?;
             let mut stores = false;
@@ -247,7 +248,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, memory, access, stores, |gfn| {
                     if !seeded!(TableUnlogged) {
-                        self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
+                        // The page that was stored to is where these memslots have it.
+                        self.space.mark_stores(
+                            (&self.vm.reads, seat),
+                            slots.version(),
+                            Span::sized(gfn, 1),
+                            None,
+                        );
                     }
                     self.space.watched.has_after_store(gfn) && !seeded!(TableUntold)
                 })?;

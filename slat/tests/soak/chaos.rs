@@ -380,11 +380,12 @@ fn run_l2<F: Format>(vcpu: &mut Vcpu<'_, F, Primary>, idle: &mut Idle, random: &
         Gpa(upper.sum::<u64>() | random.below(1 << 21))
     };
     for _ in 0..3 {
-        let Ok(mut l2) = vcpu.nested(idle, second_table()) else { return };
-        // An error is the budget's.
-        let _ = l2.fault(idle, L1Access::new(gpa(), Access::Read));
-        l2.translate(gpa());
-        drop(l2);
+        {
+            let Ok(mut l2) = vcpu.nested(idle, second_table()) else { return };
+            // An error is the budget's.
+            let _ = l2.fault(idle, L1Access::new(gpa(), Access::Read));
+            l2.translate(gpa());
+        }
         vcpu.l1_flushes(|_: &EptTable| true);
     }
 }
@@ -465,7 +466,7 @@ fn logs_of_extra_slots<F: Format>(meddler: &mut Meddler<'_, F>) {
             let _ = slots.dirty_bits(idle, id, &mut bits);
             let _ = slots.clear_dirty(idle, id, 0, 64, &bits);
         }
-        3 => drop(slots.harvest(idle, id).map(|harvest| harvest.commit())),
+        3 => drop(slots.harvest(idle, id).map(Harvest::commit)),
         _ => drop(slots.dirty(idle, id, |_| ())),
     }
 }
