@@ -12,7 +12,7 @@
 //!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       would sleep? leave, ask, begin again
 //!   F7  (shadow, g2) under g1 in the reverse map
 //!   F9  link missing tables; hole ─▶ frozen
-//!   F8  fence; announced since F2 and F5?                        thaw, begin again
+//!   F8  fence; announced since F2 and F5? the hint replaced?     thaw, begin again
 //!   F9  the row; frozen ─▶ leaf                                  condemned? thaw, begin again
 //!   F10 stores allowed, and the memslot logs: mark g1
 //! ```
@@ -81,8 +81,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         self.fault_in_full(idle, access)
     }
 
-    /// Ensures table pages for the shadow and for the reverse map, and rows for new tables. The rows come first: this
-    /// vCPU may split three pages for them, if other vCPUs take the second half of each.
+    /// Ensures table pages for the shadow and for the reverse map, rows for new tables, and a block for hints. The rows
+    /// come first: this vCPU may split three pages for them, if other vCPUs take the second half of each.
     pub(super) fn prepare(&mut self, idle: &mut Idle) {
         let (vm, cache, want) = (self.vcpu.vm, &mut self.vcpu.cache, 2 * usize::from(F::LEVELS));
         // Not every fault needs a table: a missing page is an error only where one is needed.

@@ -8,10 +8,11 @@ use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};
 use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
+use crate::shadows::{HOLE, Hint, Row, Rows, Spare, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
 use crate::sync::readside::Seat;
 use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::pool::Cache;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -43,15 +44,20 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if level > Level::K4 {
             vm.will_map_a_large_page();
         }
-        let hint = Hint::At(self.index, g2.base(level));
-        if !seeded!(HintAfterLeaf) {
-            self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
-        }
+        let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
+        let (shadows, hint) = (self.shadows, Hint { shadow: self.index, g2: g2.base(level) });
+        let enter_hint = |cache: &mut Cache, spare: &mut Spare| {
+            shadows.enter_hint(host, (cache, spare), (g1, level), hint)
+        };
+        let hint_at = if seeded!(HintAfterLeaf) {
+            None
+        } else {
+            Some(enter_hint(&mut self.vcpu.cache, &mut state.spare)?)
+        };
         if is_leaf::<F>(at.word) {
             return Ok(self.met_leaf(found, announced, composed, is_row));
         }
-        let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
-        if at.level > level && !state.spare.is_enough() {
+        if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
         }
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
@@ -65,7 +71,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
-            announced.stands(active) && announced.stands_wide(active) && line
+            let hint = || hint_at.is_none_or(|hint| hint.stands());
+            announced.stands(active) && announced.stands_wide(active) && line && hint()
         };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
@@ -79,7 +86,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Ok(Outcome::Changed);
         }
         if seeded!(HintAfterLeaf) {
-            self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
+            let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
+            enter_hint(&mut self.vcpu.cache, &mut state.spare)?;
         }
         if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
             // ORDER(bitmap): after the permission, which a harvest that takes the mark has to see.

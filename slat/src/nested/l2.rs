@@ -86,7 +86,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// L1 enters L2 on this vCPU (`VMLAUNCH`, `VMRUN`, `ERET`, `SRET`), with `table` as its second-level table. Flushes
     /// by L1 on this vCPU since its last entry ([`l1_flushes`](Self::l1_flushes)) are carried out first.
     ///
-    /// The first call allocates what nested guests need: about ten table pages. A VM without such a call has none of
+    /// The first call allocates what nested guests need: about five table pages. A VM without such a call has none of
     /// it. May sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow.
     ///
     /// # Errors

@@ -12,7 +12,7 @@
 //! flushes. After a refusal by T the vCPU forgets this state. When it returns, it moves the line, since L1 may change a
 //! refused entry without a flush.
 //!
-//! A hint is never unlinked, so the hints need no check. A table of a shadow may be unlinked ([`crate::shadows`]): the
+//! The tables of hints are never unlinked, so they need no check. A table of a shadow may be unlinked ([`crate::shadows`]): the
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
 use super::entry_words::{GuestWords, nth};
@@ -86,14 +86,13 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 hints
             }
         };
-        if !Hint::At(self.index, g2).enter(&hints[F::index(says.gfn, Level::K4)]) {
-            return None;
-        }
+        let hint = Hint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
         let mine = frozen(self.vcpu.id());
         let stands = || {
             // ORDER(nested-hint): the hint, and the frozen entry, before N and the line are read. As in `stands`.
             fence_after_rmw();
-            vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
+            let same = vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line;
+            (same || seeded!(QuickUnchecked)) && hint.stands()
         };
         let row = Row::new(says.gfn, says.memory);
         let is_done = freeze(entry, mine, stands)

@@ -2,9 +2,9 @@
 //!
 //! L1's own mapping of a frame may be cold or absent while L2 uses the frame, so an aging pass over L1 frames also asks
 //! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
-//! changes. For a frame with more hints than places, only the hints that it has count.
+//! changes.
 
-use super::{Hint, Row, Rows, Shadows, g2s_of};
+use super::{Row, Rows, Shadows, g2s_of};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::Word;
@@ -22,8 +22,8 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
         let mut bits = [0; 8];
         self.reverse.hints(memory, g1s, |page, hint| {
-            let Hint::At(index, g2) = hint else { return };
-            let Some((shadow, _inside)) = self.visit(index) else { return };
+            let g2 = hint.g2;
+            let Some((shadow, _inside)) = self.visit(hint.shadow) else { return };
             let g2s = g2s_of(page, g2, g1s);
             // SAFETY: roots stay.
             let root = unsafe { shadow.radix.root(memory) };

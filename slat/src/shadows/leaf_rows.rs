@@ -12,7 +12,8 @@
 //!
 //! Two tables share a page of rows. While a table is linked, the list pointer of its page points to its rows.
 
-use crate::addr::{Gfn, Level, PAGE_SIZE};
+use super::hints::SpareHints;
+use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::sync::prim::{AtomicU32, Relaxed};
 use crate::table::format::MemoryType;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
@@ -66,6 +67,11 @@ impl Row {
     /// Whether the row is of `g1`, or not known.
     pub(crate) fn may_name(self, g1: Gfn) -> bool {
         self == Self::UNKNOWN || u64::from(self.0 & ((1 << FRAME_BITS) - 1)) == g1.0
+    }
+
+    /// Whether the row is of a frame in `g1s`, or not known.
+    pub(super) fn may_lie_in(self, g1s: Span<Gfn>) -> bool {
+        self == Self::UNKNOWN || g1s.contains(Gfn(u64::from(self.0 & ((1 << FRAME_BITS) - 1))))
     }
 
     /// Whether the row equals `of`, or is not known.
@@ -179,17 +185,26 @@ impl Half {
     }
 }
 
-/// Spare rows of a vCPU. A fault links at most three tables with rows.
+/// Spare rows of a vCPU, and spare blocks of hints. A fault links at most three tables with rows, and one block.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(pub(super) Vec<Half>);
+pub(crate) struct Spare {
+    pub(super) rows: Vec<Half>,
+    pub(super) hints: SpareHints,
+}
 
 impl Spare {
     pub(super) const ENOUGH: usize = 3;
 
-    /// Whether a fault has as many as it may need.
+    /// Whether a fault has as much as it may need.
     #[inline(always)]
     pub(crate) fn is_enough(&self) -> bool {
-        self.0.len() >= Self::ENOUGH
+        self.has_rows() && !self.hints.is_empty()
+    }
+
+    /// Whether a fault has as many rows as it may need.
+    #[inline(always)]
+    pub(crate) fn has_rows(&self) -> bool {
+        self.rows.len() >= Self::ENOUGH
     }
 
     /// Returns the spare rows as an attacher for tables of `M`.
@@ -204,13 +219,13 @@ pub(crate) struct Hanging<'a, M>(&'a mut Spare, Level, PhantomData<M>);
 impl<M: TableMemory> Beside for Hanging<'_, M> {
     fn hang(&mut self, node: Node, level: Level) {
         if level <= self.1
-            && let Some(half) = self.0.0.pop()
+            && let Some(half) = self.0.rows.pop()
         {
             half.hang::<M>(node);
         }
     }
 
     fn take_back(&mut self, node: Node) {
-        self.0.0.extend(Half::take_back::<M>(node));
+        self.0.rows.extend(Half::take_back::<M>(node));
     }
 }

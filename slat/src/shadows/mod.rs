@@ -4,7 +4,7 @@
 //! Shadows   of an address space, made with its first nested guest
 //!   directory   for each shadow: its table of L1, and how many vCPUs hold it
 //!   all         the shadows: a table each, filled by faults of L2
-//!   reverse     L1 frame ─▶ (shadow, g2)
+//!   reverse     L1 frame ─▶ (shadow, g2), any number of them
 //! ```
 //! A shadow acts as a TLB that L1's vCPUs share. T is not write-protected: L1's store to it takes effect at L1's flush,
 //! or earlier. A change by L0's host takes effect at once: [`Shadows::reach`].
@@ -12,7 +12,7 @@
 //! **Holes have no numbers**, unlike those of L1's own tables: a fault freezes its entry, and then checks whether
 //! anything was announced since it read T and asked the host ([`shadow`]).
 //!
-//! **The reverse map unlinks no table** before the VM is dropped, so it is walked in no section. Tables of a shadow may
+//! **The reverse map unlinks no table and no block** before the VM is dropped, so it is walked in no section. Tables of a shadow may
 //! be [reclaimed](reclaim) at any time: faults walk them in a section of the read side, all other walks inside the
 //! [`door`]. Roots stay. When all shadows are in use, the one that no vCPU holds and that was unused for longest serves
 //! the next table of L1. Each vCPU then flushes before its first entry there.
@@ -20,7 +20,10 @@
 mod aging;
 mod door;
 mod drops;
+mod hints;
 mod leaf_rows;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod reclaim;
 mod reverse;
 mod shadow;
@@ -29,8 +32,9 @@ mod vcpu_state;
 
 pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
+pub(crate) use hints::{Hint, HintAt};
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
-pub(crate) use reverse::Hint;
+
 pub(crate) use shadow::{Frozen, HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps};
 pub(crate) use split::Pages;
 pub(crate) use vcpu_state::VcpuShadows;
@@ -41,10 +45,10 @@ pub(crate) use {
     shadow::{FlushLine, edit},
 };
 
-use crate::addr::{Gfn, Span};
+use crate::addr::{Gfn, Level, Span};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
-use crate::table::entry::Version;
+use crate::table::entry::{Entry, Version};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{Cache, NoMemory, Pool};
@@ -52,8 +56,9 @@ use crate::table::retire::count_tables;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
+use hints::MOST;
 use leaf_rows::Half;
-use reverse::{MOST, Reverse};
+use reverse::Reverse;
 
 /// The source of numbers: the active set.
 pub(crate) trait Numbers {
@@ -197,19 +202,58 @@ impl<F: Format> Shadows<F> {
         }
     }
 
-    /// Gives a vCPU as many rows as a fault may need: rows that no table has, or a page of its `cache`.
+    /// Gives a vCPU what a fault may need: rows that no table has, and blocks that hold no hints, or pages of its `cache`.
     #[cold]
     pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
-        while !spare.is_enough()
+        while !spare.has_rows()
             && let Some(half) = self.half(cache)
         {
-            spare.0.push(half);
+            spare.rows.push(half);
+        }
+        if spare.hints.is_empty() {
+            self.reverse.refill(&mut spare.hints, cache);
         }
     }
 
-    /// Takes a vCPU's spare rows back.
+    /// Takes a vCPU's spare rows and blocks back.
     pub(crate) fn give_back(&self, spare: &mut Spare) {
-        self.halves.lock().append(&mut spare.0);
+        self.halves.lock().append(&mut spare.rows);
+        self.reverse.take_back(&mut spare.hints);
+    }
+
+    /// F7: enters a hint for a page of `level` around `g1`, or finds it: see [`HintAt::stands`].
+    pub(crate) fn enter_hint<'a, M: TableMemory>(
+        &'a self,
+        memory: &M,
+        spare: (&mut Cache, &mut Spare),
+        (g1, level): (Gfn, Level),
+        hint: Hint,
+    ) -> Result<HintAt<'a>, NoMemory> {
+        let page = Span::sized(g1.base(level), level.pages());
+        self.reverse.add(memory, spare, (g1, level), hint, |other| self.is_gone(memory, (page, level), other))
+    }
+
+    /// Whether no leaf is left that the hint of a page of L1 leads to. A frozen entry may become one.
+    fn is_gone<M: TableMemory>(&self, memory: &M, (page, level): (Span<Gfn>, Level), hint: Hint) -> bool {
+        let Some((shadow, _inside)) = self.visit(hint.shadow) else { return true };
+        // SAFETY: inside the door.
+        let at = unsafe { shadow.radix.descend(memory, hint.g2) };
+        if at.level >= level {
+            // SAFETY: as above.
+            let row = || unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(hint.g2, at.level)));
+            // A larger leaf has a hint of its own.
+            let is_other = || at.level > level || row().is_some_and(|row| !row.may_name(page.start));
+            return at.word.is_hole() || is_leaf::<F>(at.word) && is_other();
+        }
+        // The parts of a split leaf, or the leaves of pages that L1 has put in its place.
+        // SAFETY: as above.
+        let (entries, rows) = unsafe { (at.node.entries(), Rows::of::<M>(at.node)) };
+        let is_other = |(nth, entry): (usize, &Entry)| {
+            let word = entry.load();
+            let other = || rows.is_some_and(|rows| !rows.get(nth).may_lie_in(page));
+            word.is_hole() || is_leaf::<F>(word) && other()
+        };
+        level == Level::M2 && entries.iter().enumerate().all(is_other)
     }
 
     /// Edits all leaves made of `g1s`, a part of `all`. A leaf that is zapped and reaches out of `all` is [split]
@@ -230,14 +274,9 @@ impl<F: Format> Shadows<F> {
         // ORDER(nested-hint): after the fence in `Ticket::announce`; pairs with the one in `stands`.
         self.reverse.hints(memory, g1s, |page, hint| {
             any = true;
-            match hint {
-                Hint::At(index, g2) => {
-                    if let Some((shadow, inside)) = self.visit(index) {
-                        let g2s = (g2s_of(page, g2, g1s), g2s_of(page, g2, all));
-                        self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages);
-                    }
-                }
-                Hint::Many => self.reach_all(memory, active, how),
+            if let Some((shadow, inside)) = self.visit(hint.shadow) {
+                let g2s = (g2s_of(page, hint.g2, g1s), g2s_of(page, hint.g2, all));
+                self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages);
             }
         });
         any
@@ -261,6 +300,7 @@ impl<F: Format> Shadows<F> {
             count(unsafe { shadow.radix.root(memory) })
         };
         self.row_pages.load(Relaxed)
+            + self.reverse.block_pages()
             + self.shadows().map(in_shadow).sum::<u64>()
             + self.reverse.roots(memory).map(count).sum::<u64>()
     }

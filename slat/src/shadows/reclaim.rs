@@ -13,7 +13,7 @@
 //!
 //! Reclaim loses nothing, and costs faults of L2. Shadows that no vCPU holds therefore go before the tables of L1's own
 //! memory, and the others last, by a clock over their links ([`crate::budget`]). The reverse map stays: 8 bytes for
-//! each L1 frame that L2 has ever used, whatever the number of shadows.
+//! each L1 frame that L2 has ever used, and blocks of 64 bytes for those that it used at several places at once.
 
 use super::drops::Taking;
 use super::leaf_rows::Half;

@@ -1,77 +1,46 @@
 //! The reverse map: from a frame of L1 to the shadow entries that were made of it.
 //!
-//! It consists of tables of the engine's own kind, indexed by the L1 frame. Their words are not leaves but **hints**:
-//! (shadow, g2). A frame has up to four hints, one in each table. A fifth turns the last one into *many*: all entries
-//! of all shadows. Tables are linked where a hint needs one: mostly 8 bytes for each L1 frame that L2 uses. Two more
-//! tables serve pages of 2 MiB, and two pages of 1 GiB.
+//! It consists of three tables of the engine's own kind, indexed by the L1 frame: for pages of 4 KiB, of 2 MiB and of
+//! 1 GiB. Their words are not leaves but **hints**: (shadow, g2).
+//!
+//! ```text
+//! word of a table ── none | one hint | link ─▶ block of hints ─▶ …        any number ([`super::hints`])
+//! ```
+//! Tables and blocks are linked where a hint needs one: mostly 8 bytes for each L1 frame that L2 uses, and 64 bytes
+//! where it uses the frame at two to six places.
 //!
 //! A hint says where to look. The entry there may be a hole by now, or the leaf of another L1 frame. Only the converse
-//! holds: **no TLB maps L2 to a page through an L1 frame that has no hint.** A fault enters the hint before its leaf.
-//! An invalidation removes it after its flush, while faults on the frame still wait.
+//! holds, in two parts:
+//! * **Each leaf has its hint**, so an invalidation, a log and an aging pass find all leaves of a frame.
+//! * **No TLB maps L2 to a page through an L1 frame that has no hint.**
+//!
+//! A fault enters the hint before its leaf. An invalidation removes it after its flush, while faults on the frame still
+//! wait. Another fault on the same frame may replace it by its own once its leaf is gone.
 
-use crate::addr::{Gfn, Level, Span};
+use super::Spare;
+use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareHints};
+use crate::addr::{Gfn, Level, PAGE_SHIFT, Pfn, Span};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Word};
+use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::{Radix, Reached};
 use alloc::vec::Vec;
+use core::ptr::NonNull;
 
-/// Maximum number of hints of a 4 KiB frame before *many*; then of a page of 2 MiB, or of 1 GiB.
-const SMALL: usize = 4;
-const LARGE: usize = 2;
-const PLANES: usize = SMALL + 2 * LARGE;
-const FRAME_BITS: u32 = 40;
-/// Instead of a shadow's number: all shadows.
-const ALL: u64 = (1 << 12) - 1;
-/// No hint.
-const NONE: Word = Word::OLDEST;
-
-/// Maximum number of shadows that hints can tell apart.
-pub(super) const MOST: usize = ALL as usize;
+/// The sizes of pages that have hints, and a table each.
+const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
 /// The reverse map. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
-    /// The tables for pages of 4 KiB, then for 2 MiB, then for 1 GiB.
-    planes: [Radix<F>; PLANES],
-}
-
-/// A place to look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hint {
-    /// This frame of L2, in this shadow.
-    At(usize, Gfn),
-    /// All entries of all shadows.
-    Many,
-}
-
-impl Hint {
-    const MANY: Word = Word::frozen(ALL << FRAME_BITS);
-
-    /// Encodes the hint. A frame beyond the word's bits becomes *many*.
-    fn word(self) -> Word {
-        match self {
-            Self::At(shadow, g2) if g2.0 >> FRAME_BITS == 0 => {
-                Word::frozen((shadow as u64) << FRAME_BITS | g2.0)
-            }
-            _ => Self::MANY,
-        }
-    }
-
-    /// Enters the hint if the entry has none. Returns true if the entry has this hint now.
-    #[inline(always)]
-    pub(crate) fn enter(self, entry: &Entry) -> bool {
-        let (wanted, word) = (self.word(), entry.load());
-        word == wanted || word == NONE && entry.cas(NONE, wanted).is_ok()
-    }
-
-    fn of(word: Word) -> Self {
-        let said = word.version().get();
-        let g2 = Gfn(said & ((1 << FRAME_BITS) - 1));
-        if word == Self::MANY { Self::Many } else { Self::At((said >> FRAME_BITS) as usize, g2) }
-    }
+    planes: [Radix<F>; SIZES.len()],
+    doubts: Doubts,
+    /// Blocks that no vCPU has; next, the number of pages that were made into blocks.
+    spare: Mutex<SpareHints>,
+    block_pages: AtomicU64,
 }
 
 /// # Safety
@@ -82,14 +51,37 @@ unsafe fn give_back<F: Format, M: TableMemory>(
     pool: &Pool,
 ) {
     for plane in planes {
-        // SAFETY: the caller's word.
+        // SAFETY: required of the caller.
         unsafe { plane.give_back(memory, pool) };
     }
 }
 
+/// Bits of an address in a block's page that tell blocks apart.
+const BLOCK_SHIFT: u32 = size_of::<HintBlock>().trailing_zeros();
+
+/// Encodes the address of a block as the word of a table.
+fn link<M: TableMemory>(memory: &M, block: NonNull<HintBlock>) -> Word {
+    let offset = block.as_ptr().addr() & ((1 << PAGE_SHIFT) - 1);
+    // SAFETY: inside the page of the block.
+    let page = Node::new(unsafe { block.cast::<u8>().sub(offset) });
+    Word::mmio(Version(page.pfn(memory).0 << (PAGE_SHIFT - BLOCK_SHIFT) | (offset >> BLOCK_SHIFT) as u64))
+}
+
+/// Returns the block of a link, which stays until the VM is dropped.
+///
+/// # Safety
+/// `word` is a link that was read from a table of the reverse map.
+unsafe fn block<'a, M: TableMemory>(memory: &M, word: Word) -> &'a HintBlock {
+    let (said, bits) = (word.version().get(), PAGE_SHIFT - BLOCK_SHIFT);
+    // SAFETY: required of the caller: the frame of a page of blocks.
+    let page = unsafe { Node::follow(memory, Pfn(said >> bits)) }.page().cast::<HintBlock>();
+    // SAFETY: as above: inside the page, and never freed before the VM.
+    unsafe { page.add((said & ((1 << bits) - 1)) as usize).as_ref() }
+}
+
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let made: Vec<_> = (0..PLANES).map_while(|_| Radix::new(memory, pool).ok()).collect();
+        let made: Vec<_> = SIZES.iter().map_while(|_| Radix::new(memory, pool).ok()).collect();
         let planes = made.try_into().map_err(|made: Vec<_>| {
             if !seeded!(PlanesLost) {
                 // SAFETY: made just now.
@@ -97,7 +89,12 @@ impl<F: Format> Reverse<F> {
             }
             NoMemory
         });
-        Ok(Self { planes: planes? })
+        Ok(Self {
+            planes: planes?,
+            doubts: Doubts::default(),
+            spare: Mutex::default(),
+            block_pages: AtomicU64::new(0),
+        })
     }
 
     /// Gives its memory back to the pool.
@@ -105,52 +102,79 @@ impl<F: Format> Reverse<F> {
     /// # Safety
     /// No thread but this one has ever reached it.
     pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
-        // SAFETY: the caller's word.
+        // SAFETY: required of the caller.
         unsafe { give_back(self.planes, memory, pool) };
     }
 
-    fn planes(&self, level: Level) -> &[Radix<F>] {
-        let (small, large) = self.planes.split_at(SMALL);
-        match level {
-            Level::K4 => small,
-            Level::M2 => &large[..LARGE],
-            _ => &large[LARGE..],
-        }
+    fn plane(&self, level: Level) -> &Radix<F> {
+        &self.planes[usize::from(level.min(Level::G1).number()) - 1]
     }
 
-    /// F7: enters a hint for a page of `level`, up to 1 GiB, around `g1`. A present hint stays: if an invalidation
-    /// removes it, the fault finds its entry changed, or the invalidation listed.
-    pub(crate) fn add<M: TableMemory>(
-        &self,
+    /// Gives a vCPU spare blocks: blocks that no vCPU has, or a page of its `cache`.
+    pub(super) fn refill(&self, to: &mut SpareHints, cache: &mut Cache) {
+        let mut spare = self.spare.lock();
+        if spare.is_empty()
+            && let Some(page) = cache.take()
+        {
+            spare.split(page);
+            self.block_pages.fetch_add(1, Relaxed);
+        }
+        spare.lend(to);
+    }
+
+    /// Takes a vCPU's spare blocks back.
+    pub(super) fn take_back(&self, from: &mut SpareHints) {
+        self.spare.lock().append(from);
+    }
+
+    /// F7: enters a hint for a page of `level`, up to 1 GiB, around `g1`. A present hint stays. The fault looks at the
+    /// hint [again](HintAt::stands) when it has frozen its entry. If an invalidation removes the hint, the fault finds its
+    /// entry changed, or the invalidation listed. `is_stale` tells whether the leaf of another hint is gone.
+    pub(super) fn add<'a, M: TableMemory>(
+        &'a self,
         memory: &M,
-        cache: &mut Cache,
+        (cache, spare): (&mut Cache, &mut Spare),
         (g1, level): (Gfn, Level),
         hint: Hint,
-    ) -> Result<(), NoMemory> {
-        let (wanted, planes) = (hint.word(), self.planes(level));
-        for (nth, plane) in planes.iter().enumerate() {
-            // Above the hints are links and holes only, and no link ever goes.
-            // SAFETY: nothing is ever unlinked from a plane.
-            let Reached::Level(mut at) = (unsafe { plane.reach(memory, cache, g1, level) })? else {
-                return Err(NoMemory);
-            };
-            loop {
-                let new = match at.word {
-                    word if word == wanted || word == Hint::MANY => return Ok(()),
-                    NONE => wanted,
-                    _ if nth + 1 == planes.len() => Hint::MANY,
-                    _ => break,
-                };
-                match at.entry.cas(at.word, new) {
-                    Ok(()) => return Ok(()),
-                    Err(found) => at.word = found,
+        is_stale: impl Fn(Hint) -> bool,
+    ) -> Result<HintAt<'a>, NoMemory> {
+        // Above the hints are links and holes only, and no link ever goes.
+        // SAFETY: nothing is ever unlinked from a plane.
+        let Reached::Level(mut at) = (unsafe { self.plane(level).reach(memory, cache, g1, level) })? else {
+            return Err(NoMemory);
+        };
+        let spare = &mut spare.hints;
+        loop {
+            if at.word.is_mmio() {
+                // SAFETY: read from a plane.
+                return unsafe { block(memory, at.word) }.enter(hint, spare, &self.doubts, is_stale);
+            }
+            let there = (at.word != NONE).then(|| Hint::of_word(at.word));
+            let first = hint.word().filter(|_| there.is_none_or(|there| there == hint));
+            let exchanged = if let Some(first) = first {
+                let done = if at.word == first { Ok(()) } else { at.entry.cas(at.word, first) };
+                done.map(|()| HintAt::First(at.entry, first))
+            } else {
+                let fresh = spare.take().ok_or(NoMemory)?;
+                // SAFETY: a block that only this thread has.
+                let made: &HintBlock = unsafe { fresh.as_ref() };
+                made.fill([Some(hint), there]);
+                // ORDER(link): Release, in `cas`: the hints before the link to their block.
+                let done = at.entry.cas(at.word, link(memory, fresh));
+                if done.is_err() {
+                    made.fill([None, None]);
+                    spare.put_back(fresh);
                 }
+                done.map(|()| made.at(0, hint))
+            };
+            match exchanged {
+                Ok(entered) => return Ok(entered),
+                Err(found) => at.word = found,
             }
         }
-        Ok(())
     }
 
-    /// Returns the first hints of the 2 MiB around `g1`, if any of them was ever entered.
+    /// Returns the hints of the 2 MiB around `g1`, if any of them was ever entered.
     pub(crate) fn beside<'a, M: TableMemory>(&self, memory: &M, g1: Gfn) -> Option<&'a [Entry; ENTRIES]> {
         // SAFETY: nothing is ever unlinked from a plane.
         let top = unsafe { self.planes[0].top(memory, g1) };
@@ -167,8 +191,8 @@ impl<F: Format> Reverse<F> {
         g1s: Span<Gfn>,
         mut visit: impl FnMut(Span<Gfn>, Hint),
     ) {
-        self.entries(memory, g1s, |_, page, word| {
-            visit(page, Hint::of(word));
+        self.entries(memory, g1s, |at, page| {
+            visit(page, at.hint());
             true
         });
     }
@@ -176,7 +200,7 @@ impl<F: Format> Reverse<F> {
     /// Returns the first frame of `g1s` that has a hint, or the start of the page that has one.
     pub(super) fn first<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Gfn> {
         let mut first = None;
-        self.entries(memory, g1s, |_, page, _| {
+        self.entries(memory, g1s, |_, page| {
             first = Some(first.map_or(page.start, |first: Gfn| first.min(page.start)));
             false
         });
@@ -184,12 +208,11 @@ impl<F: Format> Reverse<F> {
     }
 
     /// Removes the hints of `g1s`, a part of `all`, after the flush, while faults on `g1s` wait. The hint of a page
-    /// that reaches out of `all` stays, for the parts of its split leaf. *Many* is removed.
+    /// that reaches out of `all` stays, for the parts of its split leaf.
     pub(crate) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
-        self.entries(memory, g1s, |entry, page, word| {
-            if all.covers(&page) || word == Hint::MANY || seeded!(HintGoesWithPart) {
-                // If it fails, a fault has entered another hint, and will begin again.
-                let _ = entry.cas(word, NONE);
+        self.entries(memory, g1s, |at, page| {
+            if all.covers(&page) || seeded!(HintGoesWithPart) {
+                at.remove();
             }
             true
         });
@@ -200,21 +223,28 @@ impl<F: Format> Reverse<F> {
         &self,
         memory: &M,
         g1s: Span<Gfn>,
-        mut visit: impl FnMut(&Entry, Span<Gfn>, Word) -> bool,
+        mut visit: impl FnMut(HintAt<'_>, Span<Gfn>) -> bool,
     ) {
-        for level in [Level::K4, Level::M2, Level::G1] {
-            for plane in
-                self.planes(level).iter().filter(|_| level == Level::K4 || !seeded!(LargeHintsMissed))
-            {
-                // SAFETY: nothing is ever unlinked from a plane.
-                let root = unsafe { plane.root(memory) };
-                let mut cursor = Cursor::<F>::new(root, g1s, level);
-                // SAFETY: as above.
-                while let Some(step) = unsafe { cursor.next(memory) } {
-                    let is_hint = step.at.level == level && step.at.word != NONE;
-                    if is_hint && !visit(step.at.entry, step.gfns, step.at.word) {
-                        break;
-                    }
+        for (level, plane) in SIZES.into_iter().zip(&self.planes) {
+            if level > Level::K4 && seeded!(LargeHintsMissed) {
+                continue;
+            }
+            // SAFETY: nothing is ever unlinked from a plane.
+            let root = unsafe { plane.root(memory) };
+            let mut cursor = Cursor::<F>::new(root, g1s, level);
+            // SAFETY: as above.
+            while let Some(step) = unsafe { cursor.next(memory) } {
+                let (at, page) = (step.at, step.gfns);
+                let goes_on = if at.level != level || at.word == NONE {
+                    true
+                } else if at.word.is_mmio() {
+                    // SAFETY: read from a plane.
+                    unsafe { block(memory, at.word) }.each(&mut |at| visit(at, page))
+                } else {
+                    visit(HintAt::First(at.entry, at.word), page)
+                };
+                if !goes_on {
+                    break;
                 }
             }
         }
@@ -224,5 +254,10 @@ impl<F: Format> Reverse<F> {
     pub(super) fn roots<M: TableMemory>(&self, memory: &M) -> impl Iterator<Item = Node> {
         // SAFETY: roots stay.
         self.planes.iter().map(|plane| unsafe { plane.root(memory) })
+    }
+
+    /// Returns the number of pages that were made into blocks.
+    pub(crate) fn block_pages(&self) -> u64 {
+        self.block_pages.load(Relaxed)
     }
 }

@@ -195,15 +195,24 @@ fn moving_twice() {
     at_once(&[&|| nest.guest(0, 4, None), &|| nest.moves(0), &|| nest.moves(0)]);
 }
 
-/// Two vCPUs enter hints, each for a frame of its own, and link the same tables for them. The frames have some hints
-/// before. Then the host takes both frames back.
-fn fresh_hints() {
+/// Two vCPUs enter hints, each for a frame of its own, and link the same tables for them. The frames have `before`
+/// hints each. Then the host takes both frames back.
+fn enter_hints(before: u64) {
     let nest = Nest::new(2);
-    let before = 3 * PAGES;
+    let before = before * PAGES;
     (0..before).for_each(|g2| nest.touch(0, g2));
     at_once(&[&|| nest.touch(0, before), &|| nest.touch(1, before + 1)]);
     (0..PAGES).for_each(|page| nest.moves(page));
     assert!((0..before + PAGES).all(|g2| !nest.maps(g2)), "{DEAD}");
+}
+
+/// Two vCPUs enter hints for one frame, which has `before` hints. Then the host takes it back.
+fn enter_beside(before: u64) {
+    let nest = Nest::new(2);
+    (0..before).for_each(|nth| nest.touch(0, PAGES * nth));
+    at_once(&[&|| nest.touch(0, PAGES * before), &|| nest.touch(1, PAGES * (before + 1))]);
+    nest.moves(0);
+    assert!((0..before + 2).all(|nth| !nest.maps(PAGES * nth)), "{DEAD}");
 }
 
 /// L1 maps another frame, and flushes on one vCPU, while the other vCPU faults on the old mapping.
@@ -225,12 +234,19 @@ fn no_frame_that_the_host_took_back_twice_is_used_by_l2() {
 
 #[test]
 fn hints_that_two_vcpus_enter_in_fresh_tables_are_found() {
-    explore(fresh_hints);
+    explore(|| enter_hints(0));
+}
+
+#[test]
+fn hints_that_two_vcpus_enter_for_one_frame_are_found() {
+    explore(|| enter_beside(0));
+    explore(|| enter_beside(5));
+    explore(|| enter_beside(6));
 }
 
 #[test]
 fn mistake_a_descent_ends_at_a_link_that_another_thread_has_made() {
-    finds(Bug::DescentEndsAtLink, &[DEAD, "NoMemory"], fresh_hints);
+    finds(Bug::DescentEndsAtLink, &[DEAD, "NoMemory"], || enter_hints(0));
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod guest_oracle;
 mod guest_tables;
 mod guest_world;
 mod large;
+mod many_places;
 mod memory;
 mod mistakes;
 mod oracle;

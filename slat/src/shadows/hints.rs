@@ -1,0 +1,351 @@
+//! The hints of one page of L1, from the second on: a tree of blocks.
+//!
+//! ```text
+//! block, 64 bytes    [ hint 0 … hint 5 | below 0 | below 1 ]
+//! ```
+//! A hint lies in any block of the path that its bits choose. A block is linked below the last one of the path when all
+//! of them are full. A look-up of one hint among n therefore reads about log n lines. No block is ever unlinked and no
+//! hint moves from one block to another, so a walk needs no section.
+//!
+//! **A stale hint makes room.** L1 may move a page from one frame of L2 to the next for ever. The hint of each place
+//! stays, because TLBs may still hold the old translations. Before a fault links another block it therefore looks along
+//! its path for a hint whose leaf is gone, and replaces it by its own. The page never lacks a hint meanwhile, so an
+//! invalidation still flushes. The number of blocks is bounded by the number of leaves that existed at one time.
+//!
+//! ```text
+//! fault F            its hint is there ─▶ its entry is frozen ─▶ fence ─▶ is the hint still there? no: thaw, begin again
+//! replacing fault R  hint ─▶ doubted ─▶ fence ─▶ the leaf is still gone? doubted ─▶ R's hint. No: doubted ─▶ hint
+//! ```
+//! R finds F's frozen entry, or F finds its hint doubted. A doubted hint counts as a hint for all walks. Only one thread
+//! doubts the hints of a page at a time ([`Doubts`]): a hint that F makes firm again is not taken for the doubted one.
+
+use crate::addr::Gfn;
+use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
+use crate::table::entry::{Entry, Word};
+use crate::table::memory::Node;
+use crate::table::pool::NoMemory;
+use alloc::vec::Vec;
+use core::ptr::{NonNull, null_mut};
+
+/// A place to look: this frame of L2, or the page that begins there, in this shadow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hint {
+    pub(crate) shadow: usize,
+    pub(crate) g2: Gfn,
+}
+
+/// Bits of a frame of L2 in the word of a plane, and in that of a block.
+const FRAME_BITS: u32 = 40;
+const WIDE_FRAME_BITS: u32 = 45;
+const SHADOW_BITS: u32 = 12;
+/// Set in each hint of a block; and in one that is doubted.
+const THERE: u64 = 1 << 63;
+const DOUBTED: u64 = 1 << 62;
+
+/// Maximum number of shadows that hints can tell apart.
+pub(super) const MOST: usize = 1 << SHADOW_BITS;
+/// The word of a plane without a hint.
+pub(super) const NONE: Word = Word::OLDEST;
+
+impl Hint {
+    /// Encodes the hint as the word of a plane, if that has bits for it.
+    #[inline(always)]
+    pub(super) fn word(self) -> Option<Word> {
+        (self.g2.0 >> FRAME_BITS == 0).then(|| Word::frozen((self.shadow as u64) << FRAME_BITS | self.g2.0))
+    }
+
+    pub(super) fn of_word(word: Word) -> Self {
+        let said = word.version().get();
+        Self { shadow: (said >> FRAME_BITS) as usize, g2: Gfn(said & ((1 << FRAME_BITS) - 1)) }
+    }
+
+    fn bits(self) -> u64 {
+        THERE | (self.shadow as u64) << WIDE_FRAME_BITS | self.g2.0
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        let shadow = (bits >> WIDE_FRAME_BITS) as usize & (MOST - 1);
+        Self { shadow, g2: Gfn(bits & ((1 << WIDE_FRAME_BITS) - 1)) }
+    }
+
+    /// Enters the hint in the word of a plane that has none. Returns `None` if another one is there.
+    #[inline(always)]
+    pub(crate) fn enter(self, entry: &Entry) -> Option<HintAt<'_>> {
+        let (wanted, word) = (self.word()?, entry.load());
+        let is_there = word == wanted || word == NONE && entry.cas(NONE, wanted).is_ok();
+        is_there.then_some(HintAt::First(entry, wanted))
+    }
+}
+
+/// A hint, and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HintAt<'a> {
+    /// The word of a plane.
+    First(&'a Entry, Word),
+    /// In a block.
+    Block(&'a AtomicU64, u64),
+}
+
+impl HintAt<'_> {
+    /// Whether the hint is still there, and not doubted. Called by a fault that has frozen its entry, after its fence.
+    #[inline(always)]
+    pub(crate) fn stands(&self) -> bool {
+        // ORDER(hint-doubt): after the fence in `stands`, or on the short path; pairs with the one in `replaces_stale`.
+        let stands = match *self {
+            Self::First(entry, word) => entry.load() == word,
+            Self::Block(place, bits) => place.load(Relaxed) == bits,
+        };
+        stands || seeded!(HintUnlooked)
+    }
+
+    /// Removes the hint. If it fails, a fault has entered another one, or has moved it, and will begin again.
+    pub(super) fn remove(self) {
+        match self {
+            Self::First(entry, word) => drop(entry.cas(word, NONE)),
+            Self::Block(place, bits) => drop(place.compare_exchange(bits, 0, AcqRel, Relaxed)),
+        }
+    }
+
+    pub(super) fn hint(self) -> Hint {
+        match self {
+            Self::First(_, word) => Hint::of_word(word),
+            Self::Block(_, bits) => Hint::of_bits(bits),
+        }
+    }
+}
+
+/// Number of hints in a block.
+const HINTS: usize = if cfg!(loom) { 2 } else { 6 };
+
+/// A block of hints. See the module's header.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct HintBlock {
+    hints: [AtomicU64; HINTS],
+    below: [AtomicPtr<HintBlock>; 2],
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<HintBlock>() == 64);
+
+/// A place of a block, and its contents.
+type Place<'a> = (&'a AtomicU64, u64);
+
+impl HintBlock {
+    /// Writes the first hints of a block that no other thread reaches.
+    pub(super) fn fill<const N: usize>(&self, hints: [Option<Hint>; N]) {
+        for (place, hint) in self.hints.iter().zip(hints) {
+            place.store(hint.map_or(0, Hint::bits), Relaxed);
+        }
+    }
+
+    /// Returns a hint by its index.
+    pub(super) fn at(&self, nth: usize, hint: Hint) -> HintAt<'_> {
+        HintAt::Block(&self.hints[nth], hint.bits())
+    }
+
+    /// Enters a hint below this block, the first of a page. `is_stale` tells whether the leaf of a hint of this page is
+    /// gone.
+    pub(super) fn enter(
+        &self,
+        hint: Hint,
+        spare: &mut SpareHints,
+        doubts: &Doubts,
+        is_stale: impl Fn(Hint) -> bool,
+    ) -> Result<HintAt<'_>, NoMemory> {
+        let wanted = hint.bits();
+        loop {
+            let path = self.path(hint);
+            let (mut vacant, mut found) = (None, None);
+            for (place, bits) in path.clone().flat_map(Self::places) {
+                if bits & !DOUBTED == wanted {
+                    found = Some((place, bits));
+                    break;
+                }
+                if bits == 0 && vacant.is_none() {
+                    vacant = Some(place);
+                }
+            }
+            let is_there = |place| Ok(HintAt::Block(place, wanted));
+            match (found, vacant) {
+                (Some((place, bits)), _) => {
+                    // Firm again: the thread that doubts it then leaves it.
+                    if bits == wanted || place.compare_exchange(bits, wanted, AcqRel, Relaxed).is_ok() {
+                        return is_there(place);
+                    }
+                    continue;
+                }
+                (None, Some(place)) => {
+                    if place.compare_exchange(0, wanted, AcqRel, Relaxed).is_ok() {
+                        return is_there(place);
+                    }
+                    continue;
+                }
+                (None, None) => {}
+            }
+            if let Some(doubt) = doubts.begin(self) {
+                let stale = path.clone().flat_map(Self::places).find(|&(place, bits)| {
+                    bits == 0 || Doubt::replaces_stale(&doubt, (place, bits), wanted, &is_stale)
+                });
+                match stale {
+                    Some((place, 0)) if place.compare_exchange(0, wanted, AcqRel, Relaxed).is_err() => {
+                        continue;
+                    }
+                    Some((place, _)) => return is_there(place),
+                    None => {}
+                }
+            }
+            let (last, nth) = path.last().ok_or(NoMemory)?;
+            let fresh = spare.take().ok_or(NoMemory)?;
+            // SAFETY: a block that only this thread has.
+            unsafe { fresh.as_ref() }.fill([Some(hint)]);
+            // ORDER(hint-blocks): Release: the hint before the link to its block.
+            let linked = last.below[nth].compare_exchange(null_mut(), fresh.as_ptr(), AcqRel, Relaxed);
+            if linked.is_ok() {
+                // SAFETY: linked, so it stays.
+                return Ok(unsafe { fresh.as_ref() }.at(0, hint));
+            }
+            // SAFETY: as above: the block was not linked.
+            unsafe { fresh.as_ref() }.fill([None]);
+            spare.put_back(fresh);
+        }
+    }
+
+    /// The blocks that may have the hint, each with the index of the link to the next one.
+    fn path(&self, hint: Hint) -> impl Iterator<Item = (&Self, usize)> + Clone {
+        // A product with an odd number: different hints have different paths.
+        let mut turns = hint.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = Some(self);
+        core::iter::from_fn(move || {
+            let block = next?;
+            turns = turns.rotate_left(1);
+            let nth = (turns & 1) as usize;
+            next = block.below(nth);
+            Some((block, nth))
+        })
+    }
+
+    /// Returns a block below this one.
+    fn below(&self, nth: usize) -> Option<&Self> {
+        // ORDER(hint-blocks): Acquire pairs with the exchange that linked it.
+        // SAFETY: null, or a block that was linked and stays until the VM is dropped.
+        unsafe { self.below[nth].load(Acquire).as_ref() }
+    }
+
+    fn places((block, _): (&Self, usize)) -> impl Iterator<Item = Place<'_>> {
+        block.hints.iter().map(|place| (place, place.load(Relaxed)))
+    }
+
+    /// Calls `visit` with each hint in this block and below it, until it returns false. Returns whether it never did.
+    pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(HintAt<'a>) -> bool) -> bool {
+        let here = Self::places((self, 0)).filter(|&(_, bits)| bits != 0);
+        here.into_iter().all(|(place, bits)| visit(HintAt::Block(place, bits)))
+            && (0..2).all(|nth| self.below(nth).is_none_or(|block| block.each(visit)))
+    }
+}
+
+/// The pages of L1 of which a thread doubts hints: a bit for many pages.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts(AtomicU64);
+
+/// The only thread that doubts hints of a page.
+struct Doubt<'a>(&'a AtomicU64, u64);
+
+impl Doubts {
+    /// Begins to doubt hints of a page, unless another thread does.
+    fn begin(&self, first: &HintBlock) -> Option<Doubt<'_>> {
+        let bit = 1 << (core::ptr::from_ref(first).addr() / size_of::<HintBlock>() % 64);
+        // ORDER(hint-doubt): Acquire pairs with the end of `Doubt`: hints that were doubted before are decided.
+        let before = if seeded!(DoubtedByTwo) { 0 } else { self.0.fetch_or(bit, Acquire) };
+        (before & bit == 0).then_some(Doubt(&self.0, bit))
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        // ORDER(hint-doubt): Release, for `begin`.
+        self.0.fetch_and(!self.1, Release);
+    }
+}
+
+impl Doubt<'_> {
+    /// Replaces a hint by `wanted` if its leaf is gone. Only the thread with the doubt of the page does so.
+    fn replaces_stale(
+        _: &Self,
+        (place, bits): Place<'_>,
+        wanted: u64,
+        is_stale: &impl Fn(Hint) -> bool,
+    ) -> bool {
+        let (hint, doubted) = (Hint::of_bits(bits), bits | DOUBTED);
+        if !is_stale(hint) || seeded!(StaleKept) {
+            return false;
+        }
+        if seeded!(StaleUndoubted) {
+            return place.compare_exchange(bits, wanted, AcqRel, Relaxed).is_ok();
+        }
+        // A thread that panicked may have left it doubted.
+        if bits != doubted && place.compare_exchange(bits, doubted, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        // ORDER(hint-doubt): the doubt before the second look at the entry; pairs with the fence between a fault's
+        // frozen entry and its look at the hint.
+        if !seeded!(DoubtUnfenced) {
+            fence(SeqCst);
+        }
+        let new = if is_stale(hint) { wanted } else { bits & !DOUBTED };
+        // If it fails, a fault has made the hint firm, or an invalidation has removed it.
+        place.compare_exchange(doubted, new, AcqRel, Relaxed).is_ok() && new == wanted
+    }
+}
+
+/// Spare blocks of a vCPU, or those that no vCPU has.
+#[derive(Debug, Default)]
+pub(crate) struct SpareHints(Vec<NonNull<HintBlock>>);
+
+// SAFETY: blocks that only their holder has.
+unsafe impl Send for SpareHints {}
+
+impl SpareHints {
+    /// Number of blocks that a vCPU gets at a time. A fault needs one.
+    const AT_ONCE: usize = 8;
+
+    /// One block, which stays for ever.
+    #[cfg(all(test, loom))]
+    pub(super) fn one() -> Self {
+        Self([NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default()))].into())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn take(&mut self) -> Option<NonNull<HintBlock>> {
+        self.0.pop()
+    }
+
+    /// Takes back a block that was taken, is empty, and was not linked.
+    pub(super) fn put_back(&mut self, block: NonNull<HintBlock>) {
+        self.0.push(block);
+    }
+
+    /// Makes blocks of a page that only the caller has.
+    pub(super) fn split(&mut self, page: Node) {
+        for nth in 0..(crate::addr::PAGE_SIZE as usize / size_of::<HintBlock>()) {
+            // SAFETY: inside the page, which is aligned to its size.
+            let block = unsafe { page.page().cast::<HintBlock>().add(nth) };
+            // SAFETY: only the caller has the page.
+            unsafe { block.write(HintBlock::default()) };
+            self.0.push(block);
+        }
+    }
+
+    /// Moves some blocks to a vCPU.
+    pub(super) fn lend(&mut self, to: &mut Self) {
+        let left = self.0.len().saturating_sub(Self::AT_ONCE);
+        to.0.extend(self.0.drain(left..));
+    }
+
+    /// Takes all blocks of a vCPU.
+    pub(super) fn append(&mut self, from: &mut Self) {
+        self.0.append(&mut from.0);
+    }
+}

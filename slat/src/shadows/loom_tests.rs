@@ -1,0 +1,117 @@
+//! Hints of one page of L1 in blocks: faults that enter theirs, and replace hints whose leaves are gone.
+
+use super::hints::{Doubts, Hint, HintBlock, SpareHints};
+use super::{Frozen, HOLE, frozen};
+use crate::loom_tests::{explore, explore_within, finds_seeded};
+use crate::seeded::Bug;
+use crate::sync::prim::{SeqCst, fence};
+use crate::table::entry::{Entry, Word};
+use crate::{Gfn, VcpuId};
+use std::sync::Arc;
+use std::vec::Vec;
+
+const LOST: &str = "a leaf that no hint leads to";
+const LEAF: Word = Word(7 << 12 | 7);
+/// The number of entries, each with a frame of L2 and a hint. A block has two hints under loom.
+const PLACES: usize = 4;
+
+/// A page of L1, and the entries of a shadow that may map it.
+struct Page {
+    first: HintBlock,
+    doubts: Doubts,
+    entries: [Entry; PLACES],
+}
+
+fn hint(nth: usize) -> Hint {
+    Hint { shadow: 0, g2: Gfn(nth as u64) }
+}
+
+impl Page {
+    /// A page with hints for the first two entries, of which those that are `mapped` have their leaf.
+    fn new(mapped: &[usize]) -> Arc<Self> {
+        let first = HintBlock::default();
+        first.fill([Some(hint(0)), Some(hint(1))]);
+        let entry = |nth: usize| Entry::new(if mapped.contains(&nth) { LEAF } else { HOLE });
+        Arc::new(Self { first, doubts: Doubts::default(), entries: core::array::from_fn(entry) })
+    }
+
+    /// F7 to F9: enters the hint of an entry, and maps the page there.
+    fn fault(&self, nth: usize) {
+        let is_gone = |other: Hint| self.entries[other.g2.0 as usize].load().is_hole();
+        let entered = self.first.enter(hint(nth), &mut SpareHints::one(), &self.doubts, is_gone);
+        let entered = entered.expect("there is a block");
+        if let Ok(frozen) = Frozen::new(&self.entries[nth], HOLE, frozen(VcpuId(nth as u32))) {
+            fence(SeqCst);
+            if entered.stands() {
+                frozen.thaw(|entry, mine| entry.cas(mine, LEAF));
+            }
+        }
+    }
+
+    /// Panics if a leaf has no hint.
+    fn check(&self) {
+        let mut hints = Vec::new();
+        self.first.each(&mut |at| {
+            hints.push(at.hint());
+            true
+        });
+        for (nth, entry) in self.entries.iter().enumerate() {
+            assert!(entry.load() != LEAF || hints.contains(&hint(nth)), "{LOST}");
+        }
+    }
+}
+
+/// Faults at the same time on these entries of a page.
+fn faults(mapped: &'static [usize], at: &'static [usize]) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let page = Page::new(mapped);
+        let (&last, others) = at.split_last().expect("one at least");
+        let spawn = |&nth: &usize| {
+            let page = page.clone();
+            loom::thread::spawn(move || page.fault(nth))
+        };
+        let threads: Vec<_> = others.iter().map(spawn).collect();
+        page.fault(last);
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        page.check();
+    }
+}
+
+#[test]
+fn a_hint_is_replaced_or_its_fault_maps_the_page() {
+    explore_within(3, faults(&[1], &[0, 2]));
+    for bug in [Bug::HintUnlooked, Bug::DoubtUnfenced, Bug::StaleUndoubted] {
+        finds_seeded(bug, LOST, faults(&[1], &[0, 2]));
+    }
+}
+
+#[test]
+fn hints_of_two_faults_fit_where_no_block_has_room() {
+    explore_within(3, faults(&[0, 1], &[2, 3]));
+}
+
+#[test]
+fn a_hint_that_was_made_firm_is_not_taken_for_the_doubted_one() {
+    explore_within(2, faults(&[1], &[0, 2, 3]));
+    finds_seeded(Bug::DoubtedByTwo, LOST, faults(&[1], &[0, 2, 3]));
+}
+
+/// A block is found with its hints.
+fn linked() {
+    let page = Page::new(&[0, 1]);
+    let theirs = page.clone();
+    let fault = loom::thread::spawn(move || theirs.fault(2));
+    let mut found = 0;
+    page.first.each(&mut |_| {
+        found += 1;
+        true
+    });
+    assert!(found >= 2, "{LOST}");
+    fault.join().expect("it ends");
+    page.check();
+}
+
+#[test]
+fn a_walk_meets_the_hints_of_a_block_that_is_linked() {
+    explore(linked);
+}
