@@ -46,6 +46,9 @@ pub(super) const CHANGE: Duration = Duration::from_micros(50);
 /// Pause of a fault that may have found no huge page.
 const MOMENT: Duration = Duration::from_millis(1);
 
+/// Pause after the guest's process made reads of its userfaultfd wait.
+const BLOCKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
 impl Inner {
     /// Serves until the guest ends or is stopped.
     ///
@@ -99,7 +102,15 @@ impl Inner {
         if !fds[2].revents().is_empty() {
             self.finish();
         }
-        fds[0].revents().is_empty()
+        let [is_stopped, is_blocking] =
+            [!fds[0].revents().is_empty(), fds[1].revents().contains(PollFlags::ERR)];
+        if is_blocking && !is_stopped {
+            // The guest's process cleared O_NONBLOCK. Without the pause it could take a processor by doing so again and
+            // again. Events that are there are read all the same.
+            _ = self.uffd.set_nonblocking();
+            _ = poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&BLOCKING));
+        }
+        !is_stopped
     }
 
     /// Reads events. Notes removals before any thread can fill the removed pages.

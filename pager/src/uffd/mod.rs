@@ -1,10 +1,12 @@
 //! A userfaultfd, in the process that made it, or in a pager.
 
 pub(crate) mod abi;
+mod interrupted;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -105,8 +107,15 @@ impl Uffd {
             let what = format!("{} is no userfaultfd", name.to_string_lossy());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-        Ok(Self(fd))
+        let uffd = Self(fd);
+        uffd.set_nonblocking()?;
+        Ok(uffd)
+    }
+
+    /// Sets `O_NONBLOCK`, without which the kernel reports no events to `poll`, but an error at once. The flag belongs to
+    /// the open file, so the guest's process may clear it again at any time.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        Ok(fcntl_setfl(&self.0, fcntl_getfl(&self.0)? | OFlags::NONBLOCK)?)
     }
 
     /// Returns the features that its process requested, as the kernel reports them.
@@ -221,18 +230,31 @@ impl Uffd {
         self.ioctl(abi::WAKE, &mut abi::Range { start, len })
     }
 
-    /// Reads events into `messages`. Returns their number.
+    /// Reads events into `messages`. Returns their number. Does not wait for one, also if the guest's process cleared
+    /// `O_NONBLOCK` or took the event; on kernels before 6.10 it may then wait for some milliseconds.
     pub(crate) fn read(&self, messages: &mut [abi::Message]) -> io::Result<usize> {
-        let size = size_of_val(messages);
-        // SAFETY: the kernel writes at most so many bytes there, and any bytes are messages.
-        let got = unsafe { libc::read(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), size) };
-        match usize::try_from(got) {
-            Ok(got) => Ok(got / size_of::<abi::Message>()),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-                error => Err(error),
-            },
+        /// This kernel refuses the flag of a single read.
+        static IS_OLD: AtomicBool = AtomicBool::new(false);
+        if !IS_OLD.load(Ordering::Relaxed) {
+            match self.read_at_once(messages) {
+                Err(error) if lacks_the_flag(&error) => IS_OLD.store(true, Ordering::Relaxed),
+                got => return got,
+            }
         }
+        self.read_interrupted(messages)
+    }
+
+    /// Reads by a call that never waits, whatever the flags of the open file are.
+    fn read_at_once(&self, messages: &mut [abi::Message]) -> io::Result<usize> {
+        let part = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
+        // SAFETY: the kernel writes at most so many bytes there, and any bytes are messages.
+        let got = unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        count(usize::try_from(got).map_err(|_| io::Error::last_os_error()))
+    }
+
+    /// Reads by a call that a signal interrupts if it waits.
+    fn read_interrupted(&self, messages: &mut [abi::Message]) -> io::Result<usize> {
+        count(interrupted::read(self.0.as_fd(), messages))
     }
 
     fn fill(&self, request: libc::Ioctl, start: u64, len: u64, mode: u64) -> Filled {
@@ -253,6 +275,20 @@ impl AsFd for Uffd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Returns the number of events in so many bytes; none if the read would have waited.
+fn count(bytes: io::Result<usize>) -> io::Result<usize> {
+    match bytes {
+        Ok(bytes) => Ok(bytes / size_of::<abi::Message>()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether the kernel (`EOPNOTSUPP`), or a filter of system calls, refuses reads with a flag.
+fn lacks_the_flag(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM))
 }
 
 /// Interprets the answer. A request that was interrupted halfway returns EAGAIN and its progress; the next request from

@@ -5,6 +5,7 @@ use super::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 const SIZE: usize = 8 * PAGE;
 const BYTES: u64 = PAGE as u64;
@@ -132,4 +133,59 @@ fn another_descriptor_is_no_userfaultfd() {
     assert_eq!(Uffd::from_fd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     let Some(uffd) = uffd(Features::REMOVE) else { return };
     assert!(Uffd::from_fd(uffd.as_fd().try_clone_to_owned().unwrap()).is_ok());
+}
+
+/// Clears `O_NONBLOCK`, as the guest's process may at any time.
+fn let_it_wait(uffd: &Uffd) {
+    let flags = fcntl_getfl(uffd).unwrap();
+    fcntl_setfl(uffd, flags - OFlags::NONBLOCK).unwrap();
+}
+
+type Read = fn(&Uffd, &mut [Message]) -> io::Result<usize>;
+
+/// Reads in another thread while no event is there and `O_NONBLOCK` is clear. Returns the number of events; `None`: the
+/// read waits.
+fn read_nothing(read: Read, bound: Duration) -> Option<usize> {
+    let uffd = uffd(Features::REMOVE)?;
+    let_it_wait(&uffd);
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(read(&uffd, &mut [Message::default(); 4]).unwrap()));
+    receive.recv_timeout(bound).ok()
+}
+
+#[test]
+fn a_read_does_not_wait_when_the_guest_clears_the_flag() {
+    if uffd(Features::REMOVE).is_none() {
+        return;
+    }
+    for read in [Uffd::read, Uffd::read_interrupted] as [Read; 2] {
+        assert_eq!(read_nothing(read, Duration::from_secs(20)), Some(0));
+    }
+    // A plain read does.
+    let plain: Read = |uffd, messages| {
+        // SAFETY: the kernel writes at most so many bytes there, and any bytes are messages.
+        let got =
+            unsafe { libc::read(uffd.0.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    };
+    assert_eq!(read_nothing(plain, Duration::from_millis(200)), None);
+}
+
+#[test]
+fn both_ways_of_reading_return_the_events() {
+    for read in [Uffd::read, Uffd::read_interrupted] as [Read; 2] {
+        let Some(uffd) = uffd(Features::REMOVE) else { return };
+        let start = anonymous();
+        uffd.register(start, SIZE as u64, false).unwrap();
+        let touching = std::thread::spawn(move || byte(start));
+        poll(&mut [PollFd::new(&uffd, PollFlags::IN)], None).unwrap();
+        let_it_wait(&uffd);
+        let mut messages = [Message::default(); 4];
+        assert_eq!(read(&uffd, &mut messages).unwrap(), 1);
+        assert_eq!((messages[0].event, messages[0].words[1] / BYTES * BYTES), (abi::EVENT_PAGEFAULT, start));
+        // Nothing more, and no wait.
+        assert_eq!(read(&uffd, &mut messages).unwrap(), 0);
+        assert!(matches!(uffd.copy(start, &[7; PAGE]), (PAGE, None)));
+        assert_eq!(touching.join().unwrap(), 7);
+    }
 }

@@ -1,13 +1,20 @@
 //! The pager refuses the messages of a hostile or faulty VMM with an error, and still serves others.
 
-use crate::daemon::{Daemon, MIB};
+use crate::daemon::{Daemon, IMAGE, MIB, library, with_template};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use slat_pager::{Features, Firecracker, Uffd, Wire, WireError};
+use slat_pager::twin::Memory;
+use slat_pager::{
+    Cache, Features, Firecracker, Guest, Journal, Layout, Options, Parts, Region, Uffd, Wire, WireError,
+};
 use std::io::{IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const WAIT: Duration = Duration::from_millis(200);
@@ -99,4 +106,45 @@ fn a_refused_vmm_is_logged_and_others_are_served() {
     refused(&with(4096, 4096, 0).replace("4096}", "2097152}"), "whole pages of 2097152 bytes");
     refused(&with(4096, 4096, 0).replace("4096}", "1073741824}"), "1073741824 bytes are not served");
     assert!(daemon.twin("--millis 100").report().is_right());
+}
+
+/// The flag O_NONBLOCK belongs to the open file, which the guest's process shares with the pager.
+#[test]
+fn a_guest_whose_process_clears_o_nonblock_is_served_and_its_service_ends() {
+    let Ok(uffd) = Uffd::new(Features::REMOVE) else { return println!("skipped: no userfaultfd") };
+    let folder = with_template("hostile-nonblock");
+    let template = library(&folder).open("twin").unwrap();
+    let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, false).unwrap()));
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for region in &regions {
+        uffd.register(region.base, region.size, false).unwrap();
+    }
+    let shared = uffd.as_fd().try_clone_to_owned().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let clearing = std::thread::spawn({
+        let is_over = is_over.clone();
+        move || {
+            while !is_over.load(Ordering::Relaxed) {
+                fcntl_setfl(&shared, fcntl_getfl(&shared).unwrap() - OFlags::NONBLOCK).unwrap();
+            }
+        }
+    });
+    let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+    let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
+    let parts = Parts { uffd, layout, template, cache, journal, life: None };
+    // After a failure it is not dropped, which would wait for its threads.
+    let guest = ManuallyDrop::new(Guest::serve(parts, Options::default()).unwrap());
+    let (send, receive) = channel();
+    let bound = Duration::from_secs(20);
+    for page in [0, 100, 200] {
+        let send = send.clone();
+        // SAFETY: only the pager writes to the memory.
+        std::thread::spawn(move || send.send(unsafe { memory.read(page) }[0]));
+        assert_eq!(receive.recv_timeout(bound), Ok(IMAGE.word(page, 0, 0)));
+    }
+    std::thread::spawn(move || send.send(ManuallyDrop::into_inner(guest).stop().filled));
+    assert!(receive.recv_timeout(bound).is_ok_and(|filled| filled >= 3), "a thread waits in a read");
+    is_over.store(true, Ordering::Relaxed);
+    clearing.join().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
