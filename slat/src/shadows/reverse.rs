@@ -10,6 +10,7 @@
 //! An invalidation removes it after its flush, while faults on the frame still wait.
 
 use crate::addr::{Gfn, Level, Span};
+use crate::callbacks::Finally;
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
@@ -89,15 +90,18 @@ unsafe fn give_back<F: Format, M: TableMemory>(
 
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let made: Vec<_> = (0..PLANES).map_while(|_| Radix::new(memory, pool).ok()).collect();
-        let planes = made.try_into().map_err(|made: Vec<_>| {
+        // Those that were made go back if memory runs out, or if the host panics.
+        let mut made = Finally::with(Vec::with_capacity(PLANES), |made: &mut Vec<_>| {
             if !seeded!(PlanesLost) {
                 // SAFETY: made just now.
-                unsafe { give_back(made, memory, pool) };
+                unsafe { give_back(made.drain(..), memory, pool) };
             }
-            NoMemory
         });
-        Ok(Self { planes: planes? })
+        for _ in 0..PLANES {
+            made.push(Radix::new(memory, pool)?);
+        }
+        let planes = core::mem::take(&mut *made).try_into().map_err(|_| NoMemory)?;
+        Ok(Self { planes })
     }
 
     /// Gives its memory back to the pool.

@@ -50,6 +50,9 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 
 /// The memory of tables, with its two names: a pointer for the engine, a frame for the hardware.
 ///
+/// `pfn` and `at` must not panic, because every walk calls them. The functions that lend and take back may panic: see
+/// [`Host`](crate::Host#panics).
+///
 /// Every method has a default: chunks from the global allocator, whose frame number *is* the address. The defaults suit
 /// a software walker in this process. A hypervisor overrides `pfn`, `at`, and the two functions that lend:
 /// `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
