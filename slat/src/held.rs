@@ -34,6 +34,7 @@
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
 use crate::addr::{Gfn, Hva, Level, Pfn, Span};
+use crate::callbacks::Finally;
 use crate::host::{Host, HostError, Token};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Stamp, Unconfirmed};
@@ -224,11 +225,10 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         self.cell.end();
         let mut patience = Patience::default();
         while !self.cell.is_valid() {
-            let asked = self.ask(idle, &mut patience);
-            if asked.is_err() {
-                self.cell.refused();
-            }
-            asked?;
+            // Also if the host panics.
+            let cell = Finally::with(self.cell, |cell| cell.refused());
+            self.ask(idle, &mut patience)?;
+            core::mem::forget(cell);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::Access;
@@ -106,6 +107,18 @@ errors! { HostError:
 ///
 /// A host that changes the memory type of a page, or withdraws its execute permission, reports a move: by
 /// [`Why::Migrate`](crate::Why::Migrate), or page by page.
+///
+/// # Panics
+/// A function of this trait or of [`TableMemory`] may panic. The panic continues in the caller of the VM. If the caller
+/// catches it, the VM is whole: nothing is mapped that the host did not return, no dirty page is lost, every flush is
+/// paid, and no lock or count is left behind. The operation itself took place or not, or in part, as after an error:
+/// repeat it. A transaction of memslots took place if the published slots say so. An invalidation whose
+/// [`apply`](crate::Invalidation::apply) panicked has not protected its range: begin it again.
+///
+/// Exceptions: [`TableMemory::pfn`] and [`TableMemory::at`] must not panic. If a function that takes memory back
+/// panics, that memory is lost, because the engine cannot know how far the function came. Without the feature `std` a
+/// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick) or
+/// [`broadcast_flush`](Self::broadcast_flush).
 ///
 /// **Dirty.** The engine does not report the Dirty bits of pages that it unmaps. The host must treat each page that it
 /// returned as writable as written.
@@ -210,7 +223,7 @@ pub trait Host: TableMemory {
     /// [`Ready::go`](crate::Ready::go) handles that.
     ///
     /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
-    /// the panic continues in the caller. Without the feature `std` a panic that unwinds from here aborts.
+    /// the panic continues in the caller.
     fn kick(&self, vcpu: VcpuId) {
         let _ = vcpu;
     }
@@ -291,8 +304,9 @@ pub trait Host: TableMemory {
     ///
     /// The thread that caused the event calls this, possibly inside a section of the read side. The rules of
     /// [`lookup`](Self::lookup) apply: take no lock that may be held while this VM is called, because grace periods
-    /// wait for the section. A panic continues in the caller of the VM, as one of `lookup` does; only the event is
-    /// lost.
+    /// wait for the section.
+    ///
+    /// A panic loses only the event, and what the operation would have returned: see [panics](#panics).
     #[inline(always)]
     fn observe(&self, event: TraceEvent) {
         let _ = event;
@@ -309,70 +323,44 @@ impl<H: Host> TableEvents for H {
     }
 }
 
-/// Dropped only while a panic unwinds; its own panic then aborts.
-#[cfg(not(feature = "std"))]
-struct AbortOnUnwind;
-
-#[cfg(not(feature = "std"))]
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        panic!("a host panicked while it flushed: the flush cannot be finished");
-    }
-}
-
-/// The kicks of one flush. A panic of the host must not stop them: the remaining vCPUs would keep stale translations,
-/// and the next flush of the same pages would find nothing to flush. The panic is therefore stored until the flush is
-/// over.
+/// The kicks of one flush, and its event. A panic of the host must not stop them: the remaining vCPUs would keep stale
+/// translations, and the next flush of the same pages would find nothing to flush. The panic continues when the flush
+/// is over.
 pub(crate) struct Kicks<'h, H> {
     host: &'h H,
-    #[cfg(feature = "std")]
-    panic: core::cell::Cell<Option<alloc::boxed::Box<dyn core::any::Any + Send>>>,
+    panics: Caught,
 }
 
 impl<'h, H: Host> Kicks<'h, H> {
     pub(crate) fn new(host: &'h H) -> Self {
-        Self {
-            host,
-            #[cfg(feature = "std")]
-            panic: core::cell::Cell::new(None),
-        }
+        Self { host, panics: Caught::new() }
     }
 
     pub(crate) fn kick(&self, vcpu: VcpuId) {
         if seeded!(KicksCutShort) {
             return self.host.kick(vcpu);
         }
-        self.catch_panic(|| self.host.kick(vcpu));
+        self.panics.call(|| self.host.kick(vcpu));
     }
 
     /// Whether the host has broadcast the flush; false if it panicked.
     pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
-        self.catch_panic(|| self.host.broadcast_flush(gfns)) == Some(true)
+        self.panics.call(|| self.host.broadcast_flush(gfns)) == Some(true)
     }
 
-    /// Returns the host's answer, or stores its panic.
-    #[cfg(feature = "std")]
-    fn catch_panic<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        let answer = std::panic::catch_unwind(core::panic::AssertUnwindSafe(call));
-        answer.map_err(|panic| self.panic.set(Some(panic))).ok()
-    }
-
-    /// Returns the host's answer. A panic here would unwind with edited tables and no flush, so it aborts.
-    #[cfg(not(feature = "std"))]
-    fn catch_panic<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        let unwound = AbortOnUnwind;
-        let answer = call();
-        core::mem::forget(unwound);
-        Some(answer)
+    /// Reports the flush, also after a kick has panicked.
+    #[inline(always)]
+    pub(crate) fn report(&self, flush: TraceEvent) {
+        if seeded!(FlushEventUncaught) {
+            return self.host.observe(flush);
+        }
+        self.panics.call_last(|| self.host.observe(flush));
     }
 
     /// Ends the flush. Resumes the stored panic, if any, unless this thread already unwinds.
     #[inline(always)]
     pub(crate) fn end(self) {
-        #[cfg(feature = "std")]
-        if let Some(panic) = self.panic.take().filter(|_| !std::thread::panicking()) {
-            std::panic::resume_unwind(panic);
-        }
+        self.panics.end();
     }
 }
 

@@ -130,6 +130,7 @@ macro_rules! errors {
 
 pub mod age;
 mod budget;
+mod callbacks;
 pub mod dirty;
 #[cfg(test)]
 mod edges;

@@ -9,7 +9,8 @@
 //!     publish the next version
 //!     something was taken from readers?               wait for a grace period
 //!   end                                               faults continue, and see the next version
-//!   a log was switched on?                            split its large pages, arm it, and flush once
+//!   a log was switched on?                            split its large pages, arm it, and flush once; also if the
+//!                                                     host panics while they are split
 //!   a log was switched off?                           recover large pages in place
 //! ```
 //! Notifiers see the old slots until nothing is mapped through them any more, as in KVM's invalid phase. KVM's
@@ -226,15 +227,22 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             if let Some(taken) = taken {
                 vm.grace.mark_dead(taken);
             }
-            vm.host.observe(TraceEvent::GracePeriod);
+            if seeded!(ArmedAfterEvent) {
+                vm.host.observe(TraceEvent::GracePeriod);
+            }
         }
         drop(change);
 
+        // Readers see the logs: nothing may leave this function before they are armed. A panic in here does not.
         if !writer.map.logs_set() {
             vm.begin_logs(idle, self.space, &effects.log);
         }
         let ended = writer.map.done(effects);
         drop(writer);
+        // The version is published, and all that it needs is done: events, and work that only saves time.
+        if takes && !seeded!(ArmedAfterEvent) {
+            vm.host.observe(TraceEvent::GracePeriod);
+        }
         for gfns in ended {
             vm.recover_in(idle, self.space, gfns);
         }

@@ -1,6 +1,7 @@
 //! A vCPU: a seat on the read side, spare table pages, and a slot in shootdowns.
 
 use crate::addr::Pfn;
+use crate::callbacks::Finally;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
 use crate::host::{Host, Token, VcpuId};
@@ -408,10 +409,18 @@ impl InGuest<'_> {
     /// the processor of the [entry](Vcpu::enter). If `cache` panics, nothing is answered: call again or drop the guard
     /// before the guest continues.
     pub fn answer(&mut self, cache: &mut impl Translations) {
+        // If `cache` panics, a vCPU that stays in the guest still owes the answer.
+        let unanswered = Finally::with(self.vcpu, |vcpu| vcpu.has_not_answered());
+        if seeded!(UnansweredForgotten) {
+            core::mem::forget(unanswered);
+            self.tlb.catch_up(self.vcpu, cache);
+            return self.root.reload(self.entered.tag(), cache);
+        }
         self.tlb.catch_up(self.vcpu, cache);
         if !seeded!(RootKept) {
             self.root.reload(self.entered.tag(), cache);
         }
+        core::mem::forget(unanswered);
     }
 }
 

@@ -426,9 +426,8 @@ impl<F: Format, H: Host> Vm<F, H> {
             self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
-        // Also after a kick has panicked. The work is complete here, so a panic of the observer undoes nothing.
         let (gfns, edits, pages) = (owed.gfns, owed.edits(), owed.pages);
-        self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
+        kicks.report(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {
             self.collect_some();

@@ -26,6 +26,7 @@
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
+use crate::callbacks::{Caught, Finally};
 use crate::host::Host;
 use crate::memslots::{Memslots, Snapshot};
 use crate::notify::begun::Range;
@@ -193,6 +194,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// The memslot stays while `store` runs: a transaction that removes it waits. Stores of several vCPUs to one page
     /// are not ordered here. The listeners and `store` may sleep.
+    ///
+    /// A panic of `store` marks the page, because it may have copied a part. A panic of one listener after the store
+    /// continues when the others have been called. (Without the feature `std` it aborts.)
     pub fn emulate_store(
         &self,
         idle: &mut Idle,
@@ -218,28 +222,37 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let snapshot = self.snapshot(idle);
         // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
-        let mark = OnDrop(|| {
+        // If `store` panics, it may have copied a part.
+        let made = Finally::with((), |()| {
             if !seeded!(EmulatedUnmarked) {
                 snapshot.mark_store(self, gfn);
             }
         });
-        store(Hva(slot.hva_of(gfn).0 + offset));
-        drop(mark);
-        drop(snapshot);
-        for listener in &listeners {
-            listener.after(idle, &told);
+        if seeded!(PartUnmarked) {
+            core::mem::forget(made);
+            store(Hva(slot.hva_of(gfn).0 + offset));
+            snapshot.mark_store(self, gfn);
+        } else {
+            store(Hva(slot.hva_of(gfn).0 + offset));
+            drop(made);
         }
+        drop(snapshot);
+        tell_after(&listeners, idle, &told);
         Ok(())
     }
 }
 
-/// Marks the page also if `store` panics: it may have copied a part of the bytes.
-struct OnDrop<M: FnMut()>(M);
-
-impl<M: FnMut()> Drop for OnDrop<M> {
-    fn drop(&mut self) {
-        (self.0)();
+/// Tells all listeners of a store that was made, also if one of them panics: the others must not miss it.
+pub(crate) fn tell_after(listeners: &[Arc<dyn WriteListener>], idle: &mut Idle, store: &TrackedStore<'_>) {
+    let panics = Caught::new();
+    for listener in listeners {
+        if seeded!(ListenersCutShort) {
+            listener.after(idle, store);
+        } else {
+            panics.call(|| listener.after(idle, store));
+        }
     }
+    panics.end();
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -70,16 +70,39 @@ impl<F: Format, H: Host> Vm<F, H> {
         if gfns.is_empty() {
             return;
         }
-        let mut owed = Owed::default();
-        for &gfns in gfns {
-            if self.splitting() == Splitting::Eager {
-                // No new large page is mapped. The present ones are split here, without a fault each, as far as table
-                // pages last.
-                let _ = self.split_in(idle, space, gfns, Level::K4);
+        let mut arming = Arming { vm: self, idle, space, gfns, is_due: !seeded!(ArmedAfterSplit) };
+        if self.splitting() == Splitting::Eager {
+            // No new large page is mapped. The present ones are split here, without a fault each, as far as table
+            // pages last.
+            for &gfns in gfns {
+                let _ = self.split_in(arming.idle, space, gfns, Level::K4);
             }
-            Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
         }
-        FlushDebt::new(self, owed, Cause::DirtyLog).settle();
+        arming.is_due = true;
+    }
+}
+
+/// Arms logs when it is dropped. The host may panic while large pages are split. The published log must then be armed
+/// all the same: otherwise stores through writable leaves are not logged.
+struct Arming<'a, F: Format, H: Host> {
+    vm: &'a Vm<F, H>,
+    idle: &'a mut Idle,
+    space: &'a Space<F>,
+    gfns: &'a [Span<Gfn>],
+    /// Always, except for a seeded mistake.
+    is_due: bool,
+}
+
+impl<F: Format, H: Host> Drop for Arming<'_, F, H> {
+    fn drop(&mut self) {
+        if !self.is_due {
+            return;
+        }
+        let mut owed = Owed::default();
+        for &gfns in self.gfns {
+            Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, self.idle).arm_all(gfns, &mut owed);
+        }
+        FlushDebt::new(self.vm, owed, Cause::DirtyLog).settle();
     }
 }
 

@@ -113,6 +113,22 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
         self.taken.push(taken);
     }
 
+    /// Adds one log, without pages, and lets `take` fill it. Pages belong to the harvest as soon as they are taken:
+    /// `take` calls the host, which may panic.
+    pub(crate) fn fill<R>(&mut self, taken: TakenFromSlot, take: impl FnOnce(&mut TakenWords) -> R) -> R {
+        if seeded!(TakenAside) {
+            let mut taken = taken;
+            let result = take(&mut taken.told);
+            self.add(taken);
+            return result;
+        }
+        self.taken.push(taken);
+        let Some(TakenFromSlot { told, .. }) = self.taken.last_mut() else { unreachable!("pushed above") };
+        let result = take(told);
+        self.pages += told.pages;
+        result
+    }
+
     /// Makes room for one more log.
     pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
         let refused = injected!(Alloc) || self.taken.try_reserve(1).is_err();

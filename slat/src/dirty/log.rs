@@ -302,10 +302,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {
             return Err(DirtyError::NoMemory);
         }
-        let result = self.take_log(idle, log, &mut told, owed);
-        // After an error, the harvest gives back what was taken.
-        harvest.add(TakenFromSlot { space: self.space.id, slot, serial: log.serial, told });
-        result
+        let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
+        // After an error or a panic of the host, the harvest gives back what was taken.
+        harvest.fill(taken, |told| self.take_log(idle, log, told, owed))
     }
 
     /// Calls `visit` with the words of each chunk, and the number of the first of them.

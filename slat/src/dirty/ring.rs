@@ -165,6 +165,11 @@ pub(crate) struct Taking<'r> {
 }
 
 impl Taking<'_> {
+    /// The next entry, which is not counted as taken or told yet.
+    pub(super) fn peek(&self) -> Option<Pushed> {
+        (self.next != self.until).then(|| self.ring.entry(self.next).get())
+    }
+
     /// Strikes out the entry that was iterated last.
     pub(super) fn strike_out(&self) {
         self.ring.entry(self.next - 1).put(Pushed::STRUCK_OUT);
@@ -185,10 +190,7 @@ impl Iterator for Taking<'_> {
     type Item = Pushed;
 
     fn next(&mut self) -> Option<Pushed> {
-        if self.next == self.until {
-            return None;
-        }
-        let pushed = self.ring.entry(self.next).get();
+        let pushed = self.peek()?;
         self.next += 1;
         Some(pushed)
     }

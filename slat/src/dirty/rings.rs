@@ -74,7 +74,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// until [`reset_rings`](Self::reset_rings). Copy pages **after** the reset: until then stores to them go
     /// unnoticed.
     ///
-    /// `tell` may not call ring functions. Skips pages of slots that are deleted or no longer log. Like KVM's ring: the
+    /// A page for which `tell` panics is reported again. `tell` may not call ring functions. Skips pages of slots that are deleted or no longer log. Like KVM's ring: the
     /// VMM collects entries, and `KVM_RESET_DIRTY_RINGS` makes them clean.
     ///
     /// ```
@@ -113,7 +113,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let ring = self.ring(vcpu)?;
         let (seat, mut told) = (self.borrow_seat(), 0);
         let mut entries = ring.collect();
-        while let Some(pushed) = entries.next() {
+        while let Some(pushed) = entries.peek() {
             let page = self.space(pushed.space()).and_then(|space| {
                 let reading = space.memslots.read(&self.reads, seat.seat());
                 let version = reading.version();
@@ -122,12 +122,18 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
                 Some(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva })
             });
-            match page {
-                Some(page) => {
-                    told += 1;
-                    tell(page);
-                }
-                None => entries.strike_out(),
+            if page.is_none() || seeded!(ToldBeforeCalled) {
+                entries.next();
+            }
+            let Some(page) = page else {
+                entries.strike_out();
+                continue;
+            };
+            told += 1;
+            tell(page);
+            // Last: if `tell` panics, the page is told again.
+            if !seeded!(ToldBeforeCalled) {
+                entries.next();
             }
         }
         Ok(told)

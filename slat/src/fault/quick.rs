@@ -77,6 +77,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         drop(gate);
         if mapped {
             seat.mapped_under_lock();
+            self.observed_quick(fault);
         }
         mapped
     }
@@ -87,8 +88,17 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mapped = hole.is_some_and(|hole| self.map_hole(&hole, fault));
         if mapped {
             section.end_mapped();
+            self.observed_quick(fault);
         }
         mapped
+    }
+
+    /// Reports the leaf, after it is counted: the observer may panic.
+    #[inline(always)]
+    fn observed_quick(&self, fault: Fault) {
+        if !seeded!(EventForgotten) {
+            self.observed(fault, FaultResult::Mapped(Level::K4));
+        }
     }
 
     #[inline(always)]
@@ -98,10 +108,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return false;
         }
         let leaf = self.vm.leaf(page, fault.access);
-        let mapped = hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok();
-        if mapped && !seeded!(EventForgotten) {
-            self.observed(fault, FaultResult::Mapped(Level::K4));
-        }
-        mapped
+        hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok()
     }
 }

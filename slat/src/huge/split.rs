@@ -65,22 +65,20 @@ impl<F: Format, H: Host> Vm<F, H> {
         gfns: Span<Gfn>,
         to: Level,
     ) -> Result<u64, NoMemory> {
-        let (mut cache, mut left, mut split) = (Cache::default(), gfns, 0);
-        let result = loop {
+        let (mut cache, mut left, mut split) = (self.pool.scratch(), gfns, 0);
+        loop {
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
             let stopped = walk.split_some(&mut cache, left, to, &mut split);
             drop(walk);
-            let Some(goal) = stopped else { break Ok(split) };
+            let Some(goal) = stopped else { return Ok(split) };
             left.start = goal.max(left.start);
             // Pages in the cache are used up before a lack of memory is an error.
             if let Err(error) = self.top_up(idle, &mut cache, PAGES)
                 && cache.len() == 0
             {
-                break Err(error);
+                return Err(error);
             }
-        };
-        self.pool.give_back(cache.drain());
-        result
+        }
     }
 }
 

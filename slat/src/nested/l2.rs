@@ -209,6 +209,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
         let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
         if let Some(asked) = state.visits(hold, table, first) {
+            if seeded!(AskedOnce) {
+                state.flushed(hold);
+            }
             let mut served = true;
             shadow.flush(active, asked, || {
                 let slots = Memslots { vm, space };
@@ -221,6 +224,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 state.forgot = active.now();
                 self.loaded.forget_l2();
             }
+            state.flushed(hold);
         }
         Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None, quick: None })
     }

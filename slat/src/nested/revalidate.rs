@@ -55,11 +55,9 @@ impl Verdict {
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// Drops all of `g2s` that T no longer confirms. The caller has moved the line.
     pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
-        let (vm, mut cache) = (self.slots.vm, Cache::default());
-        self.over((seat, inside), g2s, &self.shadows.drops.taking(&vm.active), &mut cache);
-        if cache.len() > 0 {
-            vm.pool.give_back(cache.drain());
-        }
+        let vm = self.slots.vm;
+        let (taking, mut spare) = (self.shadows.drops.taking(&vm.active), vm.pool.scratch());
+        self.over((seat, inside), g2s, &taking, &mut spare);
     }
 
     fn over(

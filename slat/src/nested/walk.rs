@@ -35,6 +35,7 @@ use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
+use crate::writes::tell_after;
 
 /// Attempts of a walk whose entries change, or for which the host is asked for pages, one or two per level.
 const ATTEMPTS: u32 = 16;
@@ -201,9 +202,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     pub fn tell_l1_store(&self, idle: &mut Idle, gpa: Gpa, word: Word) {
         let bytes = word.0.to_le_bytes();
         let store = TrackedStore { space: self.space.id, gpa, bytes: &bytes };
-        for listener in self.space.watched.listeners(gpa.gfn()) {
-            listener.after(idle, &store);
-        }
+        tell_after(&self.space.watched.listeners(gpa.gfn()), idle, &store);
     }
 
     /// Like [`walk_l1`](Self::walk_l1), without sleeping: returns [`L1Stop::Ask`] or [`L1Stop::Tracked`] instead.

@@ -20,8 +20,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
 use crate::table::format::Format;
-use crate::table::memory::Node;
-use crate::table::pool::{Cache, NoMemory};
+use crate::table::pool::{FreshRoot, NoMemory};
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
@@ -65,7 +64,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 // Marks first what was written. Where no memslot logs, this is short.
                 change.apply_unpaid(idle);
             }
-            self.pool.fill_root(fresh, change.begun.hole());
+            let Some(fresh) = fresh.filled(change.begun.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);
@@ -79,11 +78,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Allocates an empty root. If there are too few pages for one, it gives them back.
-    fn fresh_root(&self, idle: &mut Idle) -> Result<Node, NoMemory> {
-        let mut spare = Cache::default();
-        let filled = self.top_up(idle, &mut spare, F::ROOT_PAGES);
-        let fresh = filled.and_then(|()| self.pool.root(&self.host, &mut spare));
-        self.pool.give_back(spare.drain());
-        fresh
+    fn fresh_root(&self, idle: &mut Idle) -> Result<FreshRoot<'_>, NoMemory> {
+        let mut spare = self.pool.scratch();
+        self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
+        self.pool.fresh_root(&self.host, &mut spare)
     }
 }

@@ -19,6 +19,7 @@ use super::drops::Taking;
 use super::leaf_rows::Half;
 use super::{HOLE, Numbers, Shadow, Shadows};
 use crate::addr::{Gfn, Level, Span};
+use crate::callbacks::Finally;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Word};
@@ -42,7 +43,7 @@ impl<F: Format> Shadows<F> {
         (memory, pool, active): (&M, &Pool, &impl Numbers),
         held: bool,
         flush: impl FnOnce(),
-        grace: impl FnOnce(),
+        grace: impl FnMut(),
     ) -> u64 {
         // Locked to the end: one reclaim at a time, and no vCPU gets an unheld shadow meanwhile.
         let directory = self.directory.lock();
@@ -58,14 +59,22 @@ impl<F: Format> Shadows<F> {
         if !seeded!(ReclaimUnannounced) {
             shadow.line.announce();
         }
+        // Also if a kick panics, which `flush` lets out when it is over. Otherwise the tables would be lost.
+        let freed = Finally::with((tops, grace), |(tops, grace)| {
+            if !seeded!(FreedBesideFault) {
+                grace();
+            }
+            shadow.door.outlast();
+            self.free(memory, pool, tops);
+        });
         flush();
-        if !seeded!(FreedBesideFault) {
-            grace();
-        }
-        shadow.door.outlast();
+        freed.0.len() as u64
+    }
+
+    /// Frees unlinked subtrees. No TLB, section or walk that has met them is left.
+    fn free<M: TableMemory>(&self, memory: &M, pool: &Pool, tops: &[Top]) {
         let (mut back, mut halves) = (NodeList::default(), self.halves.lock());
-        for &(top, level) in &tops {
-            // Unlinked; no TLB, section or walk that has met them is left.
+        for &(top, level) in tops {
             for_tables::<F, M>(memory, top, level, &mut |node| {
                 halves.extend(Half::take_back::<M>(node));
                 back.push(node);
@@ -73,7 +82,6 @@ impl<F: Format> Shadows<F> {
         }
         self.pair(&mut halves, &mut back);
         pool.give_back(back);
-        tops.len() as u64
     }
 
     /// Frees pages of rows of which no table has either half.

@@ -20,6 +20,7 @@
 use super::Spare;
 use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareHints};
 use crate::addr::{Gfn, Level, PAGE_SHIFT, Pfn, Span};
+use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
@@ -81,16 +82,18 @@ unsafe fn block<'a, M: TableMemory>(memory: &M, word: Word) -> &'a HintBlock {
 
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let made: Vec<_> = SIZES.iter().map_while(|_| Radix::new(memory, pool).ok()).collect();
-        let planes = made.try_into().map_err(|made: Vec<_>| {
+        // Those that were made go back if memory runs out, or if the host panics.
+        let mut made = Finally::with(Vec::with_capacity(SIZES.len()), |made: &mut Vec<_>| {
             if !seeded!(PlanesLost) {
                 // SAFETY: made just now.
-                unsafe { give_back(made, memory, pool) };
+                unsafe { give_back(made.drain(..), memory, pool) };
             }
-            NoMemory
         });
+        for _ in SIZES {
+            made.push(Radix::new(memory, pool)?);
+        }
         Ok(Self {
-            planes: planes?,
+            planes: core::mem::take(&mut *made).try_into().map_err(|_| NoMemory)?,
             doubts: Doubts::default(),
             spare: Mutex::default(),
             block_pages: AtomicU64::new(0),

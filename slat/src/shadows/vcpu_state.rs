@@ -39,7 +39,8 @@ impl VcpuShadows {
     }
 
     /// Records that the vCPU enters L2 on this shadow. Returns the flush that is due first, as the newest number when
-    /// L1 requested it; `first` on a first visit.
+    /// L1 requested it; `first` on a first visit. It stays due until [`flushed`](Self::flushed): the host, whose memory a
+    /// flush reads, may panic.
     pub(crate) fn visits<T: Send + Sync + 'static>(
         &mut self,
         hold: Hold,
@@ -48,11 +49,18 @@ impl VcpuShadows {
     ) -> Option<Version> {
         let found = self.visited.iter_mut().find(|visited| visited.hold.index == hold.index);
         match found {
-            Some(visited) if visited.hold == hold => return visited.asked.take(),
-            Some(visited) => *visited = Visited { hold, table: Box::new(table), asked: None },
-            None => self.visited.push(Visited { hold, table: Box::new(table), asked: None }),
+            Some(visited) if visited.hold == hold => return visited.asked,
+            Some(visited) => *visited = Visited { hold, table: Box::new(table), asked: first },
+            None => self.visited.push(Visited { hold, table: Box::new(table), asked: first }),
         }
         first
+    }
+
+    /// Records that the flush that was due on this shadow is carried out.
+    pub(crate) fn flushed(&mut self, hold: Hold) {
+        for visited in self.visited.iter_mut().filter(|visited| visited.hold == hold) {
+            visited.asked = None;
+        }
     }
 
     /// Records a flush by L1, on this vCPU, of its tables for which `covers` is true.

@@ -10,6 +10,7 @@
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
 use super::page_notes;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
+use crate::callbacks::Finally;
 use crate::slots::bitmap::bits;
 use alloc::alloc::{alloc, dealloc};
 use core::cell::Cell;
@@ -65,8 +66,9 @@ impl Chunk {
     /// # Safety
     /// The caller owns the page.
     pub(super) unsafe fn of(node: Node) -> (Self, u32) {
+        // Not from `&Note`: a pointer made of a reference may leave the note no more than the reference may.
         // SAFETY: owned by the caller.
-        let note = NonNull::from(unsafe { node.note() });
+        let note = unsafe { node.note_at() };
         let offset = note.as_ptr().addr() & (PAGE_SIZE as usize - 1);
         let number = offset / size_of::<Note>();
         // SAFETY: the notes of a chunk fill one page.
@@ -91,38 +93,54 @@ impl Chunk {
         unsafe { self.0.add(number as usize).as_ref() }.page
     }
 
-    /// Borrows a chunk from `memory`, all of whose pages are free. If roots have more than one page, the chunk's last
-    /// pages can form one. A group of single pages has a root only if it grows by one; otherwise it has the requested
-    /// number of pages.
-    pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, by: Growth) -> Option<Self> {
+    /// Borrows a chunk from `memory`, all of whose pages are free, and passes it to `add`. Returns whether there was one.
+    /// If roots have more than one page, the chunk's last pages can form one. A group of single pages has a root only if
+    /// it grows by one; otherwise it has the requested number of pages. If the host panics after some single pages, those
+    /// form the chunk.
+    pub(super) fn lend<M: TableMemory>(
+        memory: &M,
+        root_pages: usize,
+        by: Growth,
+        mut add: impl FnMut(Self),
+    ) -> bool {
         let root_at = CHUNK_PAGES - root_pages;
         let root = if root_pages > 1 { block(root_at, root_pages) } else { 0 };
         if M::SINGLE_PAGES {
             return match by {
-                Growth::Root => Self::group(memory, root, 1),
-                Growth::Pages(pages) => Self::group(memory, 0, 1 + pages.min(CHUNK_PAGES - 1)),
+                Growth::Root => Self::group(memory, root, 1, add),
+                Growth::Pages(pages) => Self::group(memory, 0, 1 + pages.min(CHUNK_PAGES - 1), add),
             };
         }
-        let chunk = memory.alloc_chunk()?;
+        let Some(chunk) = memory.alloc_chunk() else { return false };
         for number in 1..CHUNK_PAGES {
             // SAFETY: fresh from the host, which lends it to this chunk alone.
             unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT), NOT_KEPT) };
         }
         // SAFETY: as above.
-        Some(unsafe { Self::with_head(chunk, 1, block(1, CHUNK_PAGES - 1), root) })
+        add(unsafe { Self::with_head(chunk, 1, block(1, CHUNK_PAGES - 1), root) });
+        true
     }
 
     /// Makes a group of single pages: those of `root`, if any, and then the numbers below `end`, as many as the host
-    /// lends.
-    fn group<M: TableMemory>(memory: &M, root: u64, end: usize) -> Option<Self> {
+    /// lends. Passes it to `add`, also if the host panics. Returns whether there was a page.
+    fn group<M: TableMemory>(memory: &M, root: u64, end: usize, mut add: impl FnMut(Self)) -> bool {
         if injected!(Alloc) {
-            return None;
+            return false;
         }
         // SAFETY: the layout has a size that is not zero.
-        let notes = NonNull::new(unsafe { alloc(pages_layout(1)) })?;
-        let add = |number, pages| {
-            let (first, pfn) = memory.alloc_frames(pages)?;
-            let added = (0..pages).all(|page| {
+        let Some(notes) = NonNull::new(unsafe { alloc(pages_layout(1)) }) else { return false };
+        let mut lent = Finally::with(0_u64, |&mut all: &mut u64| {
+            if all == 0 {
+                // SAFETY: allocated above with this layout.
+                unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
+            } else {
+                // SAFETY: fresh from the allocator, for this chunk alone.
+                add(unsafe { Self::with_head(notes, 0, all, root & all) });
+            }
+        });
+        let mut lend = |number: usize, pages: usize| {
+            let Some((first, pfn)) = memory.alloc_frames(pages) else { return false };
+            let noted = (0..pages).all(|page| {
                 // SAFETY: inside the block, and inside the page of the notes, which only this chunk uses.
                 let (pfn, number) = (pfn + page as u64, number + page);
                 // SAFETY: as above.
@@ -130,26 +148,20 @@ impl Chunk {
                 // SAFETY: as above.
                 page_notes::insert(page, unsafe { write_note(notes, number, page, pfn) }.cast()).is_some()
             });
-            if added {
-                return Some(block(number, pages));
+            if noted {
+                *lent |= block(number, pages);
+            } else {
+                // SAFETY: lent above, and in no list yet.
+                unsafe { free_block(memory, (first, pfn), pages) };
             }
-            // SAFETY: lent above, and in no list yet.
-            unsafe { free_block(memory, (first, pfn), pages) };
-            None
+            noted
         };
         // The root first: without it the other pages are useless.
-        let begun =
-            if root == 0 { Some(0) } else { add(root.trailing_zeros() as usize, root.count_ones() as usize) };
-        let all = begun.map_or(0, |begun| {
-            (1..end).map_while(|number| add(number, 1)).fold(begun, |all, page| all | page)
-        });
-        if all == 0 {
-            // SAFETY: allocated above with this layout.
-            unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
-            return None;
+        let begun = root == 0 || lend(root.trailing_zeros() as usize, root.count_ones() as usize);
+        if begun {
+            let _ = (1..end).all(|number| lend(number, 1));
         }
-        // SAFETY: fresh from the allocator, for this chunk alone.
-        Some(unsafe { Self::with_head(notes, 0, all, root) })
+        *lent != 0
     }
 
     /// # Safety
@@ -162,28 +174,38 @@ impl Chunk {
         Self(chunk.cast())
     }
 
-    /// Returns the chunk to the host.
+    /// Returns the chunk to the host. If the host panics, the single pages that it has not seen form a smaller chunk,
+    /// which is passed to `keep`. The memory that the host was freeing is lost.
     ///
     /// # Safety
     /// `memory` lent it, it is returned once, and no thread can reach a page of it.
-    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M) {
+    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, mut keep: impl FnMut(Self)) {
         if !M::SINGLE_PAGES {
             // SAFETY: the caller guarantees it.
             return unsafe { memory.free_chunk(self.0.cast()) };
         }
         // SAFETY: the caller is its only user.
         let Head { all, root, .. } = *unsafe { self.head() };
+        let notes = self.0.cast::<u8>();
+        let mut left = Finally::with(all, |&mut left: &mut u64| {
+            if left == 0 {
+                // SAFETY: allocated in `group` with this layout.
+                unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
+            } else {
+                // SAFETY: the caller is its only user.
+                keep(unsafe { Self::with_head(notes, 0, left, root & left) });
+            }
+        });
         let singles = bits(all & !root).map(|number| (number, 1));
         let root = Some((root.trailing_zeros(), root.count_ones() as usize)).filter(|_| root != 0);
         for (number, pages) in root.into_iter().chain(singles) {
             // SAFETY: written by `lend`.
             let (page, pfn) =
                 unsafe { (self.node(number).page(), self.0.add(number as usize).as_ref().pfn()) };
+            *left &= !block(number as usize, pages);
             // SAFETY: the head says that so many were lent together; the caller guarantees the rest.
             unsafe { free_block(memory, (page, pfn), pages) };
         }
-        // SAFETY: allocated in `group` with this layout.
-        unsafe { dealloc(self.0.as_ptr().cast(), pages_layout(1)) };
     }
 }
 

@@ -50,6 +50,9 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 
 /// The memory of tables, with its two names: a pointer for the engine, a frame for the hardware.
 ///
+/// `pfn` and `at` must not panic, because every walk calls them. The functions that lend and take back may panic: see
+/// [`Host`](crate::Host#panics).
+///
 /// Every method has a default: chunks from the global allocator, whose frame number *is* the address. The defaults suit
 /// a software walker in this process. A hypervisor overrides `pfn`, `at`, and the two functions that lend:
 /// `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
@@ -401,7 +404,7 @@ impl Node {
     #[inline(always)]
     pub(crate) unsafe fn note_in<'a, M: TableMemory>(self) -> &'a Note {
         // SAFETY: the caller guarantees it; pages of chunks are never registered.
-        unsafe { if M::SINGLE_PAGES { self.note() } else { self.note_in_chunk() } }
+        unsafe { if M::SINGLE_PAGES { self.note() } else { self.note_in_chunk().as_ref() } }
     }
 
     /// Returns the note of a page of any memory. Without single pages in the process it costs one more load and
@@ -412,19 +415,28 @@ impl Node {
     #[inline]
     pub(crate) unsafe fn note<'a>(self) -> &'a Note {
         // SAFETY: the caller guarantees it.
-        unsafe {
-            page_notes::find(self.0.cast()).map_or_else(|| self.note_in_chunk(), |note| note.cast().as_ref())
-        }
+        unsafe { self.note_at().as_ref() }
+    }
+
+    /// Returns the place of the note, as a pointer that may reach the other notes of the chunk.
+    ///
+    /// # Safety
+    /// As [`entries`](Self::entries).
+    #[inline]
+    pub(super) unsafe fn note_at(self) -> NonNull<Note> {
+        let single = page_notes::find(self.0.cast()).map(NonNull::cast);
+        // SAFETY: the caller guarantees it; pages of chunks are never registered.
+        single.unwrap_or_else(|| unsafe { self.note_in_chunk() })
     }
 
     /// # Safety
     /// As [`entries`](Self::entries); and the page is part of a chunk.
     #[inline(always)]
-    unsafe fn note_in_chunk<'a>(self) -> &'a Note {
+    unsafe fn note_in_chunk(self) -> NonNull<Note> {
         let page = self.0.cast::<u8>();
         let offset = page.as_ptr().addr() & (CHUNK_BYTES - 1);
         // SAFETY: both are in one chunk, whose first page holds initialised notes.
-        unsafe { page.sub(offset).cast::<Note>().add(offset >> PAGE_SHIFT).as_ref() }
+        unsafe { page.sub(offset).cast::<Note>().add(offset >> PAGE_SHIFT) }
     }
 
     /// Fills a page that no other thread reaches with one word.

@@ -9,6 +9,7 @@ use super::entry::Word;
 use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
+use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 
 /// Maximum number of chunks returned under one hold of the lock.
@@ -53,6 +54,57 @@ impl From<PageShortage> for NoMemory {
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     list: NodeList,
+}
+
+/// Spare pages of one operation. The unused ones return when this is dropped, also while a panic of the host unwinds.
+#[derive(Debug)]
+pub(crate) struct Scratch<'p> {
+    pool: &'p Pool,
+    cache: Cache,
+}
+
+impl core::ops::Deref for Scratch<'_> {
+    type Target = Cache;
+    fn deref(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+impl core::ops::DerefMut for Scratch<'_> {
+    fn deref_mut(&mut self) -> &mut Cache {
+        &mut self.cache
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        if self.cache.len() > 0 {
+            self.pool.give_back(self.cache.drain());
+        }
+    }
+}
+
+/// A root that is in no space yet. It returns when this is dropped.
+#[derive(Debug)]
+pub(crate) struct FreshRoot<'p> {
+    pool: &'p Pool,
+    node: Option<Node>,
+}
+
+impl FreshRoot<'_> {
+    /// Fills all of its entries with one word, and hands it over.
+    pub(crate) fn filled(mut self, word: Word) -> Option<Node> {
+        let node = self.node.take();
+        node.inspect(|&node| self.pool.fill_root(node, word))
+    }
+}
+
+impl Drop for FreshRoot<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            self.pool.give_root_back(node);
+        }
+    }
 }
 
 impl Pool {
@@ -130,9 +182,8 @@ impl Pool {
             Growth::Pages(pages) => Growth::Pages(pages.max(self.allocated() as usize / 2)),
             Growth::Root => Growth::Root,
         };
-        let chunk = Chunk::lend(memory, self.root_pages, by).ok_or(PageShortage::Host)?;
-        self.free.lock().add(chunk);
-        Ok(())
+        let lent = Chunk::lend(memory, self.root_pages, by, |chunk| self.free.lock().add(chunk));
+        if lent { Ok(()) } else { Err(PageShortage::Host) }
     }
 
     /// Exchanges the pages in `cache`, as many as a root has, for a root, which the caller must
@@ -152,6 +203,21 @@ impl Pool {
         }
     }
 
+    /// Spare pages for one operation: none yet.
+    pub(crate) fn scratch(&self) -> Scratch<'_> {
+        Scratch { pool: self, cache: Cache::default() }
+    }
+
+    /// Like [`root`](Self::root), as a guard.
+    pub(crate) fn fresh_root<M: TableMemory>(
+        &self,
+        memory: &M,
+        cache: &mut Cache,
+    ) -> Result<FreshRoot<'_>, NoMemory> {
+        let node = Some(self.root(memory, cache)?);
+        Ok(FreshRoot { pool: self, node })
+    }
+
     /// Fills all entries of a root with one word.
     pub(crate) fn fill_root(&self, root: Node, word: Word) {
         (0..self.root_pages).for_each(|page| root.beside(page).fill(word));
@@ -161,6 +227,13 @@ impl Pool {
     pub(crate) fn give_back(&self, list: NodeList) {
         self.out.fetch_sub(list.len() as u64, Relaxed);
         self.free.lock().put(list, 1);
+    }
+
+    /// Takes back a root.
+    pub(crate) fn give_root_back(&self, root: Node) {
+        let mut roots = NodeList::default();
+        roots.push(root);
+        if self.root_pages == 1 { self.give_back(roots) } else { self.give_back_roots(roots) }
     }
 
     /// Takes back roots of several pages.
@@ -194,9 +267,17 @@ impl Pool {
             back[..many].fill_with(|| free.remove_first(WHOLE));
             pages = before - free.lent;
         }
-        for chunk in back.into_iter().flatten() {
-            // SAFETY: this host lent it once; it is in no list, and no page of it is in use.
-            unsafe { chunk.give_back(memory) };
+        // If the host panics, the pool keeps the chunks that the host has not seen.
+        let mut left = Finally::with(back, |back: &mut [Option<Chunk>; BATCH]| {
+            for chunk in back.iter_mut().filter_map(Option::take) {
+                self.free.lock().add(chunk);
+            }
+        });
+        for chunk in left.iter_mut() {
+            if let Some(chunk) = chunk.take() {
+                // SAFETY: this host lent it once; it is in no list, and no page of it is in use.
+                unsafe { chunk.give_back(memory, |rest| self.free.lock().add(rest)) };
+            }
         }
         pages
     }
@@ -245,8 +326,9 @@ impl Pool {
         let free = self.free.get_mut();
         for list in 0..=WHOLE {
             while let Some(chunk) = free.remove_first(list) {
-                // SAFETY: this host lent it once; unreachable by the caller's contract.
-                unsafe { chunk.give_back(memory) };
+                // SAFETY: this host lent it once; unreachable by the caller's contract. After a panic nothing frees the
+                // rest.
+                unsafe { chunk.give_back(memory, |_| ()) };
             }
         }
     }

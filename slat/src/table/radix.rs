@@ -5,7 +5,7 @@
 
 use super::entry::{Entry, Word};
 use super::format::{Format, Leaf};
-use super::memory::{Node, NodeList, TableMemory};
+use super::memory::{Node, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
 use crate::addr::{Gfn, Level, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64};
@@ -86,9 +86,9 @@ impl Beside for () {
 impl<F: Format> Radix<F> {
     /// Creates an empty table: a root of holes.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let mut cache = Cache::default();
-        pool.top_up(memory, &mut cache, F::ROOT_PAGES, || false)?;
-        let root = pool.root(memory, &mut cache).inspect_err(|_| pool.give_back(cache.drain()))?;
+        let mut spare = pool.scratch();
+        pool.top_up(memory, &mut spare, F::ROOT_PAGES, || false)?;
+        let root = pool.root(memory, &mut spare)?;
         pool.fill_root(root, Word::hole(super::Version::default()));
         Ok(Self { root: RootWord(AtomicU64::new(root.pfn(memory).0)), _format: PhantomData })
     }
@@ -98,10 +98,8 @@ impl<F: Format> Radix<F> {
     /// # Safety
     /// No other thread has ever reached the root, and nothing is linked below it.
     pub(crate) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
-        let mut roots = NodeList::default();
         // SAFETY: only the caller reaches it.
-        roots.push(unsafe { self.root(memory) });
-        if F::ROOT_PAGES == 1 { pool.give_back(roots) } else { pool.give_back_roots(roots) }
+        pool.give_root_back(unsafe { self.root(memory) });
     }
 
     /// The word of the root that hardware must load.

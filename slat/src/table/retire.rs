@@ -24,6 +24,7 @@ use super::format::Format;
 use super::memory::{Node, NodeList, TableMemory};
 use super::pool::Pool;
 use crate::addr::Level;
+use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
 use core::marker::PhantomData;
@@ -146,6 +147,12 @@ impl Grace {
         self.flushed.lock().len() + self.dead.lock().tops.len()
     }
 
+    /// Number of threads that are taking tables apart.
+    #[cfg(test)]
+    pub(crate) fn busy(&self) -> usize {
+        self.dead.lock().busy
+    }
+
     /// Number of leaves of `level` that died with their tables.
     pub(crate) fn leaves(&self, level: Level) -> u64 {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
@@ -263,8 +270,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
 
     /// Takes up to `pages` pages apart. Returns whether there was one.
     fn take_apart(&self, pages: usize) -> bool {
-        let (mut free, mut roots, mut children) =
-            (NodeList::default(), NodeList::default(), NodeList::default());
+        let (mut free, mut roots) = (NodeList::default(), NodeList::default());
         let mut dead = {
             let mut all = self.grace.dead.lock();
             if all.tops.len() == 0 {
@@ -273,6 +279,13 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
             all.busy += 1;
             all.tops.split_off(pages)
         };
+        // What this thread has in hand. Whatever the host does, it is no longer busy at the end, and loses no child.
+        let in_hand = self.grace;
+        let mut children = Finally::with(NodeList::default(), |children: &mut NodeList| {
+            let mut all = in_hand.dead.lock();
+            all.tops.append(children);
+            all.busy -= 1;
+        });
         let mut died = [0; 3];
         while let Some(node) = dead.pop() {
             // SAFETY: the grace period is over, so only this thread reaches the page.
@@ -295,11 +308,17 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         }
         self.pool.give_back(free);
         self.pool.give_back_roots(roots);
-        self.pool.trim(self.memory);
-        let mut all = self.grace.dead.lock();
-        all.tops.append(&mut children);
-        all.busy -= 1;
-        drop(all);
+        if seeded!(BusyForEver) {
+            let count = core::mem::take(&mut *children);
+            core::mem::forget(children);
+            self.pool.trim(self.memory);
+            let mut all = self.grace.dead.lock();
+            all.tops.append(&mut { count });
+            all.busy -= 1;
+        } else {
+            drop(children);
+            self.pool.trim(self.memory);
+        }
         // Last, so that a panic leaves nothing undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
             self.memory.tables_freed(level, leaves);

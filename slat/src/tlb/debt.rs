@@ -20,6 +20,7 @@
 
 use super::cause::Cause;
 use crate::addr::{Gfn, Level, Span};
+use crate::callbacks::Finally;
 use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
 use core::marker::PhantomData;
@@ -111,7 +112,7 @@ impl Owed {
 /// The payer of a debt: a VM, without its format and host as type parameters.
 pub(crate) trait Pay {
     /// Makes one shootdown for all of `owed` and waits for the answers. The tables go to the grace queue, which is
-    /// collected if this thread `may_collect`.
+    /// collected if this thread `may_collect`. A panic of a callback leaves this function only after the flush.
     fn pay(&self, owed: Owed, cause: Cause, may_collect: bool);
 
     /// Called when nothing is owed any more.
@@ -193,9 +194,10 @@ impl Drop for FlushDebt<'_> {
         if seeded!(FlushedTooEarly) {
             self.payer.paid();
         }
+        // Also if a callback panics: the payer lets panics out only after the flush.
+        let _paid = Finally::with(self.payer, |payer| payer.paid());
         if !owed.is_nothing() {
             self.payer.pay(core::mem::take(owed), self.cause, self.may_collect);
         }
-        self.payer.paid();
     }
 }

@@ -148,6 +148,12 @@ impl VcpuTlb {
         }
     }
 
+    /// Marks the vCPU as kicked again: it has cleared the mark, and could not answer.
+    #[cold]
+    pub(crate) fn has_not_answered(&self) {
+        self.wanted.fetch_or(KICKED, Relaxed);
+    }
+
     /// Marks a token as ready, and then interrupts the vCPU, as [`kick`](Self::kick) does.
     pub(crate) fn wake(&self, interrupt: impl Fn()) {
         // ORDER(wake): Release. A vCPU that sees this finds the wait that became ready before.

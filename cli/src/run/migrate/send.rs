@@ -123,7 +123,8 @@ impl<F: Format> Source for Sending<'_, F> {
         if std::mem::replace(&mut self.whole, false) {
             return Ok(());
         }
-        let slots: Vec<SlotId> = self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect();
+        let slots: Vec<SlotId> =
+            self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect();
         Ok(self.log.mark_all(self.idle, slots)?)
     }
 
