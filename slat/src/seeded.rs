@@ -257,6 +257,7 @@ bugs! {
     EvictorAlone "evictor-alone" Load "an evictor uses the limit of its address space, not its group's",
 
     // --- unit tests ---
+    IdleInSection "idle-in-section" Unit "a thread takes its token inside a section of a call that has not got it",
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first one while readers use it",
     KicksCutShort "kicks-cut-short" Unit "if one kick panics, the remaining vCPUs are not kicked, and the flusher waits for none",
     CopiedUnsettled "copied-unsettled" Unit "a page is copied before the flush that an earlier change owes",
