@@ -98,8 +98,8 @@ impl Drop for Call<'_> {
 
 /// Makes the calling thread's token, in `thread`. Never sleeps.
 ///
-/// Owed: `slat_thread_free` by the same thread, before it ends. Errors: `SLAT_EBUSY` if the thread has one;
-/// `SLAT_EINVAL`. A library without `std` cannot tell threads apart. There, no other token of this thread may be in use
+/// Owed: `slat_thread_free` by the same thread, before it ends. Errors: `SLAT_EBUSY` if the thread has one, or in a
+/// callback that may not sleep; `SLAT_EINVAL`. A library without `std` cannot tell threads apart. There, no other token of this thread may be in use
 /// (or of this processor in a kernel without threads), and slat does not check that other threads leave the token
 /// alone.
 #[unsafe(no_mangle)]

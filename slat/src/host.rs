@@ -160,7 +160,8 @@ errors! { HostError:
 pub trait Host: TableMemory {
     /// Returns the page at `hva` for this access, if the host can do so without sleeping. The engine calls this inside
     /// a section of the read side: take no lock that may be held during an invalidation, and do not allocate. The
-    /// default sends every fault to [`resolve`](Self::resolve).
+    /// thread's token is in use, or cannot be [taken](Idle::take). The default sends every fault to
+    /// [`resolve`](Self::resolve).
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let _ = (hva, access);

@@ -292,9 +292,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 
     /// Holds one version of the slots. Transactions that take something away wait until it is dropped; of transactions
     /// that only create, one in sixteen waits. The borrow of `idle` prevents this thread from starting one.
-    pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
-        let seat = self.vm.borrow_seat();
-        let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
+    pub fn snapshot<'s>(&'s self, idle: &'s mut Idle) -> Snapshot<'s> {
+        let seat = self.vm.borrow_seat(idle);
+        let reading = self.space.memslots.read(&self.vm.reads, seat.for_owner());
         let generation = self.number(reading.number());
         Snapshot { reading, generation, seat, _idle: PhantomData }
     }
@@ -317,8 +317,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 
     /// Number of slots in the published version.
     pub fn len(&self) -> usize {
-        let seat = self.vm.borrow_seat();
-        self.space.memslots.read(&self.vm.reads, seat.seat()).version().len()
+        let seat = self.vm.borrow_seat_without_idle();
+        self.space.memslots.read(&self.vm.reads, &seat).version().len()
     }
 
     /// Whether the published version has no slots.

@@ -261,6 +261,7 @@ bugs! {
     EvictorAlone "evictor-alone" Load "an evictor uses the limit of its address space, not its group's",
 
     // --- unit tests ---
+    IdleInSection "idle-in-section" Unit "a thread takes its token inside a section of a call that has not got it",
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first one while readers use it",
     ArmedAfterEvent "armed-after-event" Inject "a transaction reports a grace period before it arms the log that it has published",
     ArmedAfterSplit "armed-after-split" Inject "a panic while large pages are split leaves a published log without arming",

@@ -143,13 +143,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.seat.is_resting() && !seeded!(LeakedGuardBelieved) {
             self.leave_leaked_guest();
         }
-        self.seat.seat()
+        self.seat.for_owner()
     }
 
     /// Begins a section by one store, if the seat is [light](Seat::is_light). A light seat is awake.
     #[inline(always)]
     pub(crate) fn light_section(&self) -> Option<Section<'vm>> {
-        self.seat.is_light().then(|| ReadSide::enter_light(self.seat.seat()))
+        self.seat.is_light().then(|| ReadSide::enter_light(self.seat.for_owner()))
     }
 
     /// Runs `wait` outside any section; grace periods skip this vCPU meanwhile.
@@ -202,7 +202,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         tag: Tag,
         root: &'a RootWord,
     ) -> Ready<'a> {
-        let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
+        let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.for_owner());
         seat.rest();
         let root = Root { now: root, loaded: &mut self.loaded };
         let entered = Entered::new(self.light, tag);

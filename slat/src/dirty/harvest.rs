@@ -175,13 +175,13 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
         if self.taken.is_empty() || seeded!(GivenBackLost) {
             return;
         }
-        let seat = self.vm.borrow_seat();
+        let seat = self.vm.borrow_seat_without_idle();
         for taken in &self.taken {
             let Some(space) = self.vm.space(taken.space) else { continue };
             let part = if seeded!(GivenBackAtOnce) { usize::MAX } else { CHUNK };
             for words in taken.told.words.chunks(part) {
                 // One section.
-                let reading = space.memslots.read(&self.vm.reads, seat.seat());
+                let reading = space.memslots.read(&self.vm.reads, &seat);
                 // A log that has ended takes nothing back; the slot's next log began later.
                 let log = reading.version().log(taken.slot.id).filter(|log| log.serial() == taken.serial);
                 let Some(log) = log else { break };

@@ -183,8 +183,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// range section by section, so that a concurrent transaction does not wait for all of it. Never sleeps: any thread
     /// may call it, also in the guest.
     pub fn mark_dirty(&self, gfns: Span<Gfn>) {
-        let seat = self.vm.borrow_seat();
-        self.space.memslots.mark_dirty(&self.vm.reads, seat.seat(), gfns);
+        let seat = self.vm.borrow_seat_without_idle();
+        self.space.memslots.mark_dirty(&self.vm.reads, &seat, gfns);
     }
 
     /// Marks pages of slot `id` that another log found, such as KVM's or a device's: those set in `bits`, from page
@@ -216,11 +216,11 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         if first > of {
             return Err(DirtyError::Range { id, first, pages, of });
         }
-        let seat = self.vm.borrow_seat();
+        let seat = self.vm.borrow_seat_without_idle();
         let mut word = first / WORD;
         for bits in bits.chunks(CHUNK) {
             // One section per chunk.
-            let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
+            let reading = self.space.memslots.read(&self.vm.reads, &seat);
             let Some(bitmap) = reading.version().log(id).filter(|bitmap| bitmap.serial() == log.serial)
             else {
                 break;
@@ -239,8 +239,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Whether `gfn` is in a slot that logs, and was written since the last harvest. Changes nothing and never sleeps:
     /// any thread may call it, also in the guest. Does not see pages that wait in a ring.
     pub fn is_dirty(&self, gfn: Gfn) -> bool {
-        let (vm, seat) = (self.vm, self.vm.borrow_seat());
-        let reading = self.space.memslots.read(&vm.reads, seat.seat());
+        let (vm, seat) = (self.vm, self.vm.borrow_seat_without_idle());
+        let reading = self.space.memslots.read(&vm.reads, &seat);
         let slot = reading.version().find(gfn);
         let Some((slot, bitmap)) = slot.and_then(|slot| Some((slot, reading.version().log(slot.id)?))) else {
             return false;
@@ -278,8 +278,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         if id.0 >= limit {
             return Err(DirtyError::Id { id, limit });
         }
-        let seat = self.vm.borrow_seat();
-        let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
+        let seat = self.vm.borrow_seat_without_idle();
+        let reading = self.space.memslots.read(&self.vm.reads, &seat);
         let version = reading.version();
         let slot = version.get(id).ok_or(DirtyError::NoSuchSlot(id))?;
         let log = version.log(id).ok_or(DirtyError::NotLogged(id))?;
@@ -336,9 +336,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// address space. Call it after the write. Works section by section, like
     /// [`Memslots::mark_dirty`](crate::memslots::Memslots::mark_dirty).
     pub fn mark_dirty(&self, hvas: Span<Hva>) {
-        let seat = self.borrow_seat();
+        let seat = self.borrow_seat_without_idle();
         for space in &self.spaces {
-            space.memslots.mark_dirty_behind(&self.reads, seat.seat(), hvas);
+            space.memslots.mark_dirty_behind(&self.reads, &seat, hvas);
         }
     }
 

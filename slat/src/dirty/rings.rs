@@ -106,16 +106,16 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn collect_ring(
         &self,
-        _idle: &mut Idle,
+        idle: &mut Idle,
         vcpu: VcpuId,
         mut tell: impl FnMut(DirtyPage),
     ) -> Result<u64, DirtyError> {
         let ring = self.ring(vcpu)?;
-        let (seat, mut told) = (self.borrow_seat(), 0);
+        let (seat, mut told) = (self.borrow_seat(idle), 0);
         let mut entries = ring.collect();
         while let Some(pushed) = entries.peek() {
             let page = self.space(pushed.space()).and_then(|space| {
-                let reading = space.memslots.read(&self.reads, seat.seat());
+                let reading = space.memslots.read(&self.reads, &seat);
                 let version = reading.version();
                 version.log(pushed.slot()).filter(|log| pushed.is_of(log))?;
                 let (slot, page) = (version.get(pushed.slot())?, pushed.page());
@@ -222,7 +222,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             result = result.and_then(|()| self.take_pushed(idle, pages, harvest, owed));
             if result.is_err() {
                 // Not in the harvest; the marks keep them.
-                self.mark_pushed(pages.iter().copied());
+                self.mark_pushed(idle, pages.iter().copied());
             }
         }
         result.map(|()| all.len() as u64)
@@ -329,18 +329,18 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Marks all pages in all rings in the bitmaps, for a harvest of those.
-    pub(super) fn empty_rings(&self, _idle: &mut Idle) {
+    pub(super) fn empty_rings(&self, idle: &mut Idle) {
         for ring in self.rings.all() {
-            self.mark_pushed(ring.take());
+            self.mark_pushed(idle, ring.take());
         }
     }
 
     /// Marks pages in the bitmaps of their logs; skips logs that have ended.
-    fn mark_pushed(&self, pages: impl Iterator<Item = Pushed>) {
-        let seat = self.borrow_seat();
+    fn mark_pushed(&self, idle: &Idle, pages: impl Iterator<Item = Pushed>) {
+        let seat = self.borrow_seat(idle);
         for pushed in pages {
             let Some(space) = self.space(pushed.space()) else { continue };
-            let reading = space.memslots.read(&self.reads, seat.seat());
+            let reading = space.memslots.read(&self.reads, &seat);
             if let Some(log) = reading.version().log(pushed.slot()).filter(|log| pushed.is_of(log)) {
                 log.mark(pushed.page());
             }

@@ -169,8 +169,8 @@ impl<F: Format> World<F> {
 
     /// Returns the published slots.
     pub(super) fn slots(&self) -> Vec<Slot> {
-        let seat = self.vm.borrow_seat();
-        let reading = self.vm.spaces[0].memslots.read(&self.vm.reads, seat.seat());
+        let seat = self.vm.borrow_seat_without_idle();
+        let reading = self.vm.spaces[0].memslots.read(&self.vm.reads, &seat);
         reading.version().range(Span::new(Gfn(0), Gfn(u64::MAX))).collect()
     }
 }

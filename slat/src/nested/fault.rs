@@ -47,7 +47,7 @@ use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
-use crate::sync::idle::Idle;
+use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::prim::{Patience, full_path};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
@@ -167,6 +167,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let vm = self.vcpu.vm;
+        let _no_idle = NoIdle::new();
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
         let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };

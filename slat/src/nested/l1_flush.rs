@@ -25,7 +25,7 @@ use crate::host::Host;
 use crate::memslots::Memslots;
 use crate::shadows::Numbers;
 use crate::slots::SpaceId;
-use crate::sync::idle::Idle;
+use crate::sync::idle::{Idle, NoIdle};
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
@@ -48,7 +48,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// alone, with all of its leaf. Acts as a [flush for all vCPUs](Vm::l1_broadcasts), except for TLBs: this vCPU
     /// flushes, if anything was dropped, before it runs L2 again. Other vCPUs' copies stay, as on L1's hardware.
     pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, block: impl Fn(&T) -> Option<(Gfn, Span<Gfn>)>) {
-        let (vm, space, seat) = (self.vm, self.space, self.awake());
+        let (vm, space, seat, _no_idle) = (self.vm, self.space, self.awake(), NoIdle::new());
         let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };
         for (index, table) in state.tables::<T>() {
             if seeded!(OneTableAlone) && state.held.is_none_or(|held| held.index != index) {
@@ -85,7 +85,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn l1_broadcasts<T: L1Format>(
         &self,
-        _idle: &mut Idle,
+        idle: &mut Idle,
         space: SpaceId,
         g2s: Span<Gfn>,
         covers: impl Fn(&T) -> bool,
@@ -96,12 +96,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         let mut found = Vec::new();
         shadows.for_tables(covers, |hold, table| found.push((hold.index, table)));
-        let seat = self.borrow_seat();
+        let seat = self.borrow_seat(idle);
         for (index, table) in found {
             let Some((shadow, inside)) = shadows.visit(index) else { continue };
             let slots = Memslots { vm: self, space };
             shadow.line.announce();
-            Revalidation { slots, shadows, shadow, table }.run(seat.seat(), &inside, g2s);
+            Revalidation { slots, shadows, shadow, table }.run(&seat, &inside, g2s);
         }
         drop(seat);
         if let Some(dropped) = shadows.drops.unsettled().filter(|_| !seeded!(BroadcastDeferred)) {

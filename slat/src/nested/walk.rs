@@ -207,14 +207,14 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 
     /// Like [`walk_l1`](Self::walk_l1), without sleeping: returns [`L1Stop::Ask`] or [`L1Stop::Tracked`] instead.
     pub fn try_walk_l1<T: L1Format>(&self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
-        let seat = self.vm.borrow_seat();
-        self.walk_l1_on(seat.seat(), table, &access, true)
+        let seat = self.vm.borrow_seat_without_idle();
+        self.walk_l1_on(&seat, table, &access, true)
     }
 
     /// Returns what T maps at `gpa`, without an access: checks and sets nothing, and returns the rights. Never sleeps.
     pub fn look_l1<T: L1Format>(&self, table: &T, gpa: Gpa) -> Result<L1Leaf, L1Stop> {
-        let seat = self.vm.borrow_seat();
-        self.walk_l1_on(seat.seat(), table, &L1Access::new(gpa, Access::Read), false)
+        let seat = self.vm.borrow_seat_without_idle();
+        self.walk_l1_on(&seat, table, &L1Access::new(gpa, Access::Read), false)
     }
 
     /// Walks once, in a section on `seat`, for an access or for a look.

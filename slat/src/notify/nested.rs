@@ -16,6 +16,7 @@ use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::idle::Idle;
+use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::why::Why;
@@ -127,11 +128,12 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             (Range::Hvas(hvas), Scope::Changed(told)) => hvas.clamp(&told),
             (Range::Hvas(hvas), Scope::Whole) => hvas,
         };
-        let Some(seat) = self.vm.try_borrow_seat() else { return false };
+        // An invalidation may end without the token.
+        let Some(seat) = self.vm.try_borrow_seat().map(BorrowedWithoutIdle::new) else { return false };
         let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::default());
         while !left.is_nothing() {
             // A transaction on these frames ends after this section. Until then faults on them wait for it.
-            let reading = space.memslots.read(&self.vm.reads, seat.seat());
+            let reading = space.memslots.read(&self.vm.reads, &seat);
             let Some(part) = space.memslots.behind(reading.published(), &left) else { break };
             let goal = part.gfns.end.min(part.gfns.start + STRETCH);
             let first = if seen == part.gfns.start { all.start } else { part.gfns.start };

@@ -64,7 +64,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             // Kept to the end, so that no told page waits for a seat.
             let seat = self.try_borrow_seat().ok_or(Again)?;
             let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
-            invalidation.apply_on(idle, Some(seat.seat())).without_grace().settle();
+            invalidation.apply_on(idle, Some(&seat)).without_grace().settle();
             PageByPage { invalidation, kept: Some(seat) }
         };
         change(idle, &mut told);
@@ -142,7 +142,7 @@ struct PageByPage<'vm, F: Format, H: Host> {
 }
 
 fn kept<'a>(seat: Option<&'a Borrowed<'_>>) -> Option<&'a Seat> {
-    seat.filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat)
+    seat.filter(|_| !seeded!(SeatNotKept)).map(Borrowed::for_owner)
 }
 
 impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {

@@ -175,10 +175,10 @@ mod tests {
         let (lock, reads) = (Lock::new(policy), ReadSide::new(2, Barrier::symmetric()));
         let first = reads.claim(0).unwrap();
         thread::scope(|scope| {
-            let inside = lock.enter::<A>(&reads, first.seat());
+            let inside = lock.enter::<A>(&reads, &first);
             let other = scope.spawn(|| {
                 let seat = reads.claim(1).unwrap();
-                drop(lock.enter::<B>(&reads, seat.seat()));
+                drop(lock.enter::<B>(&reads, &seat));
             });
             while lock.waits().0 == 0 && !other.is_finished() {
                 thread::yield_now();

@@ -13,6 +13,11 @@
 //! # }
 //! ```
 //!
+//! **Calls without a token.** Some calls read memslots or tables and never sleep, so they take no token:
+//! [`Memslots::is_dirty`](crate::memslots::Memslots::is_dirty),
+//! [`try_walk_l1`](crate::memslots::Memslots::try_walk_l1). A function of the embedder that they call inside a section
+//! could take the thread's token and wait for that section for ever. [`Idle::take`] therefore returns `None` there.
+//!
 //! **Per thread, not per VM**: a host that breaks a copy-on-write share inside a fault notifies other VMs from the same
 //! thread. Each of those VMs lends it a seat.
 
@@ -38,10 +43,44 @@ use std::thread_local;
 #[cfg(feature = "std")]
 thread_local! {
     static TAKEN: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+    /// Number of [`NoIdle`]s.
+    static REFUSED: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
+/// While this lives, its thread cannot take its token: it is in a call that has not got the token and opens a section.
+/// Without `std` the caller of [`Idle::assume`] guarantees that.
+#[derive(Debug)]
+pub(crate) struct NoIdle {
+    _thread: PhantomData<*mut ()>,
+}
+
+impl NoIdle {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self::count(|refused| refused + 1);
+        Self { _thread: PhantomData }
+    }
+
+    #[inline]
+    fn count(change: impl FnOnce(u32) -> u32) {
+        // A thread that is being torn down takes no token.
+        #[cfg(feature = "std")]
+        let _ = REFUSED.try_with(|refused| refused.set(change(refused.get())));
+        #[cfg(not(feature = "std"))]
+        let _ = change;
+    }
+}
+
+impl Drop for NoIdle {
+    #[inline]
+    fn drop(&mut self) {
+        Self::count(|refused| refused - 1);
+    }
 }
 
 impl Idle {
-    /// Takes this thread's token; `None` while it is taken.
+    /// Takes this thread's token. Returns `None` while it is taken, and inside a section of a call that has not got it:
+    /// in a host's [`lookup`](crate::Host::lookup) or [`read`](crate::Host::read), or in an observer.
     ///
     /// ```
     /// use slat::Idle;
@@ -53,6 +92,9 @@ impl Idle {
     /// ```
     #[cfg(feature = "std")]
     pub fn take() -> Option<Self> {
+        if REFUSED.with(core::cell::Cell::get) > 0 && !seeded!(IdleInSection) {
+            return None;
+        }
         // Constructed only if it was free: dropping one gives it back.
         TAKEN.with(|taken| (!taken.replace(true)).then(|| Self { _thread: PhantomData, counted: true }))
     }
@@ -75,8 +117,9 @@ impl Idle {
     /// ```
     ///
     /// # Safety
-    /// While this token is in use, no other token of the thread or processor may be. Two would allow a sleep inside a
-    /// walk, which deadlocks, and two entries of one seat, which frees memory under a reader.
+    /// While this token is in use, no other token of the thread or processor may be, and the thread may be in no
+    /// section: not below [`Host::lookup`](crate::Host::lookup) and the like. Two tokens, or one inside a section, would
+    /// allow a sleep inside a walk, which deadlocks, and two entries of one seat, which frees memory under a reader.
     pub unsafe fn assume() -> Self {
         Self {
             _thread: PhantomData,

@@ -32,6 +32,7 @@
 
 use super::barrier::Barrier;
 use super::blocks::Blocks;
+use super::idle::NoIdle;
 use super::prim::{
     Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
     fence_after_rmw, spin_loop,
@@ -100,6 +101,27 @@ pub(crate) struct Within<'s>(PhantomData<&'s ()>);
 /// A seat held by a thread without its own; dropping it gives the seat back.
 #[derive(Debug)]
 pub(crate) struct Borrowed<'s>(&'s Seat);
+
+/// A [`Borrowed`] seat for a call that has not got the thread's [`Idle`](super::idle::Idle). While this lives, the
+/// thread cannot take it.
+#[derive(Debug)]
+pub(crate) struct BorrowedWithoutIdle<'s> {
+    seat: Borrowed<'s>,
+    _no_idle: NoIdle,
+}
+
+impl<'s> BorrowedWithoutIdle<'s> {
+    pub(crate) fn new(seat: Borrowed<'s>) -> Self {
+        Self { seat, _no_idle: NoIdle::new() }
+    }
+}
+
+impl core::ops::Deref for BorrowedWithoutIdle<'_> {
+    type Target = Seat;
+    fn deref(&self) -> &Seat {
+        &self.seat
+    }
+}
 
 impl ReadSide {
     pub(crate) fn new(seats: usize, barrier: Barrier) -> Self {
@@ -347,6 +369,7 @@ impl Section<'_> {
 
     /// The section as a proof for functions that must run in it.
     #[inline(always)]
+    #[allow(clippy::unused_self, reason = "the borrow is the proof")]
     pub(crate) fn within(&self) -> Within<'_> {
         Within(PhantomData)
     }
@@ -385,9 +408,10 @@ impl Drop for Section<'_> {
 }
 
 impl<'s> Borrowed<'s> {
-    /// Returns the seat itself, which the caller may use while it is held.
+    /// Returns the seat to an owner, which keeps `self` as long as it uses the seat. Other code dereferences `self`:
+    /// that reference ends before another thread can have the seat.
     #[inline(always)]
-    pub(crate) fn seat(&self) -> &'s Seat {
+    pub(crate) fn for_owner(&self) -> &'s Seat {
         self.0
     }
 }

@@ -131,9 +131,9 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     }
 
     /// Opens a walk for a thread without its own seat.
-    pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, space: &'g Space<F>, _idle: &'g mut Idle) -> Self {
-        let borrowed = vm.borrow_seat();
-        let seat = borrowed.seat();
+    pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, space: &'g Space<F>, idle: &'g mut Idle) -> Self {
+        let borrowed = vm.borrow_seat(idle);
+        let seat = borrowed.for_owner();
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
         Self { vm, space, seat, taken: 0, gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }

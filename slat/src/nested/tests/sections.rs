@@ -4,35 +4,69 @@
 //! If the engine read it outside of a section, it would read it after that.
 
 use super::*;
+use crate::seeded::{self, Bug};
+use crate::table::Heap;
+use crate::table::formats::X64;
+use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// For each function of the host: number of calls inside a section, and outside.
-type Calls = BTreeMap<&'static str, [u64; 2]>;
+/// How often a function of the host was called.
+#[derive(Clone, Copy, Default, Debug)]
+struct Count {
+    /// Inside a section.
+    inside: u64,
+    outside: u64,
+    /// While the thread could take its token.
+    takes: u64,
+}
+
+type Calls = BTreeMap<&'static str, Count>;
 
 /// L1's memory, and a host that records where it is called.
-struct Recorder {
+struct Recorder<F: Format> {
     ram: Ram,
-    vm: OnceLock<Weak<Vm<Npt4, Self>>>,
+    vm: OnceLock<Weak<Vm<F, Self>>>,
     calls: Mutex<Calls>,
 }
 
-impl Recorder {
+impl<F: Format> Recorder<F> {
+    fn vm(builder: impl FnOnce(Builder<F, Self>) -> Builder<F, Self>) -> Arc<Vm<F, Self>> {
+        let host = Self { ram: Ram::new(), vm: OnceLock::new(), calls: Mutex::default() };
+        let vm = Arc::new(builder(Vm::builder(host)).build().unwrap());
+        vm.host().vm.set(Arc::downgrade(&vm)).ok().unwrap();
+        vm
+    }
+
+    fn put(&self, frame: u64, entry: u64, word: u64) {
+        self.ram.words[(frame * 512 + entry) as usize].store(word, Relaxed);
+    }
+
     fn record(&self, function: &'static str) {
         let vm = self.vm.get().and_then(Weak::upgrade);
-        let is_outside = !vm.is_some_and(|vm| vm.reads.is_any_inside());
-        self.calls.lock().unwrap().entry(function).or_default()[usize::from(is_outside)] += 1;
+        let is_inside = vm.is_some_and(|vm| vm.reads.is_any_inside());
+        let takes = Idle::take().is_some();
+        let mut calls = self.calls.lock().unwrap();
+        let count = calls.entry(function).or_default();
+        count.inside += u64::from(is_inside);
+        count.outside += u64::from(!is_inside);
+        count.takes += u64::from(takes);
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Recorder {}
+// SAFETY: the heap's own functions.
+unsafe impl<F: Format> TableMemory for Recorder<F> {
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        self.record("at");
+        Heap.at(pfn)
+    }
+}
 
-impl Host for Recorder {
+impl<F: Format> Host for Recorder<F> {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.record("lookup");
         let frame = (hva.0 - BASE.0) >> PAGE_SHIFT;
-        (frame.is_multiple_of(2)).then(|| HostPage { pfn: Pfn(frame), ..HostPage::PLAIN })
+        (frame.is_multiple_of(2)).then_some(HostPage { pfn: Pfn(frame), ..HostPage::PLAIN })
     }
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -71,14 +105,10 @@ impl Host for Recorder {
 
 /// L1's tables map L2's page `n` to L1's page `32 + n`, and 2 MiB of L2 by one leaf.
 fn calls() -> Calls {
-    let recorder = Recorder { ram: Ram::new(), vm: OnceLock::new(), calls: Mutex::default() };
     let mut idle = Idle::take().unwrap();
-    let vm = Arc::new(Vm::<Npt4, _>::builder(recorder).build().unwrap());
-    vm.host().vm.set(Arc::downgrade(&vm)).ok().unwrap();
+    let vm = Recorder::<Npt4>::vm(|builder| builder);
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE))).unwrap();
-    let put = |frame: u64, entry: u64, word: u64| {
-        vm.host().ram.words[(frame * 512 + entry) as usize].store(word, Relaxed);
-    };
+    let put = |frame, entry, word| vm.host().put(frame, entry, word);
     for level in 0..3 {
         put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
     }
@@ -121,20 +151,73 @@ impl Translations for NoTlb {
 #[test]
 fn memory_of_the_guest_is_read_inside_sections_and_the_host_sleeps_outside() {
     let calls = calls();
-    let inside = ["lookup", "read", "read_all", "compare_exchange"];
-    let outside = ["resolve", "broadcast_flush"];
-    for function in inside {
-        assert!(
-            matches!(calls.get(function), Some(&[inside, 0]) if inside > 0),
-            "{function} inside a section: {calls:?}"
-        );
+    let of = |function| calls.get(function).copied().unwrap_or_default();
+    for function in ["lookup", "read", "read_all", "compare_exchange"] {
+        let Count { inside, outside, takes } = of(function);
+        assert!(inside > 0 && outside == 0 && takes == 0, "{function} inside a section: {calls:?}");
     }
-    for function in outside {
-        assert!(
-            matches!(calls.get(function), Some(&[0, outside]) if outside > 0),
-            "{function} outside of sections: {calls:?}"
-        );
+    for function in ["resolve", "broadcast_flush"] {
+        let Count { inside, outside, .. } = of(function);
+        assert!(inside == 0 && outside > 0, "{function} outside of sections: {calls:?}");
     }
-    let known = [inside.as_slice(), outside.as_slice(), &["kick"]].concat();
-    assert!(calls.keys().all(|function| known.contains(function)));
+}
+
+/// Makes each call that takes no token, opens a section, and calls the host in it.
+fn calls_without_a_token() -> Calls {
+    let mut idle = Idle::take().unwrap();
+    let vm = Recorder::<X64>::vm(Builder::without_two_stages);
+    let ram = Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE).log_dirty();
+    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    // The guest's table, in long mode: its page 7 is at linear page 5 of the lowest 2 MiB.
+    for level in 0..3 {
+        vm.host().put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
+    }
+    vm.host().put(CHAIN[3], 5, 8 << 12 | 3);
+    let mut registers = GuestRegisters { pat: 0x0007_0406_0007_0406, ..GuestRegisters::default() };
+    (registers.cr0, registers.cr3) = (1 << 31 | 1 << 16, CHAIN[0] << 12);
+    (registers.cr4, registers.efer) = (1 << 5, 1 << 10 | 1 << 11);
+    let offered = GuestPaging { physical_bits: 46, large_1g: false, reserves_global: false };
+    let table = GuestTable::new(&registers, offered, Privilege::Supervisor).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let access = table.access(Gva(0x5123), Access::Write).unwrap();
+    let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
+    guest.fault(&mut idle, access).unwrap();
+    let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
+    core::mem::forget(change.apply(&mut idle));
+    let slots = vm.slots();
+    drop(idle);
+
+    vm.host().calls.lock().unwrap().clear();
+    let _ = guest.translate(access.gpa);
+    vcpu.guest_flushes(GuestFlush::Address(Gva(0x5123)));
+    vm.host().put(CHAIN[3], 5, 8 << 12 | 3); // without A and D
+    let _ = slots.try_walk_l1(&table, access);
+    let _ = slots.look_l1(&table, access.gpa);
+    let _ = slots.is_dirty(Gfn(8));
+    slots.mark_dirty(Span::new(Gfn(0), Gfn(READ_ONLY)));
+    slots.mark_dirty_bits(SlotId(0), 0, &[u64::MAX]).unwrap();
+    vm.mark_dirty(ram.hvas());
+    drop(change);
+    assert!(Idle::take().is_some(), "afterwards the token is free");
+    vm.host().calls.lock().unwrap().clone()
+}
+
+#[test]
+fn a_thread_cannot_take_its_token_inside_a_section() {
+    let calls = calls_without_a_token();
+    for function in ["at", "read", "read_all", "compare_exchange"] {
+        assert!(calls.get(function).is_some_and(|count| count.inside > 0), "{function} is called: {calls:?}");
+    }
+    // Where it waits for vCPUs it is in no section.
+    let elsewhere = |function: &str| !["kick", "broadcast_flush"].contains(&function);
+    assert!(calls.iter().all(|(function, count)| !elsewhere(function) || count.takes == 0), "{calls:?}");
+}
+
+#[test]
+fn mistake_a_thread_takes_its_token_inside_a_section() {
+    let calls = seeded::with(Bug::IdleInSection, calls_without_a_token);
+    for function in ["at", "read", "read_all", "compare_exchange"] {
+        assert!(calls.get(function).is_some_and(|count| count.takes > 0), "{function}: {calls:?}");
+    }
+    seeded::found(Bug::IdleInSection, 1);
 }

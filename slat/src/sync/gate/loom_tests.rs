@@ -18,7 +18,7 @@ fn replaces(policy: MmuLock, grace: bool) -> impl Fn() + Send + Sync + 'static {
         let lockless = loom::thread::spawn(move || {
             let (lock, reads, current, places) = &*theirs;
             let seat = reads.claim(1).expect("a free seat");
-            let mut gate = lock.enter::<Lockless>(reads, seat.seat());
+            let mut gate = lock.enter::<Lockless>(reads, &seat);
             for _ in 0..2 {
                 let place = current.load(Relaxed);
                 places[place as usize].with(|value| {
@@ -30,7 +30,7 @@ fn replaces(policy: MmuLock, grace: bool) -> impl Fn() + Send + Sync + 'static {
         });
         let (lock, reads, current, places) = &*shared;
         let seat = reads.claim(0).expect("a free seat");
-        let gate = lock.enter::<Exclusive>(reads, seat.seat());
+        let gate = lock.enter::<Exclusive>(reads, &seat);
         current.store(1, Relaxed);
         drop(gate);
         if grace {
