@@ -10,7 +10,8 @@
 //! walk                                  the epoch's word changes
 //! took something, and a region's        unlisted, place cleared
 //!   word is above K? a new number,
-//!   and the walk once more
+//!   and the walk once more; after
+//!   that: listed on the epoch, too
 //! flush, host changes
 //! unlisted, place cleared
 //!
@@ -29,6 +30,7 @@
 //! * *A fresh number moves the epoch when a wide one ends*: the same.
 //! * *A fault reads the epoch and the slot; it checks the last place, and the epoch again*: if the second read of the
 //!   epoch returns the same value, the epoch had that value at each moment between.
+//! * *A short invalidation elsewhere in the region begins and ends*: a fault in between checks its place in vain.
 //! * *A recovery checks all places*: each invalidation that begins after the freeze meets the frozen entry.
 
 use crate::bug::Bug;
@@ -50,6 +52,16 @@ pub(crate) enum Look {
     Moved,
     /// The slot is current, and the stamp is valid.
     Confirmed,
+}
+
+/// What an invalidation does after a pass over its range.
+pub(crate) enum Follows {
+    /// Nothing: it can hide no newer invalidation.
+    No,
+    /// It takes a new number and goes over its range once more.
+    Repeat,
+    /// It becomes wide.
+    Widen,
 }
 
 /// Returns the region of host page `hva`.
@@ -197,8 +209,11 @@ impl Scenario {
             Pc::WidenSlot => {
                 let gfns = Shared::extent(s.threads[i].level, s.threads[i].gfn);
                 s.shared.slots[i].gfns = s.shared.slots[i].gfns.hull(gfns);
-                s.threads[i].pc =
-                    if self.bug == Some(Bug::WidenWithoutNumber) { Pc::EditEntry } else { Pc::NextNumber };
+                s.threads[i].pc = match self.bug {
+                    Some(Bug::WidenWithoutNumber) => Pc::EditEntry,
+                    Some(Bug::WidenedNarrowly) => Pc::NextNumber,
+                    _ => Pc::GoWide,
+                };
             }
             Pc::NextNumber => {
                 let number = s.next_number();
@@ -215,7 +230,12 @@ impl Scenario {
                 s.shared.lines[EPOCH].newest = number;
                 s.shared.slots[i].lines |= WIDE;
                 (s.shared.slots[i].last, s.threads[i].number) = (number, number);
-                s.threads[i].pc = Pc::EditEntry;
+                if s.threads[i].span.is_empty() {
+                    // After its passes.
+                    self.settle(s, i, op);
+                } else {
+                    s.threads[i].pc = Pc::EditEntry;
+                }
             }
             pc => unreachable!("{pc:?} in a beginning"),
         }
@@ -259,26 +279,31 @@ impl Scenario {
         }
     }
 
-    /// `Begun::is_followed`, at the end of a walk: returns whether the walk is repeated under a new number.
-    pub(crate) fn follows(&self, s: &mut State, i: usize) -> bool {
+    /// `Ticket::is_followed`, at the end of each pass: returns whether the walk is repeated under a new number. After the
+    /// second pass the invalidation becomes wide instead.
+    pub(crate) fn follows(&self, s: &mut State, i: usize) -> Follows {
         let lines = s.shared.slots[i].lines & !WIDE;
-        let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
+        let took = std::mem::take(&mut s.threads[i].took);
         let newer = |line: u8| s.shared.lines[line as usize].newest > s.threads[i].number;
         let wide = s.shared.slots[i].lines & WIDE != 0;
-        if wide
-            || s.threads[i].again
-            || !took
-            || !bits(lines).any(newer)
-            || self.bug == Some(Bug::NewerHidden)
-        {
-            return false;
+        if wide || !took || !bits(lines).any(newer) || self.bug == Some(Bug::NewerHidden) {
+            return Follows::No;
+        }
+        if s.threads[i].again {
+            return if self.bug == Some(Bug::FollowedOnce) { Follows::No } else { Follows::Widen };
         }
         if self.bug != Some(Bug::FollowedUnnumbered) {
             let number = s.next_number();
             (s.shared.slots[i].last, s.threads[i].number) = (number, number);
         }
         s.threads[i].again = true;
-        true
+        Follows::Repeat
+    }
+
+    /// A short invalidation of another page of region 0, by a thread that is not in the program, begins and ends.
+    pub(crate) fn passes_by(s: &mut State) {
+        s.shared.shorts -= 1;
+        s.shared.lines[0].newest = s.next_number();
     }
 
     /// Begins its walk under its number, or continues it.

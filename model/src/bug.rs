@@ -51,6 +51,8 @@ bugs! {
     EpochUnscanned "dirty: unmap 0..2 | write" "a fault does not check the invalidations that are listed on the epoch",
     NewerHidden "by region: upgrade | clear 0..1, fault | protect 0..1" "an invalidation that removed a mapping does not check whether a newer one covered the entry before",
     FollowedUnnumbered "by region: upgrade | clear 0..1, fault | protect 0..1" "an invalidation that repeats its range keeps its number",
+    FollowedOnce "by region: upgrade | protect 0..2 | protect 0..1 | slow store to 0" "an invalidation that repeats its range, and removed a mapping again, does not look again",
+    WidenedNarrowly "by region: clear 0..1 of a large leaf | protect 1..2 | slow store to 1 | slow fault on 1" "an invalidation that zaps beyond its range stays narrow",
     NumberedBeforeListed "by region: clear 0..1 | clear 1..2 | slow fault on 0" "an invalidation takes its number before it is listed",
     SecondLineForgotten "by region: clear 0..4 | slow fault on 2" "an invalidation of two regions is announced only in the first",
     EpochStandsAtEnd "slot 0..2 to other pages | clear of the old ones | slow fault" "a wide invalidation ends and does not move the epoch",

@@ -29,6 +29,8 @@ pub enum Action {
     Vcpu(u8, VcpuPc),
     /// A vCPU leaves the guest.
     Leave(u8),
+    /// A short invalidation elsewhere in region 0 begins and ends.
+    Short,
 }
 
 /// Result of a check.
@@ -306,6 +308,9 @@ impl Model for Scenario {
                 }
             }
         }
+        if s.shared.shorts > 0 {
+            actions.push(Action::Short);
+        }
         if s.shared.grace.taken != 0 {
             actions.push(Action::GiveBack);
         } else if s.shared.grace.queue != 0 {
@@ -329,6 +334,7 @@ impl Model for Scenario {
             Action::GiveBack => return None,
             Action::Vcpu(vcpu, _) => self.vcpu(&mut s, vcpu as usize)?,
             Action::Leave(vcpu) => Self::vcpu_leaves(&mut s, vcpu as usize),
+            Action::Short => Self::passes_by(&mut s),
         }
         if s.shared.bad.is_none() {
             s.shared.hardware();

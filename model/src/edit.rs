@@ -191,6 +191,7 @@ impl Scenario {
         match word {
             Word::Table(child) if whole && why.unhooks() && unhooks && !s.threads[i].again => {
                 s.cas(i, word, hole);
+                s.threads[i].took = true;
                 s.threads[i].unlinked |= 1 << child;
                 if self.bug != Some(Bug::UnhookWithoutFlush) {
                     s.threads[i].owe(covers);
@@ -201,13 +202,13 @@ impl Scenario {
                 return;
             }
             Word::Table(child) => return down(s, i, child),
-            Word::Leaf(leaf) if !whole && self.splits => {
-                if !why.withdraws() || leaf.write || leaf.host_write {
-                    s.threads[i].word = word;
-                    s.threads[i].pc = Pc::SplitPart;
-                    return;
-                }
+            Word::Leaf(leaf) if !whole && why.withdraws() && !leaf.write && !leaf.host_write => {
                 s.adopt(i, Span::new(gfn, span.end.min(covers.end)));
+            }
+            Word::Leaf(_) if !whole && self.splits => {
+                s.threads[i].word = word;
+                s.threads[i].pc = Pc::SplitPart;
+                return;
             }
             Word::Leaf(_) | Word::Frozen(_) if !whole && !s.shared.slots[i].gfns.covers(covers) => {
                 s.threads[i].pc = Pc::WidenSlot;
@@ -232,12 +233,14 @@ impl Scenario {
             }
             Word::Leaf(leaf) => {
                 s.cas(i, word, hole);
+                s.threads[i].took = true;
                 s.shared.book(level, -1);
                 s.shared.tell(leaf, level);
                 s.threads[i].owe(covers);
             }
             Word::Frozen(_) => {
                 s.cas(i, word, hole);
+                s.threads[i].took = true;
                 // The frozen leaf may be dirty, and its owner may report that too late: after this host's change.
                 if self.bug != Some(Bug::FrozenTakenAsClean) {
                     s.shared.tell_all(covers);

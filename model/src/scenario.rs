@@ -85,6 +85,13 @@ impl Scenario {
         self
     }
 
+    /// The same beside up to `many` short invalidations of another page of region 0. They move the numbers; each is one
+    /// step.
+    pub fn beside_shorts(mut self, many: u8) -> Self {
+        self.shared.shorts = many;
+        self
+    }
+
     /// The same with kicks that are interrupts.
     pub fn interrupts(mut self, leaves: u8) -> Self {
         self.shared.tlb = Tlb::interrupted(leaves);

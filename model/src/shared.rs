@@ -224,6 +224,8 @@ pub struct Shared {
     /// Whether a table of links stands between root and leaf tables.
     pub deep: bool,
     pub(crate) numbers: Numbers,
+    /// Number of short invalidations elsewhere in region 0 that may still begin and end.
+    pub(crate) shorts: u8,
     /// The lines of the two regions of host pages, and the epoch.
     pub(crate) lines: [Line; 3],
     pub(crate) slots: [Slot; THREADS],
@@ -278,6 +280,7 @@ impl Shared {
         Self {
             deep: levels == 3,
             numbers: Numbers::default(),
+            shorts: 0,
             lines: [Line::default(); 3],
             slots: [Slot::default(); THREADS],
             nodes,

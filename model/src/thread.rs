@@ -1,6 +1,7 @@
 //! A thread: its operation, its next step, and the shared parts of all operations: settling, sections and grace
 //! periods.
 
+use crate::active::Follows;
 use crate::bug::Bug;
 use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
@@ -49,6 +50,8 @@ pub struct Thread {
     pub(crate) lines: u8,
     /// It repeats its range.
     pub(crate) again: bool,
+    /// It has put a hole in place of something since it last looked for a newer invalidation.
+    pub(crate) took: bool,
     /// The range that it walks.
     pub(crate) span: Span,
     /// The page that it reports.
@@ -113,6 +116,7 @@ impl Thread {
             number: 0,
             lines: 0,
             again: false,
+            took: false,
             span: Span::default(),
             telling: NONE,
             replaced: [0; PAGES as usize],
@@ -224,14 +228,23 @@ impl Scenario {
         (thread.epoch, thread.hva, thread.page, thread.thawed) = (0, NONE, None, None);
         let told = thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. });
         let pages = if told { Span::new(thread.telling, thread.telling + 1) } else { Span::default() };
-        if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell && self.follows(s, i) {
-            s.threads[i].pc = Pc::Walk;
-            let frames = over_hvas(s.shared.memslots, pages);
-            if !frames.is_empty() {
-                s.enter(i, frames.start);
-                (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
+        if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell {
+            match self.follows(s, i) {
+                Follows::No => {}
+                Follows::Repeat => {
+                    s.threads[i].pc = Pc::Walk;
+                    let frames = over_hvas(s.shared.memslots, pages);
+                    if !frames.is_empty() {
+                        s.enter(i, frames.start);
+                        (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
+                    }
+                    return;
+                }
+                Follows::Widen => {
+                    s.threads[i].pc = Pc::GoWide;
+                    return;
+                }
             }
-            return;
         }
         let thread = &mut s.threads[i];
         if told {

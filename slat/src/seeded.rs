@@ -185,6 +185,8 @@ bugs! {
     AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 
     // --- history: what is wrong for one instant, or owes too little ---
+    FollowedOnce "followed-once" History "an invalidation that repeats its range, and removed a mapping again, does not look again",
+    WidenedNarrowly "widened-narrowly" History "an invalidation that zaps beyond its range stays narrow",
     SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
     SplitForgetsDirty "split-forgets-dirty" Unit "a split for a part that changes makes all small leaves clean",
     SlotTakenForPlain "slot-taken-for-plain" Unit "the short path of a fault maps pages of a device's memslot as ordinary memory",

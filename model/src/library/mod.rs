@@ -30,6 +30,11 @@ const fn slow(gfn: u8) -> Op {
     Op::Access { gfn, write: false, sleeps: true, large: false }
 }
 
+/// A store whose fault asks a host that sleeps, and that lets the page be written.
+const fn slow_store(gfn: u8) -> Op {
+    Op::Access { gfn, write: true, sleeps: true, large: false }
+}
+
 const fn large(gfn: u8, sleeps: bool) -> Op {
     Op::Access { gfn, write: false, sleeps, large: true }
 }
@@ -79,6 +84,7 @@ pub fn families() -> Vec<Family> {
         family("parts", shapes::parts()),
         family("regions", regions::regions()),
         family("regions and more", regions::more_regions()),
+        family("passes", regions::passes()),
         family("dirty, by host address", by_host(shapes::dirty())),
         family("slots", slots::slots()),
         family("versions", slots::versions()),

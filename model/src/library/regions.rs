@@ -1,9 +1,9 @@
 //! Invalidations by host address, announced in the regions that they cover, beside wide ones.
 
-use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, write};
+use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, slow_store, write};
 use crate::scenario::Scenario;
-use crate::shared::Word;
-use crate::thread::Op;
+use crate::shared::{Leaf, Word};
+use crate::thread::{Op, Pc};
 
 /// Three invalidators and faults, or two and a fault that sleeps.
 pub(super) fn regions() -> Vec<Scenario> {
@@ -124,5 +124,33 @@ pub(super) fn more_regions() -> Vec<Scenario> {
             &[&[write(0)], &[hvas(Clear, 0, 1), read(0)], &[hvas(Protect, 0, 1)]],
         )
         .small(false, false),
+    ]
+}
+
+/// An older invalidation takes in a later pass what a newer one has passed by, beside invalidations elsewhere in the
+/// region, which move its number. Page 1 was frozen by a thread that is not in the program.
+pub(super) fn passes() -> Vec<Scenario> {
+    let read_only = Word::Leaf(Leaf { pfn: 0, write: false, host_write: false, dirty: false });
+    vec![
+        Scenario::new(
+            "by region: upgrade | protect 0..2 | protect 0..1 | slow store to 0",
+            &[&[write(0)], &[hvas(Protect, 0, 2)], &[hvas(Protect, 0, 1)], &[slow_store(0)]],
+        )
+        .table(0, [read_only, Word::Frozen(7)])
+        .read_only()
+        .beside_shorts(2)
+        .from(0, Pc::Freeze)
+        .from(1, Pc::EditEntry)
+        .from(3, Pc::StampRegion),
+        Scenario::new(
+            "by region: clear 0..1 of a large leaf | protect 1..2 | slow store to 1 | slow fault on 1",
+            &[&[hvas(Clear, 0, 1)], &[hvas(Protect, 1, 2)], &[slow_store(1)], &[slow(1)]],
+        )
+        .large(false)
+        .pageless()
+        .from(3, Pc::Descend)
+        .from(0, Pc::WidenSlot)
+        .from(0, Pc::EditEntry)
+        .from(2, Pc::LookRegion),
     ]
 }

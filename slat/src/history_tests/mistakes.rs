@@ -6,8 +6,14 @@ use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::{Format, Idle};
 use std::string::String;
 
-/// Mistakes that other history tests find: in `hardware`, in `lost`, and in [`crate::huge`].
-const ELSEWHERE: [Bug; 3] = [Bug::SplitByStore, Bug::LostSplitBelieved, Bug::RecoverUnfrozen];
+/// Mistakes that other history tests find: in `hardware`, in `lost`, in `passes`, and in [`crate::huge`].
+const ELSEWHERE: [Bug; 5] = [
+    Bug::SplitByStore,
+    Bug::LostSplitBelieved,
+    Bug::FollowedOnce,
+    Bug::WidenedNarrowly,
+    Bug::RecoverUnfrozen,
+];
 
 /// Runs the rows up to the first that fails. Returns its message.
 fn first_wrong<F: Format>(looks: &mut u64) -> Option<String> {

@@ -10,6 +10,7 @@
 //! | `granting`, `revoking`, `logs` | the table of all operations |
 //! | `hardware` | the same operations, with a walker that stores between a read and the write that follows from it |
 //! | `lost_races` | the same, with compare-and-swaps that are lost |
+//! | `passes` | a newer invalidation between the passes of an older one |
 //! | `mistakes` | which mistakes of [`crate::seeded`] are found, and after how many looks |
 //!
 //! The table runs on every format. It states for each kind of change exactly what it flushes: nothing, or once a range,
@@ -24,6 +25,7 @@ mod lookup;
 mod lost_races;
 mod mistakes;
 mod operation;
+mod passes;
 mod record;
 mod revoking;
 mod stale_tlb;

@@ -28,22 +28,22 @@
 //! * An invalidation that the fault does not find has a number above V. If it has passed the entry, the hole is too new
 //!   and the install is refused. Otherwise it reaches the entry later and zaps the new leaf.
 //! * No hole is older than the last invalidation that covered it. But a newer one may work below a link that an older
-//!   one then unhooks, or pass a leaf that it then zaps. So the older one looks for a newer announcement after its
-//!   edits, and edits its range again under a new number ([`Ticket::is_followed`]).
+//!   one then unhooks, or pass a leaf that it then zaps. So the older one looks for a newer announcement after each
+//!   pass of edits, and edits its range again under a new number, or becomes wide ([`follow`]).
 //! * Slots are published inside a wide invalidation. If it covers the page and has published since the fault's look-up,
 //!   the fault finds it listed, or finds the epoch moved. A narrow invalidation walks the slots that are published at
 //!   that time. If a fault has found a slot that the invalidation has not, the invalidation took its number before the
 //!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Level, Position, Span};
-use crate::sync::prim::{
-    AcqRel, Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence, fence_after_rmw,
-};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, fence_after_rmw};
 use crate::table::{Version, Word};
 use core::cell::Cell;
+use follow::Taken;
 use lines::{Line, Lines};
 use places::{Claim, MOST, Places, SLOTS, Slot};
 
+mod follow;
 mod lines;
 mod places;
 mod stamp;
@@ -90,6 +90,8 @@ pub(crate) struct Ticket<'a> {
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
     hole: Cell<Word>,
+    /// What its edits took away, until it has looked for newer invalidations (rule 14).
+    taken: Taken,
 }
 
 impl Active {
@@ -200,6 +202,7 @@ impl Active {
             gfns: Cell::new(gfns),
             version: Cell::default(),
             hole: Cell::new(Word::OLDEST),
+            taken: Taken::default(),
         };
         ticket.announce();
         ticket.claim.begun();
@@ -321,27 +324,6 @@ impl Ticket<'_> {
         self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
     }
 
-    /// Rule 14, after edits that took something away, before the flush: whether a newer invalidation has been announced
-    /// to one of its regions. The newer one may have passed a leaf that this one zapped later, and left no number
-    /// there; or it left its number below a link that this one unhooked. A fault that could fill the older hole waits
-    /// for this invalidation. So this one [takes a new number](Self::renumber) and edits again.
-    ///
-    /// A wide invalidation needs no look: it moves the epoch when it ends, and such a fault then starts over.
-    pub(crate) fn is_followed(&self) -> bool {
-        if self.wide.get() || seeded!(NewerHidden) {
-            return false;
-        }
-        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this invalidation sees
-        // the newer number, or the newer one's walk sees the edits.
-        fence(SeqCst);
-        self.regions().any(|line| line.newest() > self.hole())
-    }
-
-    /// Continues under a new number.
-    pub(crate) fn renumber(&self) {
-        self.take_number(0);
-    }
-
     /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         if seeded!(RecoveredBeside) {
@@ -352,34 +334,6 @@ impl Ticket<'_> {
         let _ = self.active.numbers.word.load(Acquire);
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
-    }
-
-    /// Rule 11: publishes the frames of a leaf that reaches out of the range, and takes a new number, before the leaf
-    /// is zapped. It is as if this invalidation ended and a wider one began at once.
-    pub(crate) fn widen(&self, gfns: Span<Gfn>) {
-        if self.gfns.get().covers(&gfns) {
-            return;
-        }
-        self.gfns.set(self.gfns.get().hull(&gfns));
-        set(&self.claim.slot.gfns, self.gfns.get());
-        if gfns.len() > Level::M2.pages() && !self.wide.get() {
-            return self.go_wide(); // into more regions than it is announced to
-        }
-        self.take_number(0);
-        self.regions().for_each(|line| line.announce(self.hole()));
-        // ORDER(upgrade): as in `announce`.
-        fence(SeqCst);
-    }
-
-    /// Lists it on the epoch from now on, under a new number.
-    pub(crate) fn go_wide(&self) {
-        if !self.wide.replace(true) {
-            self.active.lines.epoch.list(&self.claim);
-            self.take_number(0);
-            self.active.lines.epoch.move_on();
-        }
-        // ORDER(upgrade): as in `announce`.
-        fence(SeqCst);
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.
@@ -429,6 +383,7 @@ impl Ticket<'_> {
 /// Ends the invalidation, in the order of rule 8.
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
+        self.hide_nothing();
         if self.wide.get() && !seeded!(EpochKept) {
             // A number for no invalidation. An invalidation with a later number sees what this one published. One with
             // an earlier number is found listed by each fault that sees the epoch move.

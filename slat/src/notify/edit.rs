@@ -53,11 +53,6 @@ enum Change {
 }
 
 impl Known<'_> {
-    /// What is known before the first pass.
-    pub(super) fn first(defers: bool) -> Self {
-        Self { defers, ..Self::default() }
-    }
-
     /// Adds the page that the host told, if it told one.
     pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
         Known { now, ..*self }
@@ -83,32 +78,32 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
-        let mut known = Known::first(seat.is_none());
-        loop {
-            self.edit_knowing(known, idle, parts, seat, owed);
-            let Some(next) = self.once_more(known, owed, || self.fill_reserve(idle)) else { return };
-            known = next;
-        }
+        let pass = |idle: &mut Idle, known: Known<'_>| self.edit_knowing(known, idle, parts, seat, owed);
+        self.in_passes(idle, seat.is_none(), pass, |idle| self.fill_reserve(idle));
     }
 
-    /// Returns what the next pass starts from, if one is due. One is due while large leaves are left for want of a
-    /// table page; they are split only if `refill` finds some. A last one is due, under a new number, if a newer
-    /// invalidation may have passed by what was taken away since ([`Ticket::is_followed`]).
+    /// Makes passes over the range until none is due. One is due while large leaves are left for want of a table page;
+    /// they are split only if `refill` finds some. One is due, under a new number, if a newer invalidation may have
+    /// passed by what a pass took away ([`Ticket::must_repeat`]). Every edit of a narrow invalidation is made in here.
     #[inline(always)]
-    pub(super) fn once_more(
+    pub(super) fn in_passes(
         &self,
-        known: Known<'_>,
-        owed: &Owed,
-        refill: impl FnOnce() -> bool,
-    ) -> Option<Known<'static>> {
-        if known.defers && self.reserve.was_short() {
-            return Some(Known { pass: Pass::Again, defers: refill(), ..Known::default() });
+        idle: &mut Idle,
+        defers: bool,
+        mut pass: impl FnMut(&mut Idle, Known<'_>),
+        refill: impl Fn(&mut Idle) -> bool,
+    ) {
+        let mut known = Known { defers, ..Known::default() };
+        loop {
+            pass(idle, known);
+            known = if known.defers && self.reserve.was_short() {
+                Known { pass: Pass::Again, defers: refill(idle), ..Known::default() }
+            } else if self.ticket.must_repeat(known.pass == Pass::Renumbered) {
+                Known { pass: Pass::Renumbered, ..Known::default() }
+            } else {
+                return;
+            };
         }
-        if known.pass == Pass::Renumbered || owed.is_nothing() || !self.ticket.is_followed() {
-            return None;
-        }
-        self.ticket.renumber();
-        Some(Known { pass: Pass::Renumbered, ..Known::default() })
     }
 
     fn edit_knowing(
@@ -254,6 +249,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             done += 1;
         }
         if removed > 0 {
+            self.ticket.takes();
             owed.owe_pages(Span::new(first + from, first + to), removed);
             walk.seat.tally.add_many(Count::Removed4K, removed);
             self.zapped(walk, Span::new(first + from, first + to), Level::K4, removed);
@@ -341,7 +337,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         covers: Span<Gfn>,
         owed: &mut Owed,
     ) {
-        match old.kind::<F>(level) {
+        let kind = old.kind::<F>(level);
+        if new.is_hole() && !matches!(kind, Kind::Hole(_) | Kind::Mmio(_)) {
+            self.ticket.takes();
+        }
+        match kind {
             Kind::Table(pfn) => {
                 if !seeded!(UnhookOwesNothing) {
                     owed.owe(covers);

@@ -94,7 +94,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// are in flight, edits, and faults that they are announced to, scan up to as many places as were ever in use.
     ///
     /// An invalidation of at most 16 regions (aligned 2 MiB pieces of host addresses) costs faults in other regions
-    /// nothing. A wider one costs each concurrent fault one more attempt when it begins, and one when it ends.
+    /// nothing. A wider one costs each concurrent fault one more attempt when it begins, and one when it ends. So does
+    /// one that must zap a large page which reaches out of its range, for want of a table page.
     pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
@@ -205,8 +206,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
         begun.ticket.owes_again();
         begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);
-        let mut known = Known::first(seat.is_none());
-        loop {
+        let pass = |idle: &mut Idle, known: Known<'_>| {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 walk_behind(&mut walk, published.clamp(&hvas), |steps, part| {
@@ -214,9 +214,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
                 });
             }
-            let Some(next) = begun.once_more(known, owed, || begun.refill_reserve()) else { return };
-            known = next;
-        }
+        };
+        begun.in_passes(idle, seat.is_none(), pass, |_| begun.refill_reserve());
     }
 
     /// Begins another invalidation of the same range: a seeded mistake needs it.

@@ -1,5 +1,6 @@
 //! A ticket without its active set, for a value that outlives the borrow of its VM.
 
+use super::follow::Taken;
 use super::places::Unbound;
 use super::{Active, Ticket};
 use crate::addr::{Gfn, Span};
@@ -21,6 +22,7 @@ pub(crate) struct UnboundTicket {
 impl Ticket<'_> {
     /// Detaches the ticket from its set.
     pub(crate) fn unbind(self) -> UnboundTicket {
+        self.hide_nothing();
         let this = ManuallyDrop::new(self);
         UnboundTicket {
             claim: this.claim.unbound(),
@@ -45,6 +47,7 @@ impl Active {
             gfns: Cell::new(gfns),
             version: Cell::new(version),
             hole: Cell::new(hole),
+            taken: Taken::default(),
         })
     }
 }

@@ -23,8 +23,8 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
         let theirs = shared.clone();
         let unhooker = loom::thread::spawn(move || {
             let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
-            if older.is_followed() {
-                older.renumber();
+            older.takes();
+            if older.must_repeat(false) {
                 theirs.edit(&older);
             }
             drop(older);
@@ -76,10 +76,13 @@ fn pass_by() {
     let older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
     let zap = loom::thread::spawn(move || {
-        Shared::zap(&older, &theirs.tables[0], true);
-        if older.is_followed() {
-            older.renumber();
+        for pass in 0.. {
             Shared::zap(&older, &theirs.tables[0], true);
+            // A pass that took nothing would end it: then it would never become wide here.
+            older.takes();
+            if !older.must_repeat(pass > 0) {
+                break;
+            }
         }
         older.flushed();
         drop(older);

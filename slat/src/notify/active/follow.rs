@@ -1,0 +1,124 @@
+//! Rule 14: an invalidation that took something away hides no newer one. And: how a narrow invalidation becomes wide.
+//!
+//! An edit that puts a hole in place of a leaf, a frozen entry or a link may hide a newer invalidation m. If m has
+//! passed the entry by, or has edited below the link, then m's number is not in the new hole. A fault that m's place
+//! escapes, because it read the list before m was listed, could fill that hole. The fault finds this invalidation on
+//! the list, so it can only do so after this one has ended.
+//!
+//! ```text
+//! pass 1 took something? look.   a newer number on a line? pass 2, under a number newer than that one
+//! pass 2 took something? look.   a newer number on a line? become wide
+//! the end of a wide one          moves the epoch: each fault whose scan found it begins again
+//! ```
+//! **Bound.** There are at most two passes for this reason, however many invalidations follow. The first pass leaves a
+//! hole, or a leaf that the reason allows, in each entry of the range. No fault fills those holes before the end. So a
+//! second pass takes only entries that were frozen in between, by upgrades that had looked before the announcement. It
+//! is rare that there is one, and rarer that another invalidation follows too. Only then do faults elsewhere make one
+//! more attempt.
+//!
+//! The look is due after *each* pass, and asks what *that pass* took. A flush that was adopted does not count: it
+//! changes no entry.
+//!
+//! A panic between the edits and the look leaves the question open. The invalidation then ends as a wide one.
+
+use super::Ticket;
+use crate::addr::{Gfn, Level, Span};
+use crate::sync::prim::{SeqCst, fence};
+use core::cell::Cell;
+
+/// What the edits of an invalidation took away.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Whether the current pass put a hole in place of something.
+    in_pass: Cell<bool>,
+    /// Whether a newer invalidation may be hidden by what was taken.
+    may_hide: Cell<bool>,
+}
+
+impl Ticket<'_> {
+    /// Records that an edit put a hole in place of a leaf, a frozen entry or a link.
+    #[inline]
+    pub(crate) fn takes(&self) {
+        self.taken.in_pass.set(true);
+        self.taken.may_hide.set(true);
+    }
+
+    /// Rule 14, after each pass, before the flush. Returns whether another pass is due; this has then taken a new
+    /// number. After a pass that `repeated` the range, none is due: this becomes wide instead.
+    pub(crate) fn must_repeat(&self, repeated: bool) -> bool {
+        let took = self.taken.in_pass.replace(false);
+        let ignored = repeated && seeded!(FollowedOnce);
+        if took && !ignored && self.is_followed() {
+            if !repeated {
+                self.renumber();
+                return true;
+            }
+            self.go_wide();
+        }
+        self.taken.may_hide.set(false);
+        false
+    }
+
+    /// Becomes wide if its edits were interrupted before the look that rule 14 demands.
+    pub(super) fn hide_nothing(&self) {
+        if self.taken.may_hide.replace(false) && !seeded!(NewerHidden) {
+            self.go_wide();
+        }
+    }
+
+    /// Whether a newer invalidation has been announced to one of its regions. The newer one may have passed a leaf that
+    /// this one took later, and left no number there; or it left its number below a link that this one unhooked.
+    ///
+    /// A wide invalidation needs no look: it moves the epoch when it ends, and such a fault then starts over.
+    pub(crate) fn is_followed(&self) -> bool {
+        if self.wide.get() || seeded!(NewerHidden) {
+            return false;
+        }
+        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this invalidation sees
+        // the newer number, or the newer one's walk sees the edits.
+        fence(SeqCst);
+        self.regions().any(|line| line.newest() > self.hole())
+    }
+
+    /// Continues under a new number.
+    pub(crate) fn renumber(&self) {
+        self.take_number(0);
+    }
+
+    /// Rule 11: publishes the frames of a leaf that reaches out of the range, and takes a new number, before the leaf
+    /// is zapped. It is as if this invalidation ended and a wider one began at once.
+    ///
+    /// It becomes wide. Its passes number only the holes of its range; a fault may link a table over the others, with
+    /// the number of this moment, and a newer invalidation may have passed the leaf by.
+    pub(crate) fn widen(&self, gfns: Span<Gfn>) {
+        if self.gfns.get().covers(&gfns) {
+            return;
+        }
+        self.gfns.set(self.gfns.get().hull(&gfns));
+        super::set(&self.claim.slot.gfns, self.gfns.get());
+        if seeded!(WidenedNarrowly) && gfns.len() <= Level::M2.pages() && !self.wide.get() {
+            self.take_number(0);
+            self.regions().for_each(|line| line.announce(self.hole()));
+            // ORDER(upgrade): as in `announce`.
+            return fence(SeqCst);
+        }
+        self.publish_widely();
+    }
+
+    /// Lists it on the epoch from now on, under a new number.
+    pub(crate) fn go_wide(&self) {
+        if !self.wide.get() {
+            self.publish_widely();
+        }
+    }
+
+    fn publish_widely(&self) {
+        if !self.wide.replace(true) {
+            self.active.lines.epoch.list(&self.claim);
+        }
+        self.take_number(0);
+        self.active.lines.epoch.move_on();
+        // ORDER(upgrade): as in `announce`.
+        fence(SeqCst);
+    }
+}
