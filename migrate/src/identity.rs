@@ -159,7 +159,9 @@ mod tests {
         assert!(known.agrees(Receipt::default()) && known.identity == 7);
         known.sends(receipt(1, 10));
         known.sends(receipt(1, 11));
-        assert!(known.agrees(receipt(1, 10)) && known.agrees(receipt(1, 11)) && known.agrees(Receipt::default()));
+        assert!(
+            known.agrees(receipt(1, 10)) && known.agrees(receipt(1, 11)) && known.agrees(Receipt::default())
+        );
         assert!(!known.agrees(receipt(1, 12)), "another sender's round");
         known.confirm(receipt(1, 11));
         assert!(!known.agrees(receipt(1, 10)) && !known.agrees(Receipt::default()), "restarted");

@@ -168,7 +168,8 @@ impl PreCopy {
             migration.undo(matches!(error, MigrateError::Cancelled));
             let known = migration.known.take();
             // After other errors the receiver was told that it is over, or marks of the log may be lost.
-            if let (MigrateError::Failed { .. } | MigrateError::RefusedThere(_), Some(known)) = (error, known) {
+            if let (MigrateError::Failed { .. } | MigrateError::RefusedThere(_), Some(known)) = (error, known)
+            {
                 source.session().set(known);
             }
         }

@@ -123,7 +123,8 @@ impl Target for There {
 fn main() -> Result<(), Box<dyn Error>> {
     let (here, there) = (machine()?, machine()?);
     let (run, over) = (Mutex::new(()), AtomicBool::new(false));
-    let mut source = Here { machine: &here, session: Session::new(), taken: Vec::new(), run: &run, halted: None };
+    let mut source =
+        Here { machine: &here, session: Session::new(), taken: Vec::new(), run: &run, halted: None };
     let (out, back) = UnixStream::pair()?;
     let outcome = thread::scope(|scope| {
         // The guest stores an increasing number to one page after the other.
