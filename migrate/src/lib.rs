@@ -146,18 +146,22 @@
 //! | limits | [`bandwidth`](PreCopy::bandwidth); [`auto_converge`](PreCopy::auto_converge) slows the vCPUs down |
 //! | cancelling | [`Source::progress`] returns `Break`; [`cancel`] |
 //! | a broken connection | the round goes back to the log, and is sent over another connection to the same receiver |
+//! | another receiver | each connection compares [`Session`] and receiver; if they differ, the migration begins anew |
 //! | [`Receiver`] | fills a [`Target`], connection by connection |
 //!
 //! # Guarantees
 //!
-//! * After `Ok` on both sides, every byte of the ranges at the target is as at the source when it was halted.
-//! * A page that was received and not written since is not sent again, even after a connection has broken.
+//! * After `Ok` on both sides, every byte of the ranges at the target is as at the source when it was halted. This holds
+//!   for any order of connections, also if senders or receivers are killed, restarted or replaced, or another guest was
+//!   sent to the same receiver.
+//! * A page that was received and not written since is not sent again, even after a connection has broken, unless the
+//!   receiver was restarted or has received another guest.
 //! * The guest runs on one side only. The sender sends `Go` after the receiver has everything and while the
 //!   guest is halted, and never resumes a guest after that. If `Go` is lost, the guest stays halted on both
 //!   sides. The manager of both must see the receiver's `Ok` before it frees the sender's memory.
 //! * The receiver refuses wrong input with a [`WireError`], and never panics: frames outside of the memory,
-//!   pages out of turn, memory that overlaps or is too large, pages with a wrong checksum. The checksum does
-//!   not protect against attackers: the stream must.
+//!   pages out of turn, memory that overlaps or is too large, pages with a wrong checksum. A sender that cannot be
+//!   received hears why. Identity and checksums do not protect against attackers: the stream must.
 //!
 //! Registers and devices are not sent: the VMM sends them itself, with the last round, while the guest is
 //! halted. Post-copy, compression and parallel streams are not implemented.
@@ -166,6 +170,8 @@
 
 mod checksum;
 mod connection;
+#[cfg(test)]
+mod crash_tests;
 mod error;
 mod guest;
 mod identity;

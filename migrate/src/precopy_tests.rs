@@ -397,3 +397,61 @@ fn an_error_of_the_guest_ends_the_migration_and_lets_it_run() {
     assert_eq!(guest.0.calls, ["halt", "resume"]);
     assert_eq!(guest.0.log.len() as u64, PAGES);
 }
+
+#[test]
+fn a_receiver_that_was_restarted_gets_the_whole_guest() {
+    let mut guest = Guest::new(4);
+    let all = (PAGES * PAGE_SIZE) as usize;
+    let settings = PreCopy::new().max_rounds(2).tries(1).downtime(Duration::ZERO);
+    let first = with_receiver(|open| {
+        let breaks = || Ok(Breaks(connect(open)?, all + 100_000));
+        settings.send(&mut guest, breaks).unwrap_err();
+    });
+    assert!(first.is_err());
+    let identity = guest.session.identity();
+    assert!(identity.is_some() && guest.log.len() < PAGES as usize / 2);
+    let memory = with_receiver(|open| {
+        let outcome = settings.send(&mut guest, || connect(open)).unwrap();
+        assert_eq!(outcome.rounds[0].told, PAGES);
+        assert_eq!(outcome.enable.as_secs(), 0);
+    });
+    assert_eq!(memory.unwrap(), guest.memory);
+    assert_eq!(guest.session.identity(), None, "the guest has left");
+}
+
+#[test]
+fn a_refused_guest_is_told_why_after_one_try() {
+    struct Small;
+    impl Target for Small {
+        type Error = io::Error;
+        fn create(&mut self, _: &[MemoryRange]) -> io::Result<()> {
+            Err(io::Error::other("no huge pages are left"))
+        }
+        fn write(&mut self, _: Span<Gfn>, _: &[u8]) -> io::Result<()> {
+            unreachable!()
+        }
+        fn zero(&mut self, _: Span<Gfn>) -> io::Result<()> {
+            unreachable!()
+        }
+    }
+    for most in [PAGES - 1, PAGES] {
+        let mut guest = Guest::new(4);
+        let mut connections = 0;
+        let error = thread::scope(|scope| {
+            let connect = || {
+                connections += 1;
+                let (here, there) = UnixStream::pair()?;
+                scope.spawn(move || Receiver::new(Small, most * PAGE_SIZE).serve(there).unwrap_err());
+                Ok(here)
+            };
+            PreCopy::new().send(&mut guest, connect).unwrap_err()
+        });
+        let says = if most < PAGES { "bytes of memory, the receiver" } else { "no huge pages are left" };
+        assert!(
+            matches!(error, MigrateError::RefusedThere(_)) && error.to_string().contains(says),
+            "{error}"
+        );
+        assert_eq!(connections, 1);
+        assert!(guest.runs && guest.calls.is_empty() && guest.log.len() as u64 == PAGES);
+    }
+}

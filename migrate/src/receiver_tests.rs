@@ -176,7 +176,7 @@ fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
 
 /// Returns how a receiver of 8 pages refuses a stream; `None` if the guest may run.
 fn refused(receiver: &mut Receiver<Ram>, bytes: &[u8]) -> Option<WireError> {
-    match receiver.serve(Both { from: bytes, to: Vec::new() }) {
+    match receiver.serve(&mut Both { from: bytes, to: Vec::new() }) {
         Ok(()) => None,
         Err(MigrateError::Refused(error)) => Some(error),
         Err(error) => panic!("{error}"),
@@ -189,13 +189,13 @@ struct Both<'b> {
     to: Vec<u8>,
 }
 
-impl Read for Both<'_> {
+impl Read for &mut Both<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.from.read(into)
     }
 }
 
-impl Write for Both<'_> {
+impl Write for &mut Both<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.to.write(bytes)
     }
@@ -291,7 +291,7 @@ fn a_changed_byte_is_refused_and_the_right_stream_is_received_after_it() {
             let mut receiver = new();
             let mut changed = whole.clone();
             changed[at] ^= change;
-            match receiver.serve(Both { from: &changed, to: Vec::new() }) {
+            match receiver.serve(&mut Both { from: &changed, to: Vec::new() }) {
                 Err(MigrateError::Refused(_)) => {}
                 // The changed byte made a `Cancel` frame.
                 Err(MigrateError::Cancelled) => assert!(at % 4 == 0 || contents(at), "{at} ^ {change:#x}"),
@@ -327,4 +327,63 @@ fn negative_control_contents_that_fit_their_checksum_are_received() {
     let mut receiver = new();
     assert!(refused(&mut receiver, &bytes).is_none());
     assert_eq!(receiver.target().bytes[PAGE], 8);
+}
+
+/// The answers of a receiver to these bytes.
+fn answers(receiver: &mut Receiver<Ram>, bytes: &[u8]) -> (Result<(), String>, Vec<u8>) {
+    let mut stream = Both { from: bytes, to: Vec::new() };
+    let result = receiver.serve(&mut stream).map_err(|error| error.to_string());
+    (result, stream.to)
+}
+
+#[test]
+fn another_identity_begins_with_memory_of_zeroes() {
+    let mut receiver = new();
+    let first = [&greeting(1, &[range(5, 16, 8)]), &whole()[6 * FRAME..8 * FRAME + 2 * PAGE]].concat();
+    assert!(matches!(refused(&mut receiver, &first), Some(WireError::Closed)));
+    assert_eq!(receiver.target().bytes[PAGE], 7, "a page of the first guest");
+    // Its `Hello` alone takes nothing away.
+    let hello = greeting(2, &[range(5, 16, 8)]);
+    assert!(refused(&mut receiver, &hello[..5 * FRAME]).is_some());
+    assert_eq!(receiver.target().bytes[PAGE], 7);
+    assert!(refused(&mut receiver, &hello).is_some());
+    assert!(receiver.target().bytes.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_sender_that_has_seen_more_than_is_here_is_not_welcome() {
+    let receipt = Receipt { round: 1, pages: 8, sum: 9 };
+    let mut known = begins(1);
+    known.confirm(receipt);
+    let mut bytes = Vec::new();
+    let mut to = Writing::new(&mut bytes);
+    to.greet(&known, &[range(5, 16, 8)]).unwrap();
+    to.send(Frame::Begin(TICKET)).unwrap();
+    drop(to);
+    let error = refused(&mut new(), &bytes).unwrap();
+    assert!(
+        matches!(error, WireError::Forgotten { has, confirmed } if has == Receipt::default() && confirmed == receipt)
+    );
+}
+
+#[test]
+fn both_sides_say_why_the_guest_cannot_be_received() {
+    let (result, to) = answers(&mut new(), &hello(&[range(5, 16, 9)]));
+    let why = "the sender has 36864 bytes of memory, the receiver 32768";
+    assert_eq!(result.unwrap_err(), format!("the receiver refused the stream: {why}"));
+    let told = Reading::new(to.as_slice()).offer().unwrap_err().to_string();
+    assert_eq!(told, format!("the receiver refuses this guest: {why}"));
+}
+
+#[test]
+fn a_receiver_whose_guest_runs_refuses_every_connection() {
+    let mut receiver = new();
+    assert!(refused(&mut receiver, &whole()).is_none());
+    let before = receiver.target().bytes.clone();
+    for identity in [1, 2] {
+        let (result, to) = answers(&mut receiver, &greeting(identity, &[range(5, 16, 8)]));
+        assert!(result.unwrap_err().contains("is over"));
+        assert!(matches!(Reading::new(to.as_slice()).offer(), Err(WireError::Refused(_))));
+    }
+    assert_eq!(receiver.target().bytes, before);
 }

@@ -239,7 +239,7 @@ impl<W: Write> Writing<W> {
     /// Writes everything to the stream.
     pub(crate) fn flush(&mut self) -> Result<(), WireError> {
         self.write_out(&[])?;
-        self.io(|out| out.flush())
+        self.io(W::flush)
     }
 
     /// Sends that this side cannot receive the guest, and why, with everything before it.

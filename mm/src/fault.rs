@@ -183,6 +183,8 @@ impl AddressSpace {
         };
         let entry = self.map.reach(page, level)?;
         self.lru_enter(page.base(level), level, held.pfn(), kind);
+        // It may be writable from here on.
+        self.clean.remove(Span::sized(page.base(level), level.pages()));
         entry.store(Pte::Mapped { pfn: held.keep(), writable }.word(level));
         Ok(None)
     }

@@ -67,6 +67,8 @@ impl AddressSpace {
                         edit.insert(Vma { span: stays, ..vma });
                     }
                 });
+                // Another mapping may have been behind the old end.
+                self.clean.remove(Span::new(page_of(old.end), page_of(stays.end)));
                 Ok(stays)
             }
             Remap::Move(new) => {
@@ -125,6 +127,7 @@ impl AddressSpace {
             edit.free(kept);
             edit.change(new, |vma| vma.stage = Stage::Here);
         });
+        self.clean.remove(pages_of(new));
         Ok(())
     }
 

@@ -120,6 +120,7 @@ impl AddressSpace {
         self.edit(&claim, |edit| {
             edit.insert(Vma { span, prot, backing, served: None, mergeable: false, stage });
         });
+        self.clean.remove(pages_of(span));
         Ok(span)
     }
 
@@ -307,7 +308,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Forgets that `pages` are clean, and their kept copies in swap: they are written to from now on, or gone.
+    /// Forgets that `pages` are clean, and their kept copies in swap: they are written to from now on, or gone. (Where
+    /// there is no kept copy, an entry that is filled, or a mapping that is new, forgets the first alone.)
     /// The caller holds their page lock.
     #[inline]
     pub(crate) fn no_longer_same(&self, pages: Span<Gfn>) {

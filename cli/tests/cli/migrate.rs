@@ -99,6 +99,54 @@ fn a_connection_that_breaks_five_times_loses_nothing() {
     assert_eq!((number(&came["migrated_from"]["wrong_pages"]), number(&came["corrupt_reads"])), (0, 0));
 }
 
+/// Passes the first connection to `first` and closes it after the first confirmed round: the receiver has died. Later
+/// connections go to `second`.
+fn proxy_to_two(listener: &UnixListener, first: &str, second: &str) {
+    // Ticket, Received, Welcome, and the first Received of a round: frames of 24 bytes.
+    let mut answers = [4 * 24].into_iter();
+    for stream in listener.incoming() {
+        let (most, to) = answers.next().map_or((u64::MAX, second), |most| (most, first));
+        let tries =
+            (0..500).find_map(|_| UnixStream::connect(to).map_err(|_| sleep(Duration::from_millis(20))).ok());
+        let (mut here, there) = (stream.unwrap(), tries.expect("a receiver that listens"));
+        let (mut up_from, mut up_to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+        let up = thread::spawn(move || {
+            let _ = std::io::copy(&mut up_from, &mut up_to);
+            let _ = up_to.shutdown(Shutdown::Write);
+        });
+        let _ = std::io::copy(&mut there.try_clone().unwrap().take(most), &mut here);
+        for stream in [&here, &there] {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        up.join().unwrap();
+        if most == u64::MAX {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_is_replaced_gets_the_whole_guest() {
+    let ((trace, accesses), first, second) =
+        (guest("replaced.trace"), SocketPath::new("first"), SocketPath::new("second"));
+    let between = SocketPath::new("between-two");
+    let listener = UnixListener::bind(between.path()).unwrap();
+    let both = ["--trace", trace.path(), "-v", "2", "-m", "256M", "--json", "--migrate-from"];
+    let mut dies = start(&[&both[..], &[first.path()]].concat());
+    let to = [first.path().to_owned(), second.path().to_owned()];
+    let proxied = thread::spawn(move || proxy_to_two(&listener, &to[0], &to[1]));
+    let sender = ["--migrate-after", "3", "--downtime", "1"];
+    let [sent, came] = migrate([between.path(), second.path()], trace.path(), &sender, &[]);
+    dies.kill().unwrap();
+    end(dies, "the first receiver");
+    assert!(sent.status.success() && came.status.success(), "{} {}", text(&sent.stderr), text(&came.stderr));
+    proxied.join().unwrap();
+    let [sent, came] = [report(&sent), report(&came)];
+    assert_eq!(number(&sent["accesses"]) + number(&came["accesses"]), accesses);
+    assert!(number(&came["migrated_from"]["compared_pages"]) >= 2 * 400);
+    assert_eq!((number(&came["migrated_from"]["wrong_pages"]), number(&came["corrupt_reads"])), (0, 0));
+}
+
 #[test]
 fn negative_control_a_harvest_without_its_flush_is_detected() {
     let (trace, _) = guest("rearm.trace");
@@ -126,10 +174,28 @@ fn a_guest_that_cannot_migrate_is_one_line() {
     let [sent, came] = migrate([socket.path(); 2], trace.path(), &sender, &[]);
     assert_eq!((sent.status.code(), came.status.code()), (Some(2), Some(2)), "{}", text(&came.stderr));
     assert!(text(&came.stderr).contains("replays other traces"), "{}", text(&came.stderr));
-    assert!(text(&sent.stderr).contains("--migrate-to"), "{}", text(&sent.stderr));
+    let says = text(&sent.stderr);
+    assert!(says.contains("--migrate-to") && says.contains("replays other traces"), "{says}");
     assert_eq!(
         number(&report(&sent)["accesses"]),
         2 * accesses,
         "the guest that could not leave ran to its end"
     );
+}
+
+#[test]
+fn a_receiver_with_less_memory_and_its_sender_say_why() {
+    let ((trace, _), socket) = (guest("small.trace"), SocketPath::new("small"));
+    let sender = ["--migrate-after", "3"];
+    let both = ["--trace", trace.path(), "-v", "2", "--json"];
+    let receiving = start(&[&both[..], &["-m", "64M", "--migrate-from", socket.path()]].concat());
+    let sending = start(&[&both[..], &sender, &["-m", "256M", "--migrate-to", socket.path()]].concat());
+    for output in [end(sending, "the sender"), end(receiving, "the receiver")] {
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("the guest that comes has other memory"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
 }

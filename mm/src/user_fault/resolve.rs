@@ -156,6 +156,7 @@ impl UserFaults {
             space.lru_enter(page, Level::K4, pfn, Kind::of(vma));
             let pte = Pte::Mapped { pfn, writable: vma.prot == Prot::ReadWrite };
             let pte = if vma.prot == Prot::None { pte.parked() } else { pte };
+            space.clean.remove(Span::sized(page, 1));
             entry.store(pte.word(Level::K4));
             return Ok(());
         }

@@ -7,6 +7,7 @@
 //! | `many_mmus` | are many secondary MMUs all told, may they come and go, and what is left after exit? |
 //! | `reap` | does the reaper never sleep, and skip what would make it sleep? |
 //! | `soft_dirty` | which pages were written since the last clear? |
+//! | `soft_dirty_copy` | does a copy that is kept up to date by that stay equal? |
 //! | `huge` | do huge pages keep their contents when they are divided, moved or shared? |
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
@@ -63,6 +64,7 @@ mod reasons;
 mod seeded;
 mod share;
 mod soft_dirty;
+mod soft_dirty_copy;
 mod swap;
 mod swap_device;
 mod swap_files;

@@ -103,7 +103,7 @@ fn other_changes_keep_what_is_known() {
                 m.space.dontneed(&mut m.idle, pages(5, 2)).unwrap();
                 assert_eq!(m.get(5), 0);
             },
-            vec![pages(5, 1)],
+            vec![pages(5, 2)],
         ),
         (
             "reap, and a new page",
@@ -111,7 +111,24 @@ fn other_changes_keep_what_is_known() {
                 m.space.reap(&mut m.idle, pages(5, 2)).unwrap();
                 assert_eq!(m.get(5), 0);
             },
-            vec![pages(5, 1)],
+            vec![pages(5, 2)],
+        ),
+        (
+            "a new mapping in place, never touched",
+            |m| {
+                m.space.munmap(&mut m.idle, pages(2, 2)).unwrap();
+                m.map(2, 2);
+            },
+            vec![pages(2, 2)],
+        ),
+        (
+            "made shorter, and longer again",
+            |m| {
+                let place = Place::Anywhere;
+                m.space.mremap(&mut m.idle, pages(0, 8), 5 * PAGE_SIZE, place).unwrap();
+                m.space.mremap(&mut m.idle, pages(0, 5), 8 * PAGE_SIZE, place).unwrap();
+            },
+            vec![pages(5, 3)],
         ),
         (
             "other pages moved there",

@@ -215,8 +215,12 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the engine, a host under load, dirty logs: a minute each",
-        lines: &[Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3")],
+        about: "the engine, a host under load, dirty logs: a minute each; migrations under many seeds",
+        lines: &[
+            Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3"),
+            Line::new(NIGHTLY, 180, 600, "cargo test -p slat-migrate --locked --lib -- crash_tests")
+                .with(&[("SLAT_MIGRATIONS", "30000")]),
+        ],
     },
     Step {
         name: "pager",

@@ -9,8 +9,8 @@ use crate::run::machine::Machine;
 use crate::thread::idle;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
-use slat::{Format, Gfn, Idle, PAGE_SIZE, Span};
-use slat_migrate::{MemoryRange, Receiver, Target};
+use slat::{Format, Gfn, Hva, Idle, PAGE_SIZE, Span};
+use slat_migrate::{MemoryRange, Receiver, Target, WireError};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -107,9 +107,10 @@ pub fn arrive<F: Format>(
 ) -> Result<(), Error> {
     let receive = || {
         let own = ranges(machine.memory(), machine.vcpus);
-        let most = own.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
-        let target = Arriving { machine, runs, arrivals, own, idle: idle()?, state: Vec::new() };
-        let received = Receiver::new(target, most).receive(|| listener.accept());
+        let target =
+            Arriving { machine, runs, arrivals, own, idle: idle()?, state: Vec::new(), process: None };
+        // `create` compares the memory, and says which flags differ.
+        let received = Receiver::new(target, u64::MAX).receive(|| listener.accept());
         received.map_err(|error| failed("--migrate-from: ", error))
     };
     let received = receive();
@@ -129,6 +130,8 @@ struct Arriving<'m, F: Format> {
     idle: Idle,
     /// The positions as bytes.
     state: Vec<u8>,
+    /// The process that the guest comes from.
+    process: Option<u64>,
 }
 
 impl<F: Format> Arriving<'_, F> {
@@ -148,9 +151,12 @@ impl<F: Format> Arriving<'_, F> {
             }
             return self.update();
         }
-        let (machine, idle) = (self.machine, &mut self.idle);
-        machine.place_all(idle, Machine::<F>::regions_below(gfns.end))?;
-        Ok(store(&machine.space, &machine.vm, idle, Machine::<F>::hvas_of(gfns), contents)?)
+        self.machine.place_all(&mut self.idle, Machine::<F>::regions_below(gfns.end))?;
+        self.store(Machine::<F>::hvas_of(gfns), contents)
+    }
+
+    fn store(&mut self, hvas: Span<Hva>, contents: Option<&[u8]>) -> Result<(), Error> {
+        Ok(store(&self.machine.space, &self.machine.vm, &mut self.idle, hvas, contents)?)
     }
 
     /// Takes the positions over. They count when all parts are here.
@@ -159,6 +165,12 @@ impl<F: Format> Arriving<'_, F> {
         if guest.runs != self.runs || guest.positions.len() != self.machine.vcpus as usize {
             return Err(Error::Usage(
                 "--migrate-from: the guest that comes replays other traces, or so many vCPUs: give both runs the same".into(),
+            ));
+        }
+        // The vCPUs have recalled their traces as far as that guest was, and cannot go back.
+        if *self.process.get_or_insert(guest.process) != guest.process {
+            return Err(Error::Usage(
+                "--migrate-from: a part of another process's guest came before: start this run again to receive this one".into(),
             ));
         }
         self.machine.place_all(&mut self.idle, guest.placed)?;
@@ -189,6 +201,17 @@ impl<F: Format> Target for Arriving<'_, F> {
     }
 
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
+        if self.of_state(gfns).is_none() {
+            // Memory behind the last region was never written.
+            let placed = self.machine.hvas().end;
+            let hvas = Machine::<F>::hvas_of(gfns);
+            let there = Span::new(hvas.start, hvas.end.min(placed));
+            return if there.is_empty() { Ok(()) } else { self.store(there, None) };
+        }
         self.fill(gfns, None)
+    }
+
+    fn refused(&mut self, why: &WireError) {
+        eprintln!("slat: --migrate-from refused a connection, and waits for another: {why}");
     }
 }

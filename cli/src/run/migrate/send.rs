@@ -13,6 +13,7 @@ use slat::{DirtyPage, DirtyWord, Format, Gfn, Hva, Idle, PAGE_SIZE, SlotId, Spac
 use slat_migrate::{MemoryRange, MigrateError, PreCopy, Progress, Session, Source, VmLog};
 use slat_mm::HostView;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -44,7 +45,9 @@ pub fn send<F: Format>(
     }
     let mut idle = idle()?;
     let log = VmLog::new(&machine.vm);
-    let mut source = Sending { machine, gate, runs, idle: &mut idle, log, whole: true, state: Vec::new() };
+    let process = RandomState::new().build_hasher().finish();
+    let mut source =
+        Sending { machine, gate, runs, process, idle: &mut idle, log, whole: true, state: Vec::new() };
     let downtime = Duration::from_millis(run.migrate.downtime);
     let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
     // A receiver may be starting. A receiver that has closed the connection has refused the guest, or has died.
@@ -85,6 +88,7 @@ struct Sending<'m, F: Format> {
     machine: &'m Machine<F>,
     gate: &'m Gate,
     runs: u64,
+    process: u64,
     idle: &'m mut Idle,
     log: VmLog<'m, F, HostView<Option<Events>>>,
     /// No part of the log was harvested.
@@ -131,7 +135,7 @@ impl<F: Format> Source for Sending<'_, F> {
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
         let mut words = self.log.harvest(self.idle)?;
         let (placed, positions) = (self.machine.placed(), self.gate.positions());
-        self.state = Guest { runs: self.runs, placed, positions }.encode();
+        self.state = Guest { runs: self.runs, process: self.process, placed, positions }.encode();
         let first = self.machine.memory() / PAGE_SIZE;
         let pages = self.state.len() as u64 / PAGE_SIZE;
         for page in (0..pages).step_by(64) {

@@ -1,7 +1,7 @@
 //! The positions of a guest's vCPUs as the bytes of a page range.
 //!
 //! ```text
-//! checksum │ length │ what runs │ regions of the machine │ vCPUs │ job, batches, regions, (traced address, guest address)… │ …
+//! checksum │ length │ what runs │ process │ regions of the machine │ vCPUs │ job, batches, regions, (traced address, guest address)… │ …
 //! ```
 //! All words have 64 bits, little-endian. The pages of the range arrive one by one; the checksum shows whether all of
 //! them belong to one harvest.
@@ -26,6 +26,8 @@ pub struct Position {
 pub struct Guest {
     /// A hash of what the guest replays. Two guests with different hashes are different.
     pub runs: u64,
+    /// A random number of the process where it runs.
+    pub process: u64,
     /// Number of regions placed.
     pub placed: u64,
     /// One position per vCPU.
@@ -37,14 +39,14 @@ const HEAD: usize = 2;
 impl Guest {
     /// Pages that the state of a machine with this much memory takes at most.
     pub fn pages(memory: u64, vcpus: u32) -> u64 {
-        let words = HEAD as u64 + 3 + 3 * u64::from(vcpus) + 2 * memory.div_ceil(Layout::REGION);
+        let words = HEAD as u64 + 4 + 3 * u64::from(vcpus) + 2 * memory.div_ceil(Layout::REGION);
         (words * 8).div_ceil(PAGE_SIZE)
     }
 
     /// Encodes the state as whole pages.
     pub fn encode(&self) -> Vec<u8> {
         let mut words = vec![0; HEAD];
-        words.extend([self.runs, self.placed, self.positions.len() as u64]);
+        words.extend([self.runs, self.process, self.placed, self.positions.len() as u64]);
         for position in &self.positions {
             words.extend([position.job, position.batches, position.regions.len() as u64]);
             words.extend(position.regions.iter().flat_map(|region| [region.start, region.gpa.0]));
@@ -66,7 +68,7 @@ impl Guest {
         }
         let mut words = words.take(length.checked_sub(HEAD)?);
         let mut next = || words.next();
-        let (runs, placed, vcpus) = (next()?, next()?, next()?);
+        let (runs, process, placed, vcpus) = (next()?, next()?, next()?, next()?);
         let mut positions = Vec::new();
         for _ in 0..vcpus {
             let (job, batches, count) = (next()?, next()?, next()?);
@@ -76,7 +78,7 @@ impl Guest {
             }
             positions.push(Position { job, batches, regions });
         }
-        Some(Self { runs, placed, positions })
+        Some(Self { runs, process, placed, positions })
     }
 }
 
@@ -91,7 +93,7 @@ mod tests {
             batches: 7 * vcpu,
             regions: (0..vcpu * 100).map(region).collect(),
         });
-        Guest { runs: 0x1234, placed: 9, positions: positions.collect() }
+        Guest { runs: 0x1234, process: 77, placed: 9, positions: positions.collect() }
     }
 
     #[test]
