@@ -127,9 +127,10 @@ impl State {
         let words = nodes.iter_mut().flat_map(|node| &mut node.entries);
         words.filter_map(Word::number).for_each(&mut *f);
         for thread in &mut self.threads {
-            let Thread { word, thawed, epoch, region, stamp, met, number, memo, .. } = thread;
+            let Thread { word, thawed, epoch, region, stamp, met, number, offered, memo, .. } = thread;
             [epoch, region, stamp, met, number].into_iter().for_each(&mut *f);
             [Some(word), thawed.as_mut()].into_iter().flatten().filter_map(Word::number).for_each(&mut *f);
+            offered.iter_mut().flatten().for_each(&mut *f);
             memo.iter_mut().flat_map(Memo::numbers).for_each(&mut *f);
         }
     }

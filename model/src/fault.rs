@@ -1,6 +1,6 @@
 //! A guest access: `fault::attempt`, `fault::ask`, `fault::install`, `fault::present`, and MMIO entries.
 
-use crate::active::Look;
+use crate::active::{Look, region};
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
@@ -37,6 +37,12 @@ impl Scenario {
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
+                if thread.thawed.is_some() && self.bug != Some(Bug::AnswerOutlived) {
+                    // `Alone`, before and after the freeze.
+                    let lines = &s.shared.lines;
+                    let now = || [lines[region(thread.hva)].newest, lines[EPOCH].newest];
+                    s.threads[i].offered = thread.offered.filter(|before| *before == now());
+                }
                 s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].large = large;
                 s.threads[i].pc = Pc::FindSlot;
@@ -69,7 +75,7 @@ impl Scenario {
             | Pc::LookRegion
             | Pc::ScanEpoch
             | Pc::LookEpoch
-            | Pc::EpochUnmoved => self.confirm(s, i, gfn),
+            | Pc::EpochUnmoved => self.confirm(s, i, access),
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
@@ -146,7 +152,7 @@ impl Scenario {
     }
 
     /// `Active::confirm`.
-    fn confirm(&self, s: &mut State, i: usize, gfn: u8) {
+    fn confirm(&self, s: &mut State, i: usize, Access { gfn, write, .. }: Access) {
         let look = self.look(s, i, gfn);
         let thread = s.threads[i];
         if thread.quick {
@@ -169,6 +175,9 @@ impl Scenario {
                 } else {
                     Pc::Lookup
                 };
+                if thread.asking && write && thread.hva != NONE {
+                    s.threads[i].offered = Some([thread.region, thread.epoch]);
+                }
                 // Forget the checked values, so that fewer states differ.
                 (s.threads[i].region, s.threads[i].epoch) =
                     (0, if thread.hva == NONE { thread.epoch } else { 0 });
@@ -200,13 +209,21 @@ impl Scenario {
             return;
         }
         s.threads[i].word = word;
+        if !matches!(word, Word::Leaf(_)) {
+            s.threads[i].offered = None;
+        }
         let moved = s.shared.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
         match word {
             // The slot began to log after the look-up, so the log would miss stores to the new leaf.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
             // The TLB was stale, or another thread was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
-            Word::Leaf(_) if asking => s.again(i),
+            Word::Leaf(_) if asking && !self.is_offered(s, i) => s.again(i),
+            Word::Leaf(_) if asking => {
+                s.threads[i].asking = false;
+                let keeps = s.shared.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept);
+                s.threads[i].pc = if keeps { Pc::KeepDirty } else { Pc::Freeze };
+            }
             Word::Leaf(_) if level == 1 && s.shared.log.logs && LOGGED.has(gfn) => {
                 s.threads[i].pc = Pc::SplitDown;
             }
@@ -224,6 +241,16 @@ impl Scenario {
             Word::Mmio(_) => s.threads[i].pc = Pc::MmioStillValid,
             _ => s.threads[i].pc = Pc::Stamp,
         }
+    }
+
+    /// Whether the host has said that the page of the leaf may be stored to: the fault upgrades it at once.
+    fn is_offered(&self, s: &State, i: usize) -> bool {
+        let Thread { level, gfn, hva, word, page, offered, .. } = s.threads[i];
+        let (Word::Leaf(leaf), Some(page)) = (word, page) else { return false };
+        let within = if page.large { gfn & 1 } else { 0 };
+        let same = leaf.pfn + (gfn & (Shared::pages(level) - 1)) == page.pfn + within;
+        let whole = level == 0 || page.large && !s.shared.log.logs && pair(&s.shared, gfn, hva);
+        offered.is_some() && page.write && same && whole && self.bug != Some(Bug::UpgradeStampsFirst)
     }
 
     /// `Host::lookup`, `Host::resolve`.

@@ -119,7 +119,8 @@ impl Scenario {
         }
         let here = frame(s.shared.frames[hva as usize], hva) == mine;
         let whole = level == 0 || pair(&s.shared, gfn, hva);
-        if here && whole && s.shared.writable[hva as usize] {
+        let offered = s.threads[i].offered.take().is_some();
+        if offered || here && whole && s.shared.writable[hva as usize] {
             let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
             s.threads[i].thawed = Some(Word::Leaf(new));
         } else {

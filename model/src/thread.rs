@@ -62,6 +62,9 @@ pub struct Thread {
     pub(crate) unlinked: u8,
     /// It has taken the held frame back.
     pub(crate) took_held: bool,
+    /// The region's word and the epoch before the host answered that a page may be stored to. An upgrade may use the
+    /// answer while both are unchanged.
+    pub(crate) offered: Option<[u8; 2]>,
     /// It is asking the host outside a section.
     pub(crate) asking: bool,
     /// It has frozen an entry, and will thaw it to this.
@@ -123,6 +126,7 @@ impl Thread {
             owed: Span::default(),
             unlinked: 0,
             took_held: false,
+            offered: None,
             asking: false,
             thawed: None,
             generation: 0,

@@ -221,6 +221,7 @@ bugs! {
     EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were requested while it was out",
     LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",
     TableUnemptied "table-unemptied" Worlds "a table is unhooked and the D bits in it are lost",
+    AnswerOutlived "answer-outlived" Unit "a leaf is upgraded to what the host said before an invalidation that has ended since",
     MarkLookedUpLate "mark-looked-up-late" Unit "a page is marked in the log that its frame has after the store was allowed",
     RegainUnmarked "regain-unmarked" Worlds "write permission is restored, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are reported, and not armed again",

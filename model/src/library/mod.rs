@@ -80,6 +80,7 @@ pub fn families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
         family("dirty", shapes::dirty()),
+        family("answers", slots::answers()),
         family("shapes", shapes::shapes()),
         family("parts", shapes::parts()),
         family("regions", regions::regions()),

@@ -1,6 +1,6 @@
 //! Changes of slots; pages that are replaced one by one.
 
-use super::{ChangePte, Clear, Leaked, Park, Protect, Unmap, commit, gfns, hvas, read, slow, write};
+use super::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap, commit, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
 use crate::shared::{NONE, Span, Word};
 use crate::thread::{Op, Pc, Range};
@@ -102,6 +102,34 @@ pub(super) fn told() -> Vec<Scenario> {
             .small(false, false),
         Scenario::new("change 0 of a large leaf | write to 1", &[&[one], &[write(1)], &[slow(0)]])
             .large(false),
+    ]
+}
+
+/// Answers of a host that sleeps, about pages that are mapped to read.
+pub(super) fn answers() -> Vec<Scenario> {
+    let slow = Op::Access { gfn: 0, write: true, sleeps: true, large: true };
+    let (one, two) = (hvas(Protect, 0, 1), hvas(Protect, 0, 2));
+    vec![
+        Scenario::new("answers: protect 0 | slow store", &[&[one], &[slow]]).small(false, false),
+        Scenario::new(
+            "answers: protect 0..2 by frames | slow store | slow store",
+            &[&[gfns(Protect, 0, 2)], &[slow], &[slow]],
+        )
+        .small(false, false),
+        Scenario::new(
+            "answers: protect 0 | clear 0..1 | slow store",
+            &[&[one], &[gfns(Clear, 0, 1)], &[slow]],
+        )
+        .small(false, false),
+        Scenario::new("answers: protect 0..2 | slow store to a large leaf", &[&[two], &[slow]]).large(false),
+        Scenario::new(
+            "answers: change 0 | protect 0 | slow store",
+            &[&[hvas(ChangePte, 0, 1)], &[one], &[slow]],
+        )
+        .small(false, false),
+        Scenario::new("answers: slot to other pages | slow store", &[&[commit(0, 2, 2)], &[slow]])
+            .small(false, false),
+        Scenario::new("answers: track 0 | slow store", &[&[gfns(Track, 0, 1)], &[slow]]).small(false, false),
     ]
 }
 

@@ -37,6 +37,7 @@ mod visibility;
 pub use done::{Done, FaultError};
 pub use population::Population;
 pub use prefault::Prefault;
+use present::Alone;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
@@ -290,16 +291,22 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }
-        let page = self.page_for(fault, &slot, page);
+        let (answer, page) = (page, self.page_for(fault, &slot, page));
         if F::is_present(at.word) {
-            // Another vCPU has mapped the page meanwhile, or made it writable in place. If the host confirms the mapped
-            // page by `lookup`, the retry upgrades the leaf. If the host has another page there and sent no
-            // invalidation, the retry installs that.
-            let upgrades = |page| self.upgraded(&slot, at, gfn, page).is_some();
-            let answers =
-                fault.access == Access::Write && vm.host.lookup(hva, fault.access).is_some_and(upgrades);
-            if answers || F::read_leaf(at.word).perms.allows(fault.access) {
+            if F::read_leaf(at.word).perms.allows(fault.access) || slot.log_dirty && at.level > Level::K4 {
+                // Another vCPU was faster; or the leaf must be split first.
                 return Ok(Outcome::Retry);
+            }
+            // If the host has the page that is mapped, the leaf is upgraded. If the host has another page there, and
+            // sent no invalidation, or if it cannot confirm its answer without sleeping, a retry installs that.
+            if fault.access == Access::Write
+                && let Some(page) = self.upgraded(&slot, at, gfn, answer)
+            {
+                let before = Alone { slot, epoch, newest: stamp.newest };
+                match self.upgrade_to(&walk, at, fault, (before, page)) {
+                    Outcome::Ask => {}
+                    outcome => return Ok(outcome),
+                }
             }
             // Only as much as the host's page covers: the rest of a larger leaf stays.
             let level = page.level.min(at.level);

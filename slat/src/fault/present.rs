@@ -13,13 +13,14 @@
 //! The upgrade **freezes the entry first**. Between the load of a leaf and the store of the leaf with W, the host may
 //! zap the page, reuse it, and map it again: the same word, under another right. No CAS detects that. This vCPU owns a
 //! frozen entry. A later invalidation replaces it, and the thaw fails. The vCPU scans the active invalidations *after*
-//! the freeze, and so finds an earlier one.
+//! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
+//! since, the vCPU asks again, now, what the host can answer without sleeping.
 
 use super::leaf::allows;
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::active::Page;
+use crate::notify::active::{Epoch, Page};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
@@ -30,6 +31,15 @@ use crate::table::pool::NoMemory;
 use crate::table::radix::At;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
+
+/// The slot of a page over which no invalidation was active, with the announcements that were read for that. While two of
+/// them are equal, no invalidation of the page was announced in between (as in [`memo`](super::memo)).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Alone {
+    pub(super) slot: Slot,
+    pub(super) epoch: Epoch,
+    pub(super) newest: Word,
+}
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.
@@ -120,17 +130,36 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         slot.is_some_and(|slot| slot.log_dirty)
     }
 
+    /// Upgrades the leaf if the host has the page writable without sleeping. Looks before it freezes: most such pages must
+    /// be asked for, outside any section.
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+        let gfn = fault.gpa.gfn();
         // If an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become
         // a hole, where the leaf could have stayed.
-        if let Err(outcome) = self.slot_alone(walk, at, fault.gpa.gfn()) {
-            return outcome;
+        let alone = match self.alone(walk, at, gfn) {
+            Ok(alone) => alone,
+            Err(outcome) => return outcome,
+        };
+        let page = walk.vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
+        match page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page)) {
+            Some(page) => self.upgrade_to(walk, at, fault, (alone, page)),
+            None => Outcome::Ask,
         }
+    }
+
+    /// Upgrades the leaf to `page`, for which the host was asked after `alone` was taken.
+    pub(super) fn upgrade_to(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+        offered: (Alone, HostPage),
+    ) -> Outcome {
         let frozen = Word::frozen(u64::from(self.id.0));
         // An invalidation that replaces the frozen entry cannot see the old leaf, so its Dirty bit is saved here.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
-        let (thawed, outcome) = self.decide(walk, at, fault);
+        let (thawed, outcome) = self.decide(walk, at, fault, offered);
         if outcome == Outcome::Done(Done::Fixed) {
             return self.regain(walk, at, fault, || frozen.thaw(thawed));
         }
@@ -138,7 +167,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// Returns the slot if it allows stores and no invalidation is active over any part of the entry's frames.
-    fn slot_alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Slot, Outcome> {
+    fn alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Alone, Outcome> {
         let vm = walk.vm;
         let epoch = vm.active.epoch();
         let slot = self.memo.slot(vm, walk.space, walk.seat, gfn, None).ok_or(Outcome::Retry)?;
@@ -150,18 +179,25 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if !slot.gfns.covers(&gfns) && !seeded!(LeafUncompared) {
             return Err(Outcome::Retry);
         }
-        if !seeded!(UpgradeUnstamped) {
-            let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
-            let _ = vm.active.stamp(epoch, page, at.level, Word::OLDEST)?;
+        if seeded!(UpgradeUnstamped) {
+            return Ok(Alone { slot, epoch, newest: Word::OLDEST });
         }
-        Ok(slot)
+        let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
+        let newest = vm.active.stamp(epoch, page, at.level, Word::OLDEST)?.newest;
+        Ok(Alone { slot, epoch, newest })
     }
 
     /// Decides what to thaw the frozen entry to. Never sleeps.
-    fn decide(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> (Word, Outcome) {
+    fn decide(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+        (before, page): (Alone, HostPage),
+    ) -> (Word, Outcome) {
         let (vm, gfn) = (walk.vm, fault.gpa.gfn());
-        let slot = match self.slot_alone(walk, at, gfn) {
-            Ok(slot) => slot,
+        let alone = match self.alone(walk, at, gfn) {
+            Ok(alone) => alone,
             Err(outcome) => return (at.word, outcome),
         };
         // A watch may have begun since the leaf was read.
@@ -169,8 +205,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if watched && !seeded!(WatchUnasked) {
             return (at.word, Outcome::Retry);
         }
-        let upgraded = |page| self.upgraded(&slot, at, gfn, page);
-        match vm.host.lookup(slot.hva_of(gfn), Access::Write).and_then(upgraded) {
+        // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
+        let page = if alone == before || seeded!(AnswerOutlived) {
+            Some(page)
+        } else {
+            let page = vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
+            page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page))
+        };
+        match page {
             Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
             None => (at.word, Outcome::Ask),
         }

@@ -167,6 +167,12 @@ impl<F: Format> World<F> {
         self.vm.around(idle, event, change).unwrap();
     }
 
+    /// The host's page may not be executed from now on.
+    pub(super) fn host_forbids_fetches(&self, gfn: Gfn) {
+        let page = HostPage { execute: false, ..self.vm.host.page(hva(gfn)) };
+        self.vm.host.elsewhere.lock().unwrap().insert(hva(gfn), page);
+    }
+
     /// Returns the published slots.
     pub(super) fn slots(&self) -> Vec<Slot> {
         let seat = self.vm.borrow_seat_without_idle();

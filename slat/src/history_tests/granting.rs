@@ -82,12 +82,20 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
         })
         .after(read_only)
         .between(Between::Waiting),
-        Row::new("make way for a page of a host that has to be asked", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Mapped(Level::K4));
+        Row::new("upgrade by the answer of a host that has to be asked", |world: &World<F>, idle| {
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
         })
         .after(move |world, idle| {
             read_only(world, idle);
             world.vm.host.answers.store(false, crate::sync::prim::Relaxed);
+        })
+        .between(Between::Waiting),
+        Row::new("make way for a page that may not be executed", |world: &World<F>, idle| {
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Mapped(Level::K4));
+        })
+        .after(move |world, idle| {
+            read_only(world, idle);
+            world.host_forbids_fetches(Gfn(65));
         })
         .between(Between::Hole)
         .owes(Owes::Flush(ONE)),

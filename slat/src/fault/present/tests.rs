@@ -4,6 +4,7 @@ use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
 use crate::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 /// A host that backs everything by read-only pages of 2 MiB.
@@ -69,4 +70,103 @@ fn a_leaf_that_reaches_out_of_its_slot_is_not_upgraded() {
 fn mistake_the_leaf_is_not_compared_with_the_slot() {
     assert!(!survives(Some(Bug::LeafUncompared)));
     seeded::found(Bug::LeafUncompared, 1);
+}
+
+/// A host that sleeps before it makes a page writable. While `changes` is set, its page is withdrawn again after it has
+/// answered; then it has no page to write.
+#[derive(Default)]
+struct Asked {
+    vm: std::sync::OnceLock<std::sync::Weak<Vm<Npt4, Asked>>>,
+    writable: AtomicBool,
+    knows: AtomicBool,
+    changes: AtomicBool,
+    looks: AtomicU64,
+    asks: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Asked {}
+
+impl Host for Asked {
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        self.looks.fetch_add(1, SeqCst);
+        let writable = self.writable.load(SeqCst);
+        let page = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), writable, ..HostPage::PLAIN };
+        (self.knows.load(SeqCst) && page.allows(access)).then_some(page)
+    }
+
+    fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let page = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), writable: false, ..HostPage::PLAIN };
+        if access != Access::Write {
+            return Ok(page);
+        }
+        if self.asks.fetch_add(1, SeqCst) > 0 && self.changes.load(SeqCst) {
+            return Err(HostError::Fault);
+        }
+        if self.changes.load(SeqCst) {
+            let vm = self.vm.get().unwrap().upgrade().unwrap();
+            vm.invalidate(Span::sized(hva, 1), Why::Protect).apply(idle).settle();
+        } else {
+            self.writable.store(true, SeqCst);
+        }
+        Ok(HostPage { writable: true, ..page })
+    }
+}
+
+/// Eight pages, mapped to read.
+fn asked(host: Asked) -> (Idle, std::sync::Arc<Vm<Npt4, Asked>>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(host).build().unwrap());
+    vm.host().vm.set(std::sync::Arc::downgrade(&vm)).unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 8))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..8 {
+        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+    }
+    vm.host().looks.store(0, SeqCst);
+    drop(vcpu);
+    (idle, vm)
+}
+
+/// Stores to each of the pages. Returns how often the host was asked, without sleeping and otherwise.
+fn stored(knows: bool) -> (u64, u64) {
+    let (mut idle, vm) = asked(Asked { knows: knows.into(), ..Asked::default() });
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let flushes = vm.stats().flushes;
+    for gfn in 0..8 {
+        vm.host().writable.store(false, SeqCst);
+        let store = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+        assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::Fixed));
+    }
+    let stats = vm.stats();
+    assert_eq!((stats.retries_by.lost, stats.permission_faults, stats.flushes), (0, 8, flushes));
+    (vm.host().looks.load(SeqCst), vm.host().asks.load(SeqCst))
+}
+
+#[test]
+fn a_page_that_the_host_must_be_asked_for_is_upgraded_by_the_first_answer() {
+    assert_eq!(stored(true), (8, 8));
+    // This host never answers without sleeping.
+    assert_eq!(stored(false), (8, 8));
+}
+
+/// The host answers that a page may be written, and withdraws that before the fault goes on. Returns whether the leaf
+/// allows stores.
+fn outlived() -> bool {
+    let (mut idle, vm) = asked(Asked { changes: true.into(), knows: true.into(), ..Asked::default() });
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
+    drop(vcpu);
+    vm.translate(&mut idle, Gfn(5)).is_some_and(|mapped| mapped.leaf.perms.allows(Access::Write))
+}
+
+#[test]
+fn an_answer_from_before_an_invalidation_upgrades_nothing() {
+    assert!(!outlived());
+}
+
+#[test]
+fn mistake_an_answer_outlives_an_invalidation() {
+    assert!(seeded::with(Bug::AnswerOutlived, outlived));
+    seeded::found(Bug::AnswerOutlived, 1);
 }
