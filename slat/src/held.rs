@@ -213,8 +213,9 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     /// Marks the page dirty if its memslot logs. Call it after hardware has written the frame, or may have, and before
     /// [`refresh`](Self::refresh). The memslot may have moved meanwhile: its log is found where it is now.
     pub fn mark_dirty(&self) {
-        let (Memslots { vm, space }, seat) = (&self.slots, self.slots.vm.borrow_seat());
-        space.memslots.mark_dirty_at(&vm.reads, seat.seat(), (self.gfn, self.place));
+        let Memslots { vm, space } = &self.slots;
+        let seat = vm.borrow_seat_without_idle();
+        space.memslots.mark_dirty_at(&vm.reads, &seat, (self.gfn, self.place));
     }
 
     /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]

@@ -423,7 +423,7 @@ impl Snapshot<'_> {
 
     /// Marks a store that was made to the page that `gfn` has in this version.
     pub(crate) fn mark_store<F: Format, H: Host>(&self, slots: &Memslots<'_, F, H>, gfn: Gfn) {
-        let reads = (&slots.vm.reads, self.seat.seat());
+        let reads = (&slots.vm.reads, &*self.seat);
         slots.space.mark_stores(reads, self.reading.version(), Span::sized(gfn, 1), None);
     }
 

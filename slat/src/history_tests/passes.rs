@@ -143,7 +143,7 @@ fn hidden_beyond_the_range() -> bool {
         let (mut idle, mut pages) = (Idle::take().unwrap(), Cache::default());
         vm.top_up(&mut idle, &mut pages, 4).unwrap();
         let walk = Walk::<_, _, Shared>::on_any_seat(vm, &vm.spaces[0], &mut idle);
-        walk.link_down(&mut pages, Gfn(9), walk.descend(Gfn(9)), Level::K4).unwrap();
+        let _ = walk.link_down(&mut pages, Gfn(9), walk.descend(Gfn(9)), Level::K4).unwrap();
         drop(walk);
         vm.pool.give_back(pages.drain());
     };
