@@ -189,7 +189,7 @@ pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Perms, TableMemory};
-pub use tlb::{Cause, CpuId, FlushDebt, Translations};
+pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
 pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};
