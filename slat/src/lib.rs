@@ -185,7 +185,7 @@ pub use host::{Host, HostError, HostPage, Token, VcpuId};
 pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use owned::OwnedVcpu;
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
-pub use stats::{Flushes, Retries, Stats, TablePages};
+pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Perms, TableMemory};
