@@ -527,6 +527,17 @@ typedef struct slat_stats {
     uint64_t lent_bytes;
 } slat_stats;
 
+// A vCPU in the guest that has not answered a flush: see `slat_vm_unanswered`.
+typedef struct slat_unanswered {
+    // The vCPU.
+    uint32_t vcpu;
+    // The number of the first flush that it has not answered; the first flush of a VM has number 1. While this stays
+    // the same, the vCPU has answered nothing.
+    uint64_t since;
+    // Number of flushes that it has not answered.
+    uint64_t flushes;
+} slat_unanswered;
+
 // A mapping of a VM at a frame.
 typedef struct slat_mapping {
     // The first guest frame of the page.
@@ -675,6 +686,16 @@ slat_status slat_vm_free(struct slat_vm *vm);
 
 // Returns the counters of a VM, in `stats`. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
 slat_status slat_vm_stats(const struct slat_vm *vm, struct slat_stats *stats);
+
+// Lists the vCPUs that are in the guest and have not answered a flush, for a watchdog of a call that does not return
+// from a flush: up to `room` of them in `vcpus`, and their total, which may be more, in `count`. For a moment each
+// flush is unanswered. A vCPU that is listed again after a while with the same `since` does not answer: its kick does
+// not reach it, it does not poll `slat_vcpu_kicked`, or its thread waits for the one that flushes. Any thread; never
+// sleeps. Errors: `SLAT_EINVAL`.
+slat_status slat_vm_unanswered(const struct slat_vm *vm,
+                               struct slat_unanswered *vcpus,
+                               size_t room,
+                               size_t *count);
 
 // Returns the current mapping of guest address `gpa` of address space `space`, in `mapping`. An invalidation may
 // remove it before this returns. A software vCPU puts it into its TLB out of the guest and uses it in the guest: the

@@ -18,8 +18,8 @@ use slat::table::formats::{
 use slat::{
     Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Done, Fault, FaultError, Format, Gfn, Gpa,
     GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Population, Prefault,
-    SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Vcpu, VcpuId, Vm, Why, WriteListener,
-    WriteTracking,
+    SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId, Vm, Why,
+    WriteListener, WriteTracking,
 };
 
 /// The operations of a transaction.
@@ -49,6 +49,7 @@ pub(crate) trait AnyVm: SecondaryMmu {
     fn set_dirty_log(&self, idle: &mut Idle, log: DirtyLog) -> Result<(), DirtyError>;
     fn ready(&self, token: Token) -> usize;
     fn waiters(&self, token: Token) -> Vec<VcpuId>;
+    fn unanswered(&self) -> Vec<Unanswered>;
     fn track_writes(
         &self,
         idle: &mut Idle,
@@ -182,6 +183,10 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
 
     fn waiters(&self, token: Token) -> Vec<VcpuId> {
         self.waiters(token)
+    }
+
+    fn unanswered(&self) -> Vec<Unanswered> {
+        Self::unanswered(self).collect()
     }
 
     fn track_writes(

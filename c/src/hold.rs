@@ -63,14 +63,11 @@ impl<'vm, F: Format> Holding<'vm, F> {
     }
 
     /// Returns the held frame after the end of any use.
-    fn held(&mut self) -> &'vm mut slat::Held<'vm, F, CHost> {
+    fn held(&mut self) -> &'vm mut How<'vm, F> {
         self.used = None;
         // SAFETY: made by `Box::leak`, and freed when `self` drops; nothing borrows it, and what is made of this is dropped
         // before the next call: by `used`, which is ended above.
-        match unsafe { self.how.as_mut() } {
-            How::Plain(held) => held,
-            How::ForHardware(held) => held,
-        }
+        unsafe { self.how.as_mut() }
     }
 }
 
@@ -79,7 +76,12 @@ impl<'vm, F: Format> AnyHold for Holding<'vm, F> {
         let held = self.held();
         // SAFETY: the token is in use until `end`, says its state.
         let idle: &'vm mut Idle = unsafe { &mut *core::ptr::from_mut(idle) };
-        self.used = if writes { held.write(idle) } else { held.read(idle) };
+        self.used = match (held, writes) {
+            (How::Plain(held), true) => held.write(idle),
+            (How::Plain(held), false) => held.read(idle),
+            (How::ForHardware(held), true) => held.write(idle),
+            (How::ForHardware(held), false) => held.read(idle),
+        };
         self.used.as_ref().map(HeldUse::pfn)
     }
 
@@ -88,7 +90,10 @@ impl<'vm, F: Format> AnyHold for Holding<'vm, F> {
     }
 
     fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
-        self.held().refresh(idle)
+        match self.held() {
+            How::Plain(held) => held.refresh(idle),
+            How::ForHardware(held) => held.refresh(idle),
+        }
     }
 
     fn current(&self, guest: &InGuest<'static>) -> Option<Pfn> {

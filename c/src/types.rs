@@ -1,7 +1,7 @@
 //! Types of the interface. Addresses are in bytes, sizes in bytes and multiples of 4096, unless their names say frames
 //! or pages.
 
-use slat::{Access, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, Slot, SlotId, Span, Stats};
+use slat::{Access, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, Slot, SlotId, Span, Stats, Unanswered};
 
 /// A page-table format.
 #[repr(u32)]
@@ -315,6 +315,25 @@ pub struct slat_stats {
     pub table_bytes: u64,
     /// Bytes that the host lends for tables.
     pub lent_bytes: u64,
+}
+
+/// A vCPU in the guest that has not answered a flush: see `slat_vm_unanswered`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct slat_unanswered {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// The number of the first flush that it has not answered; the first flush of a VM has number 1. While this stays
+    /// the same, the vCPU has answered nothing.
+    pub since: u64,
+    /// Number of flushes that it has not answered.
+    pub flushes: u64,
+}
+
+impl From<Unanswered> for slat_unanswered {
+    fn from(Unanswered { vcpu, since, flushes }: Unanswered) -> Self {
+        Self { vcpu: vcpu.0, since, flushes }
+    }
 }
 
 impl From<Stats> for slat_stats {

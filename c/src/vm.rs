@@ -7,7 +7,9 @@ use crate::status::{given, guarded};
 use crate::types::{
     SLAT_PAGE_ACCESSED, SLAT_PAGE_DIRTY, SLAT_PAGE_EXECUTE, SLAT_PAGE_READ, SLAT_PAGE_WRITE, all_of, pages,
 };
-use crate::{slat_config, slat_host, slat_mapping, slat_stats, slat_thread, slat_young_how_raw};
+use crate::{
+    slat_config, slat_host, slat_mapping, slat_stats, slat_thread, slat_unanswered, slat_young_how_raw,
+};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -108,6 +110,33 @@ pub extern "C" fn slat_vm_stats(
     guarded(|| {
         let (vm, stats) = (given(vm)?, given(stats)?);
         stats.write(vm.any.stats().into());
+        Ok(())
+    })
+}
+
+/// Lists the vCPUs that are in the guest and have not answered a flush, for a watchdog of a call that does not return
+/// from a flush: up to `room` of them in `vcpus`, and their total, which may be more, in `count`. For a moment each
+/// flush is unanswered. A vCPU that is listed again after a while with the same `since` does not answer: its kick does
+/// not reach it, it does not poll `slat_vcpu_kicked`, or its thread waits for the one that flushes. Any thread; never
+/// sleeps. Errors: `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_vm_unanswered(
+    vm: Option<&'static slat_vm>,
+    vcpus: *mut slat_unanswered,
+    room: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, count) = (given(vm)?, given(count)?);
+        if room != 0 && (vcpus.is_null() || !vcpus.is_aligned()) {
+            return Err(SLAT_EINVAL);
+        }
+        let unanswered = vm.any.unanswered();
+        for (at, &vcpu) in unanswered.iter().take(room).enumerate() {
+            // SAFETY: there is room for as many, says the caller.
+            unsafe { vcpus.add(at).write(vcpu.into()) };
+        }
+        count.write(unanswered.len());
         Ok(())
     })
 }

@@ -127,6 +127,35 @@ fn fault(vcpu: &slat_vcpu, thread: &slat_thread, gpa: u64) -> Result<slat_done, 
 }
 
 #[test]
+fn a_vcpu_that_does_not_answer_is_named() {
+    let (thread, vm) = world(&HOST);
+    let vcpu = vcpu(vm, 1).unwrap();
+    let mut rows = [slat_unanswered { vcpu: 9, since: 9, flushes: 9 }; 2];
+    let mut list =
+        |room: usize| out!(slat_vm_unanswered(Some(vm), rows.as_mut_ptr(), room)).map(|all| (all, rows[0]));
+    out!(slat_vcpu_enter(Some(vcpu), Some(thread), 0)).unwrap();
+    assert_eq!(list(2).unwrap().0, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let own = out!(slat_thread_new()).unwrap();
+            // SAFETY: live until it is freed.
+            assert_eq!(slat_forget(Some(vm), Some(unsafe { &*own }), RAM, 4096), SLAT_OK);
+            // SAFETY: not used any more.
+            assert_eq!(unsafe { slat_thread_free(own) }, SLAT_OK);
+        });
+    });
+    assert_eq!(list(0).map(|(all, row)| (all, row.vcpu)), Ok((1, 9)), "no room");
+    let (all, row) = list(2).unwrap();
+    assert_eq!((all, row.vcpu, row.since, row.flushes), (1, 1, 1, 1));
+    let null = ptr::null_mut();
+    assert_eq!(out!(slat_vm_unanswered(Some(vm), null, 1)), Err(SLAT_EINVAL));
+    assert_eq!(slat_vcpu_leave(Some(vcpu)), SLAT_OK);
+    assert_eq!(list(2).unwrap().0, 0);
+    assert_eq!(free(vcpu), SLAT_OK);
+    end(thread, vm);
+}
+
+#[test]
 fn null_pointers_and_unknown_numbers_are_refused() {
     let (thread, vm) = world(&HOST);
     let vcpu = vcpu(vm, 0).unwrap();

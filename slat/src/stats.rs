@@ -9,12 +9,40 @@ use crate::sync::tally::{Count, RetryCause};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
-use crate::tlb::Cause;
-pub use crate::tlb::Flushes;
+pub use crate::tlb::{Flushes, FlushesByCause};
 use crate::vm::Vm;
 use crate::walk::Walk;
+use core::fmt;
 
 /// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// # let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
+/// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+/// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// let before = vm.stats();
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
+/// vm.invalidate(ram.hvas(), Why::Migrate).apply(&mut idle).settle();
+///
+/// let since = vm.stats().since(&before);
+/// assert_eq!((since.mapped_faults, since.leaves), (1, [0, 0, 0]));
+/// let migrate = since.flushes_by.of(Cause::Change(Why::Migrate));
+/// assert_eq!(migrate.to_string(), "1 flushes for 1 edits of 1 pages");
+/// let text = since.to_string();
+/// assert!(text.starts_with("faults: 1 mapped, 0 permission, 0 spurious, 0 mmio\n"));
+/// assert!(text.contains("\n  migrate: 1 flushes for 1 edits of 1 pages\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Number of leaves installed, each for one fault.
@@ -45,8 +73,8 @@ pub struct Stats {
     pub leaves: [u64; 3],
     /// Edits that owed a flush, shootdowns that paid them, and the 4 KiB pages that they covered.
     pub flushes: Flushes,
-    /// The flushes by cause, in the order of [`Cause::ALL`].
-    pub flushes_by: [Flushes; Cause::COUNT],
+    /// The flushes by cause.
+    pub flushes_by: FlushesByCause,
     /// Bytes of table pages in use: linked, spare, or waiting for a grace period.
     pub table_bytes: u64,
     /// Bytes that the host lent for tables, including free pages and the notes of chunks.
@@ -77,11 +105,79 @@ impl Retries {
     }
 }
 
+impl Retries {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            moved: self.moved.saturating_sub(earlier.moved),
+            covered: self.covered.saturating_sub(earlier.covered),
+            lost: self.lost.saturating_sub(earlier.lost),
+        }
+    }
+}
+
 impl Stats {
+    /// Returns what was counted since `earlier`, statistics of the same VM. What is not a count of events stays as it is
+    /// in `self`: [`leaves`](Self::leaves), [`table_bytes`](Self::table_bytes), [`lent_bytes`](Self::lent_bytes) and
+    /// [`tables_waiting`](Self::tables_waiting).
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let both = |these: [u64; 2], those: [u64; 2]| {
+            core::array::from_fn(|size| these[size].saturating_sub(those[size]))
+        };
+        Self {
+            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
+            permission_faults: self.permission_faults.saturating_sub(earlier.permission_faults),
+            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
+            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
+            splits: both(self.splits, earlier.splits),
+            recovered: both(self.recovered, earlier.recovered),
+            retries: self.retries.saturating_sub(earlier.retries),
+            retries_by: self.retries_by.since(&earlier.retries_by),
+            asked_again: self.asked_again.saturating_sub(earlier.asked_again),
+            lock_waits: self.lock_waits.saturating_sub(earlier.lock_waits),
+            lock_wait_ns: self.lock_wait_ns.saturating_sub(earlier.lock_wait_ns),
+            flushes: self.flushes.since(earlier.flushes),
+            flushes_by: self.flushes_by.since(&earlier.flushes_by),
+            tables_reclaimed: self.tables_reclaimed.saturating_sub(earlier.tables_reclaimed),
+            leaves: self.leaves,
+            table_bytes: self.table_bytes,
+            lent_bytes: self.lent_bytes,
+            tables_waiting: self.tables_waiting,
+        }
+    }
+
     /// Number of bytes of guest memory mapped now.
     pub fn mapped_bytes(&self) -> u64 {
         let sizes = [Level::K4, Level::M2, Level::G1].map(Level::bytes);
         self.leaves.iter().zip(sizes).map(|(count, size)| count * size).sum()
+    }
+}
+
+/// Some lines of text. Causes without flushes are left out.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mapped_faults, permission_faults, spurious_faults, mmio_faults, .. } = self;
+        let Self { retries, retries_by: Retries { moved, covered, lost }, asked_again, .. } = self;
+        let Self { leaves: [small, large, huge], splits, recovered, .. } = self;
+        let Self { table_bytes, lent_bytes, tables_reclaimed, tables_waiting, .. } = self;
+        writeln!(
+            f,
+            "faults: {mapped_faults} mapped, {permission_faults} permission, {spurious_faults} spurious, {mmio_faults} mmio"
+        )?;
+        writeln!(
+            f,
+            "retries: {retries} ({moved} moved, {covered} covered, {lost} lost), {asked_again} asked again"
+        )?;
+        writeln!(f, "leaves: {small} of 4K, {large} of 2M, {huge} of 1G")?;
+        writeln!(f, "splits: {} of 2M, {} of 1G", splits[0], splits[1])?;
+        writeln!(f, "recovered: {} of 2M, {} of 1G", recovered[0], recovered[1])?;
+        writeln!(f, "flushes: {}", self.flushes)?;
+        for (cause, flushes) in self.flushes_by.iter().filter(|(_, flushes)| flushes.paid > 0) {
+            writeln!(f, "  {}: {flushes}", cause.name())?;
+        }
+        writeln!(f, "tables: {table_bytes} bytes in use, {lent_bytes} bytes lent")?;
+        writeln!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")?;
+        write!(f, "lock: {} waits of {} ns in all", self.lock_waits, self.lock_wait_ns)
     }
 }
 
@@ -138,7 +234,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let died = self.grace.leaves([Level::K4, Level::M2, Level::G1][size]);
                 came[size].saturating_sub(went[size] + died)
             }),
-            flushes: flushes_by.iter().fold(Flushes::default(), |all, &one| all.with(one)),
+            flushes: flushes_by.total(),
             flushes_by,
             table_bytes: self.pool.in_use() * PAGE_SIZE,
             lent_bytes: self.pool.lent() * PAGE_SIZE,

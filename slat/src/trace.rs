@@ -146,7 +146,7 @@ pub enum TraceEvent {
         gfns: Span<Gfn>,
         /// Cause of the edits.
         cause: Cause,
-        /// Number of edits.
+        /// Number of edits. All edits of nested guests' shadows count as one.
         edits: u64,
         /// Number of 4 KiB pages in the edits.
         pages: u64,

@@ -1,6 +1,6 @@
 //! Frames that hardware uses by their numbers while the guest runs.
 
-use super::{Held, HoldError};
+use super::{Held, HeldUse, HoldError};
 use crate::addr::{Gfn, Pfn};
 use crate::host::Host;
 use crate::memslots::Memslots;
@@ -8,10 +8,19 @@ use crate::sync::idle::Idle;
 use crate::table::format::{Access, Format};
 use crate::vcpu::InGuest;
 use crate::vm::Vm;
-use core::ops::{Deref, DerefMut};
+use core::ops::Deref;
 
 /// A frame that is held for hardware: a vCPU's control block names it, and the processor uses it while the guest runs.
 /// See [`Vm::hold_for_hardware`].
+///
+/// It never becomes a plain [`Held`], for which no vCPU is kicked:
+///
+/// ```compile_fail,E0596
+/// # use slat::*;
+/// # fn f<F: Format, H: Host>(apic: &mut HeldForHardware<'_, F, H>, plain: &mut Held<'_, F, H>) {
+/// std::mem::swap(&mut **apic, plain);
+/// # }
+/// ```
 pub struct HeldForHardware<'vm, F: Format, H: Host>(Held<'vm, F, H>);
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -80,8 +89,26 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 }
 
 impl<F: Format, H: Host> HeldForHardware<'_, F, H> {
+    /// Like [`Held::read`].
+    pub fn read<'h>(&'h mut self, idle: &'h mut Idle) -> Option<HeldUse<'h, F, H>> {
+        self.0.read(idle)
+    }
+
+    /// Like [`Held::write`].
+    ///
+    /// # Panics
+    /// If the frame is not held to write.
+    pub fn write<'h>(&'h mut self, idle: &'h mut Idle) -> Option<HeldUse<'h, F, H>> {
+        self.0.write(idle)
+    }
+
+    /// Like [`Held::refresh`].
+    pub fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
+        self.0.refresh(idle)
+    }
+
     /// Returns the frame for the control block of a vCPU that has entered but not gone in yet
-    /// ([`Ready`](crate::Ready)). `None` if the frame has been taken back: leave, and [refresh](Held::refresh) it. Call
+    /// ([`Ready`](crate::Ready)). `None` if the frame has been taken back: leave, and [refresh](Self::refresh) it. Call
     /// it **at each entry**, after [`Vcpu::enter`](crate::Vcpu::enter), and after each [`InGuest::answer`] that lets
     /// the guest continue. An earlier call is no use: an invalidation would find the vCPU out of the guest, and not
     /// kick it.
@@ -110,11 +137,5 @@ impl<'vm, F: Format, H: Host> Deref for HeldForHardware<'vm, F, H> {
     type Target = Held<'vm, F, H>;
     fn deref(&self) -> &Self::Target {
         &self.0
-    }
-}
-
-impl<F: Format, H: Host> DerefMut for HeldForHardware<'_, F, H> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
     }
 }

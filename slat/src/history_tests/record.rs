@@ -61,7 +61,7 @@ struct Watcher<'w, F: Format> {
 
 /// Returns the number of shootdowns so far.
 fn paid<F: Format>(world: &World<F>) -> u64 {
-    world.vm.tlb.by_cause.read().iter().map(|flushes| flushes.paid).sum()
+    world.vm.tlb.by_cause.read().total().paid
 }
 
 impl<F: Format> Watcher<'_, F> {

@@ -43,6 +43,10 @@ use std::thread_local;
 #[cfg(feature = "std")]
 thread_local! {
     static TAKEN: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
+#[cfg(feature = "std")]
+thread_local! {
     /// Number of [`NoIdle`]s.
     static REFUSED: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
 }

@@ -5,16 +5,24 @@
 
 use crate::sync::prim::{AtomicU64, Padded, Relaxed};
 pub use crate::why::Cause;
+use core::fmt;
 
 /// The flushes of one cause, or of all: see [`Stats::flushes`](crate::Stats::flushes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flushes {
-    /// Number of edits that took something away.
+    /// Number of edits that took something away. All edits of nested guests' shadows that one shootdown pays for count
+    /// as one edit, of no page.
     pub requested: u64,
-    /// Number of shootdowns.
+    /// Number of shootdowns. Each paid for at least one edit.
     pub paid: u64,
     /// Number of frames that these edits covered.
     pub pages: u64,
+}
+
+impl fmt::Display for Flushes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} flushes for {} edits of {} pages", self.paid, self.requested, self.pages)
+    }
 }
 
 impl Flushes {
@@ -24,6 +32,58 @@ impl Flushes {
             paid: self.paid + other.paid,
             pages: self.pages + other.pages,
         }
+    }
+
+    /// Returns what was counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            requested: self.requested.saturating_sub(earlier.requested),
+            paid: self.paid.saturating_sub(earlier.paid),
+            pages: self.pages.saturating_sub(earlier.pages),
+        }
+    }
+}
+
+/// The flushes of each cause: see [`Stats::flushes_by`](crate::Stats::flushes_by).
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlushesByCause([Flushes; Cause::COUNT]);
+
+impl FlushesByCause {
+    /// Returns the flushes of one cause.
+    pub fn of(&self, cause: Cause) -> Flushes {
+        self.0[cause.index()]
+    }
+
+    /// Returns each cause with its flushes, in the order of [`Cause::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Cause, Flushes)> {
+        Cause::ALL.into_iter().zip(self.0)
+    }
+
+    /// Returns the sum over all causes.
+    pub fn total(&self) -> Flushes {
+        self.0.iter().fold(Flushes::default(), |all, &one| all.with(one))
+    }
+
+    /// Returns what was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self(core::array::from_fn(|cause| self.0[cause].since(earlier.0[cause])))
+    }
+}
+
+/// The order is that of [`Cause::ALL`].
+impl From<[Flushes; Cause::COUNT]> for FlushesByCause {
+    fn from(flushes: [Flushes; Cause::COUNT]) -> Self {
+        Self(flushes)
+    }
+}
+
+/// Shows only causes with flushes, by name.
+impl fmt::Debug for FlushesByCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let some = self.iter().filter(|(_, flushes)| *flushes != Flushes::default());
+        f.debug_map().entries(some.map(|(cause, flushes)| (cause.name(), flushes))).finish()
     }
 }
 
@@ -49,12 +109,12 @@ impl ByCause {
     }
 
     /// Returns all counters, in the order of [`Cause::ALL`].
-    pub(crate) fn read(&self) -> [Flushes; Cause::COUNT] {
-        self.0.each_ref().map(|counted| Flushes {
+    pub(crate) fn read(&self) -> FlushesByCause {
+        FlushesByCause(self.0.each_ref().map(|counted| Flushes {
             requested: counted.requested.load(Relaxed),
             paid: counted.paid.load(Relaxed),
             pages: counted.pages.load(Relaxed),
-        })
+        }))
     }
 }
 
@@ -118,7 +178,10 @@ mod tests {
             counted.paid += 1;
             counted.pages += 2;
             let after = vm.stats();
-            assert_eq!(after.flushes_by, expected, "{cause:?}, before: {before:?}");
+            assert_eq!(after.flushes_by, expected.into(), "{cause:?}, before: {before:?}");
+            let one = Flushes { requested: 2, paid: 1, pages: 2 };
+            let since = after.since(&before);
+            assert_eq!((since.flushes_by.of(cause), since.flushes), (one, one));
             assert_eq!(after.flushes.pages, before.flushes.pages + 2);
         }
     }

@@ -104,8 +104,9 @@ impl Owed {
         kicks
     }
 
+    /// Number of edits. All edits of shadows count as one, so a debt that is paid has at least one edit.
     pub(crate) fn edits(&self) -> u64 {
-        self.edits & (NESTED - 1)
+        (self.edits & (NESTED - 1)) + u64::from(self.is_nested())
     }
 }
 

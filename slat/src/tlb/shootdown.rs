@@ -133,6 +133,11 @@ const KICKED: u8 = 1;
 const READY: u8 = 2;
 
 impl VcpuTlb {
+    /// Whether the vCPU is in the guest, and the last flush that it has answered.
+    pub(super) fn place(&self) -> (bool, u64) {
+        (self.in_guest.load(Relaxed), self.seen.load(Relaxed))
+    }
+
     /// Marks the vCPU as kicked, and then interrupts it. A vCPU that the interrupt does not bring out checks the mark
     /// later.
     pub(crate) fn kick(&self, interrupt: impl Fn()) {
@@ -192,9 +197,9 @@ impl Drop for Replacing<'_> {
 /// The flush state of one VM.
 #[derive(Debug)]
 pub(crate) struct Tlb {
-    generation: Padded<AtomicU64>,
+    pub(super) generation: Padded<AtomicU64>,
     ring: Box<[Ranged]>,
-    vcpus: Box<[Padded<VcpuTlb>]>,
+    pub(super) vcpus: Box<[Padded<VcpuTlb>]>,
     pub(crate) by_cause: ByCause,
     /// Number of roots that are being replaced, and that some vCPUs have not loaded yet.
     roots: AtomicU64,

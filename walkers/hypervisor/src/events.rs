@@ -128,7 +128,7 @@ impl Events {
     fn expected(&self, said: &Stats) -> Stats {
         let retries_by =
             Retries { moved: sum(&self.moved), covered: sum(&self.covered), lost: sum(&self.lost) };
-        let flushes_by = from_fn(|cause| {
+        let flushes_by: [Flushes; Cause::COUNT] = from_fn(|cause| {
             let [requested, paid, pages] = self.flushes[cause].each_ref().map(sum);
             Flushes { requested, paid, pages }
         });
@@ -148,7 +148,7 @@ impl Events {
                 paid: all.paid + one.paid,
                 pages: all.pages + one.pages,
             }),
-            flushes_by,
+            flushes_by: flushes_by.into(),
             tables_reclaimed: sum(&self.reclaimed),
             ..*said
         }

@@ -93,3 +93,22 @@ fn a_broadcast_flush_outlasts_walks_of_what_it_flushes() {
     assert!(returns_early(Some(Bug::BroadcastUnwaited), Duration::from_secs(60)));
     seeded::found(Bug::BroadcastUnwaited, 1);
 }
+
+#[test]
+fn a_flush_of_shadows_alone_counts_as_one_edit() {
+    let World { mut idle, vm } = World::new();
+    let put = |frame: u64, word| vm.host().words[(frame * 512) as usize].store(word, Relaxed);
+    for level in 0..3 {
+        put(CHAIN[level], CHAIN[level + 1] << 12 | 7);
+    }
+    put(CHAIN[3], 0x20 << 12 | 6 << 3 | 7);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut l2 = vcpu.nested(&mut idle, ept(CHAIN[0], 4, true)).unwrap();
+    let done = l2.fault(&mut idle, L1Access::new(Gpa(0x123), Access::Read)).unwrap();
+    assert!(matches!(done, L2Done::Handled { done: Done::Mapped(_), .. }), "{done:?}");
+    put(CHAIN[3], 0);
+    let before = vm.stats();
+    vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 512), |_: &EptTable| true);
+    let counted = vm.stats().since(&before).flushes;
+    assert_eq!(counted, Flushes { requested: 1, paid: 1, pages: 0 });
+}

@@ -142,9 +142,15 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
                 thread::yield_now();
             }
             assert!(!flushed.load(SeqCst) && !faulted.load(SeqCst));
+            let unanswered: Vec<_> = vm.unanswered().collect();
+            let [Unanswered { vcpu: VcpuId(0), since: 1.., flushes: 1.. }] = *unanswered else {
+                panic!("{unanswered:?}")
+            };
+            assert_eq!(vm.unanswered().next().map(|one| one.since), Some(unanswered[0].since));
             go.send(()).unwrap();
         });
         assert!(flushed.load(SeqCst) && faulted.load(SeqCst));
+        assert_eq!(vm.unanswered().next(), None);
     });
 }
 
@@ -161,6 +167,7 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
             vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
             vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
             others_go_on(vm, idle, VcpuId(1));
+            assert_eq!(vm.unanswered().next(), None, "flushes wait for no vCPU out of the guest");
             let again = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
             assert_eq!(again, Ok(Done::Mapped(Level::K4)), "it goes on as if nothing had been");
         });
