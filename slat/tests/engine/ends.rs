@@ -39,10 +39,11 @@ struct Nothing;
 impl WriteListener for Nothing {}
 
 /// The end of the host addresses that a memslot may have by default.
-const LAST: u64 = u64::MAX & !(PAGE_SIZE - 1);
+const LAST: u64 = !(PAGE_SIZE - 1);
 const PAGES: u64 = 1536;
 
 /// Does everything with one memslot of `PAGES` pages.
+#[allow(clippy::too_many_lines, reason = "a list of operations")]
 fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     let idle = &mut idle();
     let slot = Slot::new(SlotId(0), gfn, PAGES, hva);
@@ -141,7 +142,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         let _ = slots.dirty_bits(idle, SlotId(0), &mut bits).unwrap();
         let _ = slots.clear_dirty(idle, SlotId(0), PAGES - 64, 64, &[u64::MAX]).unwrap();
         slots.mark_dirty_bits(SlotId(0), PAGES - 64, &[u64::MAX]).unwrap();
-        for far in [u64::MAX & !63, PAGES] {
+        for far in [!63, PAGES] {
             let _ = slots.clear_dirty(idle, SlotId(0), far, 64, &[1]);
             let _ = slots.mark_dirty_bits(SlotId(0), far, &[1]);
         }
@@ -173,7 +174,9 @@ const HVAS: [u64; 5] = [0, PAGE_SIZE, TOP, TOP - PAGE_SIZE, TOP & !(Level::M2.by
 #[test]
 fn operations_at_the_ends_of_all_addresses() {
     for gfn in [Gfn(0), Gfn((1 << Npt4::FRAME_BITS) - PAGES)] {
-        HVAS.into_iter().for_each(|hva| everything::<Npt4>(gfn, Hva(hva), DirtyLog::bitmap()));
+        for hva in HVAS {
+            everything::<Npt4>(gfn, Hva(hva), DirtyLog::bitmap());
+        }
         everything::<Npt4>(gfn, Hva(TOP), DirtyLog::bitmap().track(Track::DirtyBits).initially_set());
     }
 }
