@@ -331,9 +331,9 @@ impl Memo {
         let hva = |gfn| self.slot.hva_of(gfn);
         let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.plain);
         // The part whose host addresses are in the region: everything, unless the slot is not congruent.
-        let region = hva(gfn).0 & !(Level::M2.bytes() - 1);
-        let (before, after) =
-            ((hva(gfn).0 - region) / PAGE_SIZE, (region + Level::M2.bytes() - hva(gfn).0) / PAGE_SIZE);
+        // By pages in the region: its end may be past the last address.
+        let before = hva(gfn).0 % Level::M2.bytes() / PAGE_SIZE;
+        let after = Level::M2.pages() - before;
         let here = Span::new(Gfn(gfn.0.saturating_sub(before)), gfn + after).clamp(&table);
         [here, Span::sized(gfn, 1)]
             .into_iter()

@@ -72,7 +72,8 @@ impl SlotSets {
         let (place, slot) = version.search_hvas(hvas, left.from).next()?;
         // The rest of the slot that the walk has partly processed.
         let from = if place == left.from { left.inside } else { hvas.start };
-        let hvas = Span::new(from.max(slot.hvas.start), hvas.end);
+        // At most its end: a transaction may have cut off the part where the walk is.
+        let hvas = Span::new(from.max(slot.hvas.start).min(slot.hvas.end), hvas.end);
         Some(Part { gfns: part(&slot, hvas), alone: false, place, hva: hvas.start })
     }
 }

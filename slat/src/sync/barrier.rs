@@ -5,7 +5,7 @@
 //! every running thread of the process execute a full fence, by `membarrier(PRIVATE_EXPEDITED)`. Measured: the light
 //! side is free, where a fence would double the cost of a fault; the heavy side takes 0.3 to 10 us.
 //!
-//! Without membarrier (bare metal, other systems, loom) both sides are a `SeqCst` fence.
+//! Without membarrier (bare metal, other systems, loom, Miri) both sides are a `SeqCst` fence.
 
 use super::prim::{SeqCst, compiler_fence, fence};
 
@@ -59,7 +59,7 @@ impl Barrier {
     }
 }
 
-#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan, virtual_time))))]
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, miri, shuttle, tsan, virtual_time))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
@@ -82,7 +82,7 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan, virtual_time)))))]
+#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, miri, shuttle, tsan, virtual_time)))))]
 mod membarrier {
     /// Under shuttle and in virtual time every store is visible at once: barriers are asymmetric, and only take time.
     pub(super) fn register() -> bool {

@@ -9,6 +9,7 @@
 //! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
+//! | [`ends`] | every operation at the first and last frames and host addresses |
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
 //! | [`slots`] | the rules of memslots, compared with an oracle and with KVM |
 //! | [`limit`], [`scale`], [`shrink`] | a budget for tables; what large and empty VMs cost; table memory that goes back |
@@ -28,6 +29,7 @@ mod debts;
 mod dirty;
 mod dirty_log;
 mod documented;
+mod ends;
 mod fault;
 mod formats;
 mod held;
