@@ -111,7 +111,7 @@ pub use share::Share;
 pub use store::{Clock, Trouble};
 pub use store::{
     Entry, Folder, Gc, Hash, Library, MOST_CHUNK, Nbd, PATIENCE, Steady, SteadyOptions, Store, StoreError,
-    StoreStats, Template, Verified, Version, WorkingSet,
+    StoreStats, Template, TemplateSource, Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

@@ -14,6 +14,7 @@ mod nbd;
 mod objects;
 #[cfg(feature = "s3")]
 mod s3;
+mod source;
 mod steady;
 mod template;
 mod upload;
@@ -33,6 +34,7 @@ pub use nbd::Nbd;
 pub use objects::Objects;
 #[cfg(feature = "s3")]
 pub use s3::s3;
+pub use source::TemplateSource;
 #[doc(hidden)]
 pub use steady::Clock;
 pub use steady::{Steady, SteadyOptions, StoreStats};
