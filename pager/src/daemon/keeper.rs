@@ -5,12 +5,13 @@
 //! other.
 
 use super::channel::{Channel, Keep, REFUSED, Take, What, is_temporary};
+use super::limits::{self, Closed};
 use super::outbox::{Letter, Outbox, Process};
 use super::peer;
 use super::sockets::{Place, bind, is_in_use};
 use crate::sabotage::Sabotage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Resource, getppid, getrlimit, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,14 +20,6 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Most connections that are kept; further ones are closed.
-const MOST_CONNECTIONS: usize = 4096;
-/// Most connections of one process that are kept. A VMM has one.
-const MOST_OF_PROCESS: usize = 32;
-/// Connections that are left for each socket, however many the others have.
-const RESERVE: usize = 32;
-/// Descriptors that a process needs for each guest: the worker has that many.
-const FDS_OF_GUEST: usize = 12;
 /// Most messages that wait for the worker before further connections wait in their sockets.
 const MOST_WAITING: usize = 32;
 /// Most connections, and most messages of the worker, that are taken before the keeper looks around again.
@@ -85,13 +78,6 @@ struct Kept {
     /// Journal, and swap file if there is one.
     files: Vec<OwnedFd>,
     version: Option<String>,
-}
-
-/// Connections that were closed and not told yet.
-#[derive(Debug, Default)]
-struct Closed {
-    count: usize,
-    told: Option<Instant>,
 }
 
 /// A worker, and its messages.
@@ -318,7 +304,8 @@ impl Keeper {
                 fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
             }
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let left = left.or(worker.outbox.is_refused().then_some(REFUSED)).map(timespec);
+            let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
+            let left = left.or(self.closed.tell(told)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
@@ -440,7 +427,8 @@ impl Keeper {
             };
             let process = peer::pid(&connection);
             if !self.has_room(socket, process) {
-                self.closed.note(process, told);
+                self.closed.add(process);
+                _ = self.closed.tell(told);
                 continue;
             }
             let (connection, files) = (connection.into(), Vec::new());
@@ -450,26 +438,10 @@ impl Keeper {
         }
     }
 
-    /// Returns whether one more connection of this process is kept, so that no process and no socket has all.
+    /// Returns whether one more connection of this process is kept.
     fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
-        let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = (fds.saturating_sub(64) / FDS_OF_GUEST as u64).clamp(1, MOST_CONNECTIONS as u64) as usize;
-        let others = self.sockets.len().saturating_sub(1);
-        let of_socket = most.saturating_sub(RESERVE * others).max(most / 2).max(1);
-        let count = |is_such: &dyn Fn(&Kept) -> bool| self.kept.values().filter(|kept| is_such(kept)).count();
-        self.kept.len() < most
-            && count(&|kept| kept.socket == socket) < of_socket
-            && (process.is_none() || count(&|kept| kept.process == process) < MOST_OF_PROCESS)
-    }
-}
-
-impl Closed {
-    fn note(&mut self, process: Option<Pid>, told: &mut impl FnMut(Event)) {
-        self.count += 1;
-        if self.told.is_none_or(|told| told.elapsed() > Duration::from_secs(1)) {
-            told(Event::Closes(self.count, process.map_or(0, |pid| pid.as_raw_nonzero().get())));
-            *self = Self { count: 0, told: Some(Instant::now()) };
-        }
+        let kept = self.kept.values().map(|kept| (kept.socket, kept.process));
+        limits::has_room(kept, self.sockets.len(), socket, process)
     }
 }
 

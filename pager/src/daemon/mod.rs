@@ -11,6 +11,7 @@ mod channel;
 mod control;
 mod keeper;
 mod keeper_state;
+mod limits;
 mod monitor;
 mod outbox;
 mod peer;

@@ -6,6 +6,7 @@ mod derive;
 mod faulty;
 mod folder;
 mod gc;
+mod image_file;
 pub(crate) mod lease;
 mod library;
 pub(crate) mod manifest;
@@ -28,6 +29,7 @@ pub use chunk::{Hash, MOST_CHUNK};
 pub use faulty::Trouble;
 pub use folder::Folder;
 pub use gc::{Gc, PATIENCE};
+pub use image_file::ImageFile;
 pub use library::{Library, Verified};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]

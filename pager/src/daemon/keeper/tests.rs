@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cache::Cache;
+use crate::daemon::limits::MOST_OF_PROCESS;
 use crate::daemon::{Monitor, Worker};
 use crate::guest::Options;
 use crate::wire::{Handshake, Wire, WireError};
