@@ -110,8 +110,8 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, Nbd, PATIENCE, Steady, SteadyOptions, Store, StoreError,
-    StoreStats, Template, Verified, Version, WorkingSet,
+    Entry, Folder, Gc, Hash, ImageFile, Library, MOST_CHUNK, Nbd, PATIENCE, Steady, SteadyOptions, Store,
+    StoreError, StoreStats, Template, TemplateSource, Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

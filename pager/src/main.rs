@@ -43,9 +43,12 @@ fn main() -> ExitCode {
         program.command.run()
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            command::log::flush();
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
-            eprintln!("slat-pager: {failure}");
+            command::log::last(format!("slat-pager: {failure}\n"));
             match failure {
                 Failure::Found(_) => ExitCode::from(3),
                 Failure::Other(_) => ExitCode::from(2),

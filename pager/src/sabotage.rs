@@ -23,6 +23,8 @@ pub enum Sabotage {
     Sleep,
     /// A new keeper does not get the guests.
     Heir,
+    /// Keeper and worker wait for room in their channel, the worker with its state locked.
+    Lockstep,
     /// A new daemon does not wake threads that wait.
     Wake,
     /// A snapshot under way does not keep a page that is about to be written.

@@ -1,9 +1,10 @@
 //! `receive` and `restore`: machines of Cloud Hypervisor.
 
-use super::serve::{abort_on_panic, guest, say};
+use super::log::{self, say};
+use super::serve::{abort_on_panic, guest};
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
-use slat_pager::{Cache, Restore, Sabotage, StoreError, accept_one, keep_machines, serve_machines};
+use slat_pager::{Cache, Restore, Sabotage, TemplateSource, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -85,13 +86,15 @@ impl Machines {
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
         let library = self.store.library()?.sabotage(self.sabotage);
-        let opened =
-            self.guests.iter().map(|(socket, template)| Ok((socket.clone(), library.open(template)?)));
-        let machines = opened.collect::<Result<Vec<_>, StoreError>>().map_err(other)?;
+        let source = |name: &String| TemplateSource::of_library(&library, name);
+        let machines: Vec<_> =
+            self.guests.iter().map(|(socket, template)| (socket.clone(), source(template))).collect();
         let mut with = Restore::default();
         (with.paused, with.replay, with.record) = (self.paused, self.replay as usize, self.record);
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
+        // Its line comes before those that follow from it, of the keeper.
+        log::flush();
         serve_machines(keeper, &machines, &Cache::new(self.cache), &with, |number, result| {
             let (socket, name) = &self.guests[number];
             let guest = format!("{}={name}", socket.display());

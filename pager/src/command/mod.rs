@@ -5,6 +5,7 @@ mod checkpoint;
 mod clones;
 pub mod config;
 mod demo;
+pub mod log;
 mod machine;
 mod notify;
 mod serve;

@@ -1,22 +1,24 @@
 //! `serve`: the keeper, and the worker that it starts.
 
+use super::log::{self, say};
 use super::notify::notify;
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
     Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, OnFailure,
-    Options, Sabotage, Store, Template, Trouble, Worker, WorkerError,
+    Options, Sabotage, Store, TemplateSource, Trouble, Worker, WorkerError,
 };
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A daemon.
 #[derive(clap::Args)]
@@ -122,6 +124,7 @@ impl Serve {
         let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         let keeper = Keeper::of_worker(worker, self.sockets()).map_err(other)?;
         say("keeper", serde_json::json!({ "keeper": std::process::id() }));
+        log::flush();
         self.run(keeper)
     }
 
@@ -145,6 +148,14 @@ impl Serve {
                 say("ready", serde_json::json!({}));
                 notify("READY=1\nSTATUS=serving");
             }
+            Event::TakesOver(sockets) => say("takes over", serde_json::json!({ "sockets": sockets })),
+            Event::Restarts(status, pause) => {
+                let end = status.map_or("it could not be started".into(), |status| status.to_string());
+                say("restarts", serde_json::json!({ "end": end, "pause": pause.as_secs_f64() }));
+            }
+            Event::Closes(connections, pid) => {
+                say("closes", serde_json::json!({ "connections": connections, "pid": pid }));
+            }
             Event::Drains(guests) => {
                 notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
                 say("drains", serde_json::json!({ "guests": guests }));
@@ -152,7 +163,7 @@ impl Serve {
             _ => {}
         };
         let [drain, leave] = signals().map_err(other)?;
-        keeper.drain_on(drain).leave_on(leave).run(command, told).map_err(other)
+        keeper.drain_on(drain).leave_on(leave).sabotage(self.sabotage).run(command, told).map_err(other)
     }
 
     /// Makes the store as slow and as faulty as the tests ask.
@@ -173,8 +184,8 @@ impl Serve {
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
         give_memory_back();
-        // The keeper handles these signals, and drains.
-        for signal in [SIGTERM, SIGINT] {
+        // The keeper handles these signals, and drains. The end of a terminal ends no guest.
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
         let (mut templates, mut steady) = (Vec::new(), None);
@@ -183,13 +194,16 @@ impl Serve {
             steady = Some(store.clone());
             let library = Library::new(store).sabotage(self.sabotage);
             for (_, template) in &self.guests {
-                templates.push(library.open(template).map_err(other)?);
+                templates.push(TemplateSource::of_library(&library, template));
             }
         }
         for (_, image) in &self.images {
             let is_nbd = image.starts_with("nbd://") || image.starts_with("nbd+unix://");
-            let template = if is_nbd { Template::of_nbd(image) } else { Template::of_image(image.as_ref()) };
-            templates.push(template.map_err(other)?);
+            templates.push(if is_nbd {
+                TemplateSource::of_nbd(image)
+            } else {
+                TemplateSource::of_image(image.as_ref())
+            });
         }
         let mut options = Options::default();
         options.threads = self.threads;
@@ -208,9 +222,11 @@ impl Serve {
         let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
         let mut guests = Guests::default();
         if let Some(folder) = &self.share {
-            let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
-            guests.share_in(folder, &worker.templates).map_err(named)?;
+            guests.share_in(folder);
         }
+        guests.tell_unopened_by(|template, error| {
+            say("not opened", serde_json::json!({ "template": template, "error": error.to_string() }));
+        });
         if let Some(folder) = &self.swap {
             guests.swap_in(folder);
             let cold = (self.cold > 0).then_some(self.cold);
@@ -231,15 +247,18 @@ impl Serve {
         }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
+        // Its line comes before those that follow from it, of the keeper.
+        log::flush();
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
 }
 
 /// Ends the process when a thread panics. The thread would leave its guest frozen; the next worker serves it.
 pub fn abort_on_panic() {
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |what| {
-        print(what);
+    std::panic::set_hook(Box::new(|what| {
+        let trace = Backtrace::capture();
+        let is_known = trace.status() == BacktraceStatus::Captured;
+        log::last(if is_known { format!("{what}\n{trace}\n") } else { format!("{what}\n") });
         std::process::abort();
     }));
 }
@@ -258,6 +277,7 @@ fn give_memory_back() {
 fn signals() -> std::io::Result<[OwnedFd; 2]> {
     let ((asked, signal), (drain, first), (leave, second)) =
         (UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?);
+    signal_hook::flag::register(SIGHUP, Arc::default())?;
     for number in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
@@ -281,16 +301,29 @@ fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cach
             serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache.stats() }),
         ),
         Err(error) => {
-            say("refused", serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() }));
+            let Some(more) = refusals() else { return };
+            let mut line = serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() });
+            if more > 0 {
+                line["more"] = more.into();
+            }
+            say("refused", line);
         }
     }
 }
 
-/// Writes a line of the log: JSON with the time and the event. An error is ignored, so that guests are served without a
-/// reader of the log.
-pub fn say(event: &str, mut line: serde_json::Value) {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    line["time"] = (time.as_millis() as f64 / 1e3).into();
-    line["event"] = event.into();
-    _ = writeln!(std::io::stderr(), "{line}");
+/// Counts a refusal. Returns whether to log it, with the number of those before it that were not logged: a process that
+/// is refused again and again must not fill the log.
+fn refusals() -> Option<usize> {
+    /// Most that are logged in a second.
+    const MOST: usize = 20;
+    static COUNTED: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
+    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (since, count) = counted.get_or_insert_with(|| (Instant::now(), 0));
+    let mut more = 0;
+    if since.elapsed() > Duration::from_secs(1) {
+        more = count.saturating_sub(MOST);
+        (*since, *count) = (Instant::now(), 0);
+    }
+    *count += 1;
+    (*count <= MOST).then_some(more)
 }

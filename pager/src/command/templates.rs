@@ -2,15 +2,22 @@
 
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
-use slat_pager::PAGE;
-use std::fs::File;
+use slat_pager::{ImageFile, PAGE};
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub fn list(store: &StoreOption) -> Result<(), Failure> {
     let library = store.library()?;
+    let mut unopened = 0;
     for name in library.list().map_err(other)? {
-        let template = library.open(&name).map_err(other)?;
+        let template = match library.open(&name) {
+            Ok(template) => template,
+            Err(error) => {
+                println!("{name}: {error}");
+                unopened += 1;
+                continue;
+            }
+        };
         let chunks = template.chunks();
         let zero = chunks.iter().filter(|chunk| chunk.is_none()).count();
         let (mib, all, kib) = (template.size() >> 20, chunks.len(), template.chunk_size() >> 10);
@@ -18,6 +25,9 @@ pub fn list(store: &StoreOption) -> Result<(), Failure> {
             format!("a working set of {} KiB", set.pages() * (PAGE >> 10))
         });
         println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero; {set}");
+    }
+    if unopened > 0 {
+        return Err(Failure::Found(format!("{unopened} templates cannot be opened")));
     }
     Ok(())
 }
@@ -79,7 +89,7 @@ impl Named {
 /// A template to make.
 #[derive(clap::Args)]
 pub struct Snapshot {
-    /// The image: a guest's memory, in whole pages
+    /// The image: a guest's memory in a file or on a block device, in whole pages
     image: PathBuf,
     #[command(flatten)]
     named: Named,
@@ -90,11 +100,10 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub fn run(&self) -> Result<(), Failure> {
-        let named = |error: std::io::Error| other(format!("{}: {error}", self.image.display()));
-        let image = File::open(&self.image).map_err(named)?;
-        let size = image.metadata().map_err(named)?.len();
+        let image = ImageFile::open(&self.image).map_err(other)?;
+        let size = image.size();
         let library = self.named.store.library()?;
-        let written = library.snapshot(&self.named.name, image, size, self.chunk).map_err(other)?;
+        let written = library.snapshot_file(&self.named.name, image, self.chunk).map_err(other)?;
         println!("{}: {} MiB, {} new chunks", self.named.name, size >> 20, written.chunks);
         Ok(())
     }

@@ -1,11 +1,15 @@
 //! Messages between keeper and worker.
 
-use crate::wire::{send, take};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use crate::wire::{send_with, take};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Pause before the next try of a send that the kernel refused for now.
+pub const REFUSED: Duration = Duration::from_millis(10);
 
 /// From the keeper: a connection, and the journal of its guest if there is one, as descriptors in this order. A worker
 /// whose keeper was killed sends the same to the next keeper.
@@ -19,6 +23,9 @@ pub struct Take {
     pub version: Option<String>,
     #[serde(default)]
     pub what: What,
+    /// With [`What::All`]: no worker of this daemon has served yet, so its arguments may be wrong.
+    #[serde(default)]
+    pub is_first: bool,
 }
 
 /// The kind of a keeper's message.
@@ -48,6 +55,9 @@ pub struct Keep {
     /// The message is about no connection: the worker has all sockets and guests.
     #[serde(default)]
     pub is_ready: bool,
+    /// The guest has files, although none may have arrived.
+    #[serde(default)]
+    pub has_files: bool,
 }
 
 /// One end of the channel. A message arrives whole or not at all, and a sent message is received even if its sender has
@@ -66,8 +76,32 @@ impl Channel {
         Self(fd)
     }
 
+    /// Sends a message. Waits for room in the channel: the other end must not wait for this one meanwhile, and the caller
+    /// must not hold a lock.
+    ///
+    /// # Errors
+    /// The other end is closed.
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd]) -> io::Result<()> {
-        send(self.0.as_fd(), &serde_json::to_vec(message)?, fds)
+        let text = serde_json::to_vec(message)?;
+        loop {
+            match send_with(self.0.as_fd(), &text, fds, SendFlags::empty()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A message that is lost would be a guest that is lost.
+                Err(error) if is_temporary(&error) => std::thread::sleep(REFUSED),
+                sent => return sent,
+            }
+        }
+    }
+
+    /// As [`Channel::send`], without waiting. `WouldBlock`: there is no room.
+    pub fn try_send(&self, message: &impl Serialize, fds: &[BorrowedFd]) -> io::Result<()> {
+        let text = serde_json::to_vec(message)?;
+        loop {
+            match send_with(self.0.as_fd(), &text, fds, SendFlags::DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => return sent,
+            }
+        }
     }
 
     /// Receives a message; `wait` says whether to wait for one. `None`: the other end is closed. `WouldBlock`: there is
@@ -84,6 +118,11 @@ impl Channel {
         };
         if got == 0 { Ok(None) } else { Ok(Some((serde_json::from_slice(&text[..got])?, fds))) }
     }
+}
+
+/// Returns whether the same send may succeed later: there is no memory, or too many descriptors are under way.
+pub fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS))
 }
 
 impl AsFd for Channel {

@@ -4,8 +4,9 @@
 //! `{"instant":{"pages":9}}` when the guest may run on, and then `{"stored":{…}}`; or `{"error":"…"}` instead of
 //! either.
 
-use super::keeper::bind;
 use super::keeper_state::StartKeeper;
+use super::sockets::bind;
+use super::worker::WorkerError;
 use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
 use crate::store::Template;
@@ -31,7 +32,11 @@ pub struct Guests {
     shares: Arc<Mutex<BTreeMap<String, Share>>>,
     swap: Option<PathBuf>,
     start_keeper: Option<StartKeeper>,
+    unopened: Option<TellUnopened>,
 }
+
+/// Tells the name of a template that cannot be opened, and why.
+type TellUnopened = Arc<dyn Fn(&str, &WorkerError) + Send + Sync>;
 
 /// A request for a snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,15 +64,32 @@ pub enum Answer {
 }
 
 impl Guests {
-    /// Lets clones of these templates map the files in this folder, one file of each template's name. A guest shares
-    /// the template's pages that it does not write, if its VMM maps the file and sends a descriptor of it after its
-    /// userfaultfd.
-    pub fn share_in(&mut self, folder: &Path, templates: &[Template]) -> io::Result<()> {
-        for template in templates {
-            self.shares.lock().insert(template.version().into(), Share::open(folder, template)?);
-        }
+    /// Lets clones of the worker's templates map the files in this folder, one file of each template's name. A guest
+    /// shares the template's pages that it does not write, if its VMM maps the file and sends a descriptor of it after
+    /// its userfaultfd.
+    pub fn share_in(&mut self, folder: &Path) {
         self.share = Some(folder.into());
+    }
+
+    /// Makes the file that clones of this template share, if they do.
+    pub(super) fn share(&self, template: &Template) -> io::Result<()> {
+        let Some(folder) = &self.share else { return Ok(()) };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+        let share = Share::open(folder, template).map_err(named)?;
+        // A guest may have opened it first.
+        self.shares.lock().entry(template.version().into()).or_insert(share);
         Ok(())
+    }
+
+    /// Sets the function that tells of a template that a later worker of the daemon cannot open.
+    pub fn tell_unopened_by(&mut self, tell: impl Fn(&str, &WorkerError) + Send + Sync + 'static) {
+        self.unopened = Some(Arc::new(tell));
+    }
+
+    pub(super) fn tell_unopened(&self, template: &str, error: &WorkerError) {
+        if let Some(tell) = &self.unopened {
+            tell(template, error);
+        }
     }
 
     /// Sets the command by which the worker starts another keeper, if its keeper is killed while there are guests. The

@@ -1,27 +1,40 @@
 //! The keeper holds connections and journals, and restarts the worker.
+//!
+//! It waits for nothing but `poll`, which always watches for the requests to end: not for room in the worker's channel,
+//! not for the end of a worker that is stuck. The worker may wait for the keeper, and so the two never wait for each
+//! other.
 
-use super::channel::{Channel, Keep, Take, What};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::Mode;
-use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, umask};
+use super::channel::{Channel, Keep, REFUSED, Take, What, is_temporary};
+use super::limits::{self, Closed};
+use super::outbox::{Letter, Outbox, Process};
+use super::peer;
+use super::sockets::{Place, bind, is_in_use};
+use crate::sabotage::Sabotage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Most connections that are kept; further ones are closed.
-const MOST_CONNECTIONS: usize = 4096;
+/// Most messages that wait for the worker before further connections wait in their sockets.
+const MOST_WAITING: usize = 32;
+/// Most connections, and most messages of the worker, that are taken before the keeper looks around again.
+const AT_ONCE: usize = 64;
+/// Time in which a worker without guests ends before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The process that restarts the worker. It does little, and reads nothing that comes from a guest. If it is killed
 /// itself, the worker starts another keeper: [`Keeper::of_worker`]. Do not kill both at the same time.
 #[derive(Debug)]
 pub struct Keeper {
     sockets: Vec<UnixListener>,
-    paths: Vec<PathBuf>,
+    places: Vec<Place>,
+    /// Number of sockets that another process used until now.
+    taken_over: usize,
     /// Becomes readable when the keeper is to drain.
     drain: Option<OwnedFd>,
     drains: bool,
@@ -35,6 +48,8 @@ pub struct Keeper {
     was_ready: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
+    closed: Closed,
+    sabotage: Option<Sabotage>,
 }
 
 /// A change of a daemon's state.
@@ -45,15 +60,33 @@ pub enum Event {
     Ready,
     /// The daemon takes no further guest; this many are served until they end.
     Drains(usize),
+    /// Another process listened on so many of the sockets; new guests come to this one from now on.
+    TakesOver(usize),
+    /// The worker ended, or could not be started (`None`). The next one is started after the pause.
+    Restarts(Option<ExitStatus>, Duration),
+    /// So many connections were closed since the last such event, because there were too many: of one process, of one
+    /// socket, or for the limit of descriptors. With the last one's process; 0: it is unknown. Told once a second.
+    Closes(usize, i32),
 }
 
 #[derive(Debug)]
 struct Kept {
     socket: usize,
     connection: OwnedFd,
+    /// The process that made the connection.
+    process: Option<Pid>,
     /// Journal, and swap file if there is one.
     files: Vec<OwnedFd>,
     version: Option<String>,
+}
+
+/// A worker, and its messages.
+struct Running {
+    channel: Channel,
+    process: Process,
+    outbox: Outbox,
+    /// It has served, so it reads its messages.
+    is_ready: bool,
 }
 
 impl Keeper {
@@ -62,11 +95,16 @@ impl Keeper {
     ///
     /// It changes the process's umask for a moment: call it before threads make files.
     pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
-        let paths: Vec<PathBuf> = sockets.into_iter().map(|path| path.as_ref().into()).collect();
-        let sockets: io::Result<Vec<_>> = paths.iter().map(|path| bind(path)).collect();
+        let (mut listeners, mut places, mut taken_over) = (Vec::new(), Vec::new(), 0);
+        for path in sockets {
+            taken_over += usize::from(is_in_use(path.as_ref()));
+            listeners.push(bind(path.as_ref())?);
+            places.push(Place::of(path.as_ref()));
+        }
         Ok(Self {
-            sockets: sockets?,
-            paths,
+            sockets: listeners,
+            places,
+            taken_over,
             drain: None,
             drains: false,
             leave: None,
@@ -75,6 +113,8 @@ impl Keeper {
             was_ready: false,
             kept: BTreeMap::new(),
             next: 0,
+            closed: Closed::default(),
+            sabotage: None,
         })
     }
 
@@ -97,7 +137,8 @@ impl Keeper {
             match (take.what, fds.next()) {
                 (What::Guest, Some(connection)) => {
                     let Take { connection: number, socket, version, .. } = take;
-                    let kept = Kept { socket, connection, files: fds.collect(), version };
+                    let process = peer::pid(&connection);
+                    let kept = Kept { socket, connection, process, files: fds.collect(), version };
                     keeper.kept.insert(number, kept);
                 }
                 (What::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
@@ -114,7 +155,7 @@ impl Keeper {
         }
         keeper.drains = keeper.sockets.is_empty();
         if !keeper.drains {
-            keeper.paths = sockets.into_iter().map(|path| path.as_ref().into()).collect();
+            keeper.places = sockets.into_iter().map(|path| Place::of(path.as_ref())).collect();
         }
         keeper.was_ready = true;
         Ok(keeper)
@@ -141,119 +182,242 @@ impl Keeper {
         Self { is_supervised, ..self }
     }
 
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sabotage(self, sabotage: Option<Sabotage>) -> Self {
+        Self { sabotage, ..self }
+    }
+
     /// Runs the worker again and again until the daemon has drained. The worker's standard input is its end of the
     /// channel.
+    ///
+    /// A worker that ends is restarted after a pause, which doubles while workers end within 10 seconds: up to a second,
+    /// or up to 8 seconds if they end before they serve.
     ///
     /// # Errors
     /// The first worker exits by itself before it serves, because its arguments are wrong or the store is out of reach,
     /// and has printed why. Later workers are restarted. Or the keeper was asked to end at once.
     pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
+        if self.taken_over > 0 {
+            told(Event::TakesOver(self.taken_over));
+        }
         let mut quick = 0;
         loop {
             let began = Instant::now();
-            let (channel, mut worker) = match self.adopted.take() {
-                Some((channel, process)) => (channel, Process::Other(process)),
-                None => self.start(command())?,
-            };
-            let status = self.serve(&channel, &mut worker, &mut told)?;
+            let (mut status, mut is_ready) = (None, false);
+            match self.next_worker(&command) {
+                Ok(mut worker) => {
+                    status = Some(self.serve(&mut worker, &mut told)?);
+                    is_ready = worker.is_ready;
+                }
+                // For instance, the program is being replaced, or there is no memory.
+                Err(_) if self.was_ready => {}
+                Err(error) => return Err(error),
+            }
             if self.drains && self.kept.is_empty() {
                 return Ok(());
             }
-            if !self.was_ready && status.code().is_some_and(|code| code != 0) {
+            if !self.was_ready
+                && let Some(status) = status
+                && status.code().is_some_and(|code| code != 0)
+            {
                 return Err(io::Error::other(format!("the worker ended: {status}")));
             }
-            // A worker that ends quickly is not restarted forever. Connections wait in the sockets.
+            // A worker that ends quickly is not restarted forever at once. Connections wait in the sockets.
             quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
-            std::thread::sleep(Duration::from_millis(1 << quick.min(10)));
+            let pause = Duration::from_millis(1 << quick.min(if is_ready { 10 } else { 13 }));
+            told(Event::Restarts(status, pause));
+            self.pause(pause, &mut told)?;
+            if self.drains && self.kept.is_empty() {
+                return Ok(());
+            }
         }
     }
 
-    fn start(&self, mut command: Command) -> io::Result<(Channel, Process)> {
+    /// Waits between two workers.
+    fn pause(&mut self, pause: Duration, told: &mut impl FnMut(Event)) -> io::Result<()> {
+        let until = Instant::now() + pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let (drain, leave) = (self.drain.as_ref().filter(|_| !self.drains), self.leave.as_ref());
+            let mut fds: Vec<_> =
+                leave.iter().chain(drain.iter()).map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+            _ = poll(&mut fds, Some(&timespec(left)));
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            if leave.is_some() && ready.next() == Some(true) {
+                return Err(told_twice());
+            }
+            if ready.next() == Some(true) {
+                self.begin_to_drain(told);
+                // The next worker learns it from the sockets that it does not get.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the worker that started this keeper, or starts one.
+    fn next_worker(&mut self, command: &impl Fn() -> Command) -> io::Result<Running> {
+        let mut outbox = Outbox::default();
+        if let Some((channel, process)) = self.adopted.take() {
+            return Ok(Running { channel, process: Process::Other(process), outbox, is_ready: true });
+        }
         let (channel, theirs) = Channel::pair()?;
+        let mut command = command();
         let child = command.stdin(theirs).spawn()?;
         // The command holds the worker's end, which must close when the worker ends.
         drop(command);
-        for (number, socket) in self.sockets.iter().enumerate().filter(|_| !self.is_supervised) {
-            // A killed worker gets no message, here and below.
-            _ = channel
-                .send(&Take { socket: number, what: What::Socket, ..Take::default() }, &[socket.as_fd()]);
+        if !self.is_supervised {
+            (0..self.sockets.len()).for_each(|number| outbox.push(Letter::Socket(number)));
         }
-        for (connection, kept) in &self.kept {
-            give(&channel, *connection, kept);
-        }
-        _ = channel.send(&Take { what: What::All, ..Take::default() }, &[]);
-        Ok((channel, Process::Mine(child)))
+        self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
+        outbox.push(Letter::All);
+        Ok(Running { channel, process: Process::mine(child), outbox, is_ready: false })
     }
 
     /// Serves one worker until it ends.
-    fn serve(
-        &mut self,
-        channel: &Channel,
-        worker: &mut Process,
-        told: &mut impl FnMut(Event),
-    ) -> io::Result<ExitStatus> {
+    fn serve(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
+        let mut kill_at: Option<Instant> = None;
         loop {
-            if self.drains && self.kept.is_empty() {
-                // Otherwise the worker would wait.
-                _ = channel.send(&Take { what: What::Leaves, ..Take::default() }, &[]);
-                return worker.wait();
+            if self.drains && self.kept.is_empty() && kill_at.is_none() {
+                // Otherwise the worker would wait. One that does not serve yet may wait for its store, or for an image,
+                // for ever, and has nothing to lose.
+                if worker.is_ready {
+                    worker.outbox.push(Letter::Leaves);
+                } else {
+                    worker.process.kill();
+                }
+                kill_at = Some(Instant::now() + PATIENCE);
             }
-            let mut fds = vec![PollFd::new(channel, PollFlags::IN)];
+            worker.outbox.send(|letter| self.send(&worker.channel, letter));
+            let accepts = worker.outbox.len() < MOST_WAITING;
+            let channel = &worker.channel;
+            let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
+            let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
+            let never = || PollFd::new(channel, PollFlags::empty());
             for fd in [self.drain.as_ref().filter(|_| !self.drains), self.leave.as_ref()] {
-                let never = PollFd::new(channel, PollFlags::empty());
-                fds.push(fd.map_or(never, |fd| PollFd::new(fd, PollFlags::IN)));
+                fds.push(fd.map_or_else(never, |fd| PollFd::new(fd, PollFlags::IN)));
             }
-            fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
-            if poll(&mut fds, None).is_err() {
+            if accepts {
+                fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+            }
+            let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
+            let left = left.or(self.closed.tell(told)).map(timespec);
+            if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             // The worker's messages come first: those sent before a kill count.
-            if ready[0] && !self.hear(channel, told) {
-                return worker.end();
+            if ready[0] && !self.hear(worker, told) {
+                return worker.process.end(self.leave.as_ref().map(AsFd::as_fd));
             }
             if ready[2] && self.leave.is_some() {
-                _ = channel.send(&Take { what: What::Leaves, ..Take::default() }, &[]);
-                return Err(io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end"));
+                return Err(self.leave(worker));
+            }
+            if kill_at.is_some_and(|at| at <= Instant::now()) {
+                worker.process.kill();
+                kill_at = Some(Instant::now() + PATIENCE);
             }
             if ready[1] && self.drain.is_some() && !self.drains {
-                self.drains = true;
-                _ = channel.send(&Take { what: What::Drains, ..Take::default() }, &[]);
-                self.sockets.clear();
-                self.paths.drain(..).for_each(|path| _ = std::fs::remove_file(path));
-                told(Event::Drains(self.kept.len()));
+                self.begin_to_drain(told);
+                worker.outbox.push(Letter::Drains);
                 continue;
             }
             for (socket, _) in ready[3..].iter().enumerate().filter(|(_, ready)| **ready) {
-                self.accept(socket, channel);
+                self.accept(socket, worker, told);
             }
         }
     }
 
+    /// Closes and removes the sockets.
+    fn begin_to_drain(&mut self, told: &mut impl FnMut(Event)) {
+        self.drains = true;
+        self.sockets.clear();
+        self.places.drain(..).for_each(|place| place.remove());
+        told(Event::Drains(self.kept.len()));
+    }
+
+    /// Ends at once, and returns the reason. The worker starts no other keeper.
+    fn leave(&self, worker: &mut Running) -> io::Error {
+        let until = Instant::now() + Duration::from_secs(1);
+        if !worker.is_ready && self.kept.values().all(|kept| kept.files.is_empty()) {
+            // It serves no guest, and may wait for its store for ever.
+            worker.process.kill();
+            return told_twice();
+        }
+        while let Err(error) = self.send(&worker.channel, Letter::Leaves) {
+            let may_pass = error.kind() == io::ErrorKind::WouldBlock || is_temporary(&error);
+            if !may_pass || Instant::now() > until {
+                break;
+            }
+            // It may wait for room, too.
+            while matches!(worker.channel.receive::<Keep>(false), Ok(Some(_))) {}
+            _ = poll(&mut [PollFd::new(&worker.channel, PollFlags::OUT)], Some(&timespec(REFUSED)));
+        }
+        told_twice()
+    }
+
+    /// Sends a message to the worker, without waiting for room.
+    fn send(&self, channel: &Channel, letter: Letter) -> io::Result<()> {
+        let (mut take, mut fds) = (Take::default(), Vec::new());
+        match letter {
+            Letter::Socket(number) => {
+                // It may have been closed meanwhile.
+                let Some(socket) = self.sockets.get(number) else { return Ok(()) };
+                (take.what, take.socket) = (What::Socket, number);
+                fds.push(socket.as_fd());
+            }
+            Letter::Guest(connection) => {
+                let Some(kept) = self.kept.get(&connection) else { return Ok(()) };
+                take = Take { connection, socket: kept.socket, version: kept.version.clone(), ..take };
+                fds.push(kept.connection.as_fd());
+                fds.extend(kept.files.iter().map(AsFd::as_fd));
+            }
+            Letter::All => (take.what, take.is_first) = (What::All, !self.was_ready),
+            Letter::Drains => take.what = What::Drains,
+            Letter::Leaves => take.what = What::Leaves,
+        }
+        if self.sabotage == Some(Sabotage::Lockstep) {
+            return channel.send(&take, &fds);
+        }
+        channel.try_send(&take, &fds)
+    }
+
     /// Reads the worker's messages. Returns whether the worker lives.
-    fn hear(&mut self, channel: &Channel, told: &mut impl FnMut(Event)) -> bool {
-        loop {
-            match channel.receive::<Keep>(false) {
+    fn hear(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> bool {
+        for _ in 0..AT_ONCE {
+            match worker.channel.receive::<Keep>(false) {
                 Ok(Some((keep, _))) if keep.is_ready => {
-                    self.was_ready = true;
+                    (self.was_ready, worker.is_ready) = (true, true);
                     told(Event::Ready);
                 }
-                Ok(Some((keep, files))) => match files {
-                    files if files.is_empty() => _ = self.kept.remove(&keep.connection),
-                    files => {
-                        if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                            (kept.files, kept.version) = (files, keep.version);
-                        }
+                Ok(Some((keep, files))) if files.is_empty() => {
+                    // Without a descriptor to spare, the files of a guest do not arrive. The guest is still there.
+                    if !keep.has_files {
+                        self.kept.remove(&keep.connection);
                     }
-                },
+                }
+                Ok(Some((keep, files))) => {
+                    if let Some(kept) = self.kept.get_mut(&keep.connection) {
+                        (kept.files, kept.version) = (files, keep.version);
+                    }
+                }
                 Ok(None) => return false,
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
+        true
     }
 
-    fn accept(&mut self, socket: usize, channel: &Channel) {
-        loop {
+    fn accept(&mut self, socket: usize, worker: &mut Running, told: &mut impl FnMut(Event)) {
+        // Not forever, although a process may connect again and again.
+        for _ in 0..AT_ONCE {
+            if worker.outbox.len() >= MOST_WAITING {
+                return;
+            }
             let connection = match self.sockets[socket].accept() {
                 Ok((connection, _)) => connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -261,84 +425,34 @@ impl Keeper {
                 // loop.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
-            if self.kept.len() >= MOST_CONNECTIONS {
+            let process = peer::pid(&connection);
+            if !self.has_room(socket, process) {
+                self.closed.add(process);
+                _ = self.closed.tell(told);
                 continue;
             }
-            let kept = Kept { socket, connection: connection.into(), files: Vec::new(), version: None };
-            give(channel, self.next, &kept);
-            self.kept.insert(self.next, kept);
+            let (connection, files) = (connection.into(), Vec::new());
+            self.kept.insert(self.next, Kept { socket, connection, process, files, version: None });
+            worker.outbox.push(Letter::Guest(self.next));
             self.next += 1;
         }
     }
-}
 
-/// If the send fails, the worker was killed, and the next one gets the connection.
-fn give(channel: &Channel, connection: u64, kept: &Kept) {
-    let mut fds = vec![kept.connection.as_fd()];
-    fds.extend(kept.files.iter().map(AsFd::as_fd));
-    let (socket, version) = (kept.socket, kept.version.clone());
-    _ = channel.send(&Take { connection, socket, version, what: What::Guest }, &fds);
-}
-
-/// The worker's process.
-enum Process {
-    Mine(Child),
-    /// The worker that started this keeper. `None`: it has ended.
-    Other(Option<OwnedFd>),
-}
-
-impl Process {
-    /// Waits for the end of a worker that closed its channel. Two workers must never serve the same guest.
-    fn end(&mut self) -> io::Result<ExitStatus> {
-        match self {
-            Self::Mine(child) => _ = child.kill(),
-            Self::Other(Some(worker)) => _ = pidfd_send_signal(worker, Signal::KILL),
-            Self::Other(None) => {}
-        }
-        self.wait()
-    }
-
-    fn wait(&mut self) -> io::Result<ExitStatus> {
-        match self {
-            Self::Mine(child) => child.wait(),
-            Self::Other(process) => {
-                if let Some(process) = process {
-                    // Again after an interruption.
-                    while poll(&mut [PollFd::new(process, PollFlags::IN)], None).is_err() {}
-                }
-                // Only the parent process can read the status.
-                Ok(ExitStatus::from_raw(0))
-            }
-        }
+    /// Returns whether one more connection of this process is kept.
+    fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
+        let kept = self.kept.values().map(|kept| (kept.socket, kept.process));
+        limits::has_room(kept, self.sockets.len(), socket, process)
     }
 }
 
-/// Returns the first connection to this socket, and removes the socket. Only this user may connect to it. This sleeps.
-///
-/// It changes the process's umask for a moment: call it before threads make files.
-pub fn accept_one(path: &Path) -> io::Result<UnixStream> {
-    let socket = bind(path)?;
-    socket.set_nonblocking(false)?;
-    let (connection, _) = socket.accept()?;
-    remove_socket(path)?;
-    Ok(connection)
+/// Returns the error of a keeper that was asked to end at once.
+pub(super) fn told_twice() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end")
 }
 
-/// Binds a socket to which only this user may connect. Changes the umask for a moment.
-pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    remove_socket(path).map_err(named)?;
-    let before = umask(Mode::from_raw_mode(0o177));
-    let socket = UnixListener::bind(path).map_err(named);
-    umask(before);
-    let socket = socket?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Removes a socket that an earlier process left behind, and nothing else.
-pub(super) fn remove_socket(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket { std::fs::remove_file(path) } else { Ok(()) }
-}
+#[cfg(test)]
+mod tests;

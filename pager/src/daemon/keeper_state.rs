@@ -1,8 +1,11 @@
 //! The worker's copy of all that its keeper holds, so that it can start another keeper if the keeper is killed.
+//!
+//! A change is noted here first, under the lock, and then sent, without it: a thread that waits for room in the channel
+//! delays no other. If the keeper is killed in between, the next one gets the change with the rest.
 
 use super::channel::{Channel, Keep, Take, What};
 use crate::sabotage::Sabotage;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,50 +15,88 @@ use std::sync::Arc;
 /// The command that starts a keeper, with its end of a channel as standard input.
 pub(super) type StartKeeper = Arc<dyn Fn() -> Command + Send + Sync>;
 
-/// A change of the parts and its message to the keeper are one step, under this lock.
-pub(super) struct KeeperState(Mutex<Parts>);
+pub(super) struct KeeperState {
+    parts: Mutex<Parts>,
+    /// A keeper that this process started.
+    child: Mutex<Option<Child>>,
+    sabotage: Option<Sabotage>,
+}
 
 struct Parts {
-    keeper: Arc<Channel>,
-    sockets: BTreeMap<usize, OwnedFd>,
+    keeper: Arc<Line>,
+    sockets: BTreeMap<usize, Arc<OwnedFd>>,
     guests: BTreeMap<u64, Guest>,
     next: u64,
-    /// A keeper that this process started.
-    child: Option<Child>,
 }
 
 /// The keeper's data of a guest.
+#[derive(Clone)]
 struct Guest {
     take: Take,
     /// Connection, journal, and swap file if there is one.
-    fds: Vec<OwnedFd>,
+    fds: Vec<Arc<OwnedFd>>,
+}
+
+/// The channel of a keeper. Changes are sent after the initial messages.
+pub(super) struct Line {
+    channel: Channel,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Line {
+    fn new(channel: Channel, is_open: bool) -> Arc<Self> {
+        Arc::new(Self { channel, is_open: Mutex::new(is_open), opened: Condvar::new() })
+    }
+
+    /// Returns the channel, to receive.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Sends a change. If the keeper was just killed, the next one gets the change.
+    fn send(&self, keep: &Keep, fds: &[Arc<OwnedFd>]) {
+        let mut is_open = self.is_open.lock();
+        while !*is_open {
+            self.opened.wait(&mut is_open);
+        }
+        drop(is_open);
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        _ = self.channel.send(keep, &fds);
+    }
+
+    fn open(&self) {
+        *self.is_open.lock() = true;
+        self.opened.notify_all();
+    }
 }
 
 impl KeeperState {
-    pub fn new(keeper: Channel) -> Self {
+    pub fn new(keeper: Channel, sabotage: Option<Sabotage>) -> Self {
         let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
-        Self(Mutex::new(Parts { keeper: Arc::new(keeper), sockets, guests, next: 0, child: None }))
+        let parts = Parts { keeper: Line::new(keeper, true), sockets, guests, next: 0 };
+        Self { parts: Mutex::new(parts), child: Mutex::new(None), sabotage }
     }
 
-    /// Returns the keeper's channel.
-    pub fn keeper(&self) -> Arc<Channel> {
-        self.0.lock().keeper.clone()
+    /// Returns the way to the keeper.
+    pub fn keeper(&self) -> Arc<Line> {
+        self.parts.lock().keeper.clone()
     }
 
     /// Adds a socket from the keeper.
     pub fn socket(&self, number: usize, socket: OwnedFd) {
-        self.0.lock().sockets.insert(number, socket);
+        self.parts.lock().sockets.insert(number, Arc::new(socket));
     }
 
     /// Closes the sockets: the daemon takes no further guest.
     pub fn drains(&self) {
-        self.0.lock().sockets.clear();
+        self.parts.lock().sockets.clear();
     }
 
     /// Adds a guest from the keeper.
     pub fn begins(&self, take: &Take, fds: &[OwnedFd]) -> io::Result<()> {
-        let fds = fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        let mut parts = self.0.lock();
+        let fds = fds.iter().map(|fd| fd.try_clone().map(Arc::new)).collect::<io::Result<_>>()?;
+        let mut parts = self.parts.lock();
         parts.next = parts.next.max(take.connection + 1);
         parts.guests.insert(take.connection, Guest { take: take.clone(), fds });
         Ok(())
@@ -63,37 +104,44 @@ impl KeeperState {
 
     /// Tells the keeper that this worker has everything that existed when it began.
     pub fn tell_ready(&self) {
-        _ = self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
+        self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
     }
 
     /// Gives the keeper a guest's journal, and its swap file if there is one, before the guest's first event is read.
-    /// If the keeper was just killed, the next one gets them.
     pub fn keep(&self, connection: u64, version: &str, files: Vec<OwnedFd>) {
-        let mut parts = self.0.lock();
         let version = Some(version.to_owned());
-        let keep = Keep { connection, version: version.clone(), is_ready: false };
-        let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        _ = parts.keeper.send(&keep, &fds);
-        if let Some(guest) = parts.guests.get_mut(&connection) {
-            guest.take.version = version;
-            guest.fds.truncate(1);
-            guest.fds.extend(files);
-        }
+        let files: Vec<_> = files.into_iter().map(Arc::new).collect();
+        let keeper = {
+            let mut parts = self.parts.lock();
+            if let Some(guest) = parts.guests.get_mut(&connection) {
+                guest.take.version.clone_from(&version);
+                guest.fds.truncate(1);
+                guest.fds.extend(files.iter().cloned());
+            }
+            parts.keeper.clone()
+        };
+        self.send(&keeper, &Keep { connection, version, is_ready: false, has_files: true }, &files);
     }
 
     /// Removes a guest that has ended.
     pub fn ends(&self, connection: u64) {
-        let mut parts = self.0.lock();
-        parts.guests.remove(&connection);
-        // The keeper may be gone.
-        _ = parts.keeper.send(&Keep { connection, ..Keep::default() }, &[]);
+        let keeper = {
+            let mut parts = self.parts.lock();
+            parts.guests.remove(&connection);
+            parts.keeper.clone()
+        };
+        self.send(&keeper, &Keep { connection, ..Keep::default() }, &[]);
+    }
+
+    fn send(&self, keeper: &Line, keep: &Keep, files: &[Arc<OwnedFd>]) {
+        let _locked = (self.sabotage == Some(Sabotage::Lockstep)).then(|| self.parts.lock());
+        keeper.send(keep, files);
     }
 
     /// Starts another keeper after a kill, if there are guests that need it, and gives it everything. Returns whether
     /// there is a keeper.
-    pub fn next_keeper(&self, start: &StartKeeper, sabotage: Option<Sabotage>) -> io::Result<bool> {
-        let parts = &mut *self.0.lock();
-        if parts.guests.is_empty() {
+    pub fn next_keeper(&self, start: &StartKeeper) -> io::Result<bool> {
+        if self.parts.lock().guests.is_empty() {
             return Ok(false);
         }
         let (channel, theirs) = Channel::pair()?;
@@ -102,21 +150,28 @@ impl KeeperState {
         // The command holds the keeper's end, which must close when the keeper ends.
         drop(command);
         // An earlier keeper has ended.
-        if let Some(mut before) = parts.child.replace(child) {
+        if let Some(mut before) = self.child.lock().replace(child) {
             _ = before.wait();
         }
+        // Later changes wait until the keeper has what there is now.
+        let line = Line::new(channel, false);
+        let (sockets, guests, connection) = {
+            let mut parts = self.parts.lock();
+            parts.keeper = line.clone();
+            (parts.sockets.clone(), parts.guests.clone(), parts.next)
+        };
         // If this keeper is killed, too, the caller sees the closed channel.
-        for (number, socket) in &parts.sockets {
+        for (number, socket) in &sockets {
             let take = Take { socket: *number, what: What::Socket, ..Take::default() };
-            _ = channel.send(&take, &[socket.as_fd()]);
+            _ = line.channel.send(&take, &[socket.as_fd()]);
         }
-        for guest in parts.guests.values().filter(|_| sabotage != Some(Sabotage::Heir)) {
-            let fds: Vec<_> = guest.fds.iter().map(AsFd::as_fd).collect();
-            _ = channel.send(&guest.take, &fds);
+        for guest in guests.values().filter(|_| self.sabotage != Some(Sabotage::Heir)) {
+            let fds: Vec<_> = guest.fds.iter().map(|fd| fd.as_fd()).collect();
+            _ = line.channel.send(&guest.take, &fds);
         }
-        let (connection, socket) = (parts.next, std::process::id() as usize);
-        _ = channel.send(&Take { connection, socket, what: What::All, version: None }, &[]);
-        parts.keeper = Arc::new(channel);
+        let socket = std::process::id() as usize;
+        _ = line.channel.send(&Take { connection, socket, what: What::All, ..Take::default() }, &[]);
+        line.open();
         Ok(true)
     }
 }

@@ -11,7 +11,11 @@ mod channel;
 mod control;
 mod keeper;
 mod keeper_state;
+mod limits;
 mod monitor;
+mod outbox;
+mod peer;
+mod sockets;
 mod worker;
 
 pub(crate) use channel::{Channel, Keep, Take};
@@ -19,6 +23,7 @@ pub(crate) use worker::at;
 
 pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};
-pub use keeper::{Event, Keeper, accept_one};
+pub use keeper::{Event, Keeper};
 pub use monitor::{Moment, Monitor, Serving};
+pub use sockets::accept_one;
 pub use worker::{Worker, WorkerError};

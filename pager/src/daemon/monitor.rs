@@ -126,7 +126,7 @@ impl Monitor {
         let thread = std::thread::Builder::new().name("monitor".into());
         if at.contains('/') {
             let path = Path::new(at);
-            super::keeper::remove_socket(path).map_err(named)?;
+            super::sockets::remove_socket(path).map_err(named)?;
             let socket = UnixListener::bind(path).map_err(named)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
             thread.spawn(move || {

@@ -4,16 +4,15 @@ use super::channel::{Channel, Take, What};
 use super::control::Guests;
 use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
+use super::peer;
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
 use crate::sabotage::Sabotage;
-use crate::store::{StoreError, Template};
+use crate::store::{StoreError, Template, TemplateSource};
 use crate::uffd::PAGE;
 use crate::wire::{Wire, WireError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::fs::fcntl_get_seals;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -27,8 +26,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub struct Worker<W> {
     /// The protocol of the VMMs.
     pub wire: W,
-    /// The template of the guests on each socket of the keeper.
-    pub templates: Vec<Template>,
+    /// The template of the guests on each socket of the keeper. If one cannot be opened, a daemon's first worker ends with
+    /// the reason. A later one refuses new guests on that socket, and serves all other guests.
+    pub templates: Vec<TemplateSource>,
     /// The cache that all guests share.
     pub cache: Arc<Cache>,
     /// How guests are served.
@@ -51,7 +51,9 @@ pub enum WorkerError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The keeper sent a wrong number of descriptors.
-    #[error("the keeper gave {0} descriptors for socket {1}")]
+    #[error(
+        "{0} descriptors came from the keeper for socket {1}: this process may have none left (`ulimit -n`)"
+    )]
     Keeper(usize, usize),
     /// The guest could not be served, and [`OnFailure::Kill`] is the policy.
     #[error("{0}; its VMM is killed")]
@@ -78,13 +80,13 @@ impl<W: Wire> Worker<W> {
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let (keeper_state, ended) = (&KeeperState::new(Channel::new(keeper)), &ended);
+        let (keeper_state, ended) = (&KeeperState::new(Channel::new(keeper), self.options.sabotage), &ended);
         std::thread::scope(|scope| {
             loop {
-                let Some((take, mut fds)) = keeper_state.keeper().receive::<Take>(true)? else {
+                let Some((take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
                     // The keeper was killed.
                     match guests.start_keeper() {
-                        Some(start) if keeper_state.next_keeper(start, self.options.sabotage)? => continue,
+                        Some(start) if keeper_state.next_keeper(start)? => continue,
                         _ => return Ok(()),
                     }
                 };
@@ -99,6 +101,15 @@ impl<W: Wire> Worker<W> {
                         continue;
                     }
                     What::All => {
+                        if take.is_first {
+                            self.open_all(guests).map_err(io::Error::other)?;
+                        } else {
+                            // Nothing waits for it: each guest opens what it needs.
+                            let open = || self.open_each(guests);
+                            _ = std::thread::Builder::new()
+                                .name("templates".into())
+                                .spawn_scoped(scope, open);
+                        }
                         keeper_state.tell_ready();
                         continue;
                     }
@@ -129,6 +140,21 @@ impl<W: Wire> Worker<W> {
         })
     }
 
+    /// Opens all templates.
+    fn open_all(&self, guests: &Guests) -> Result<(), WorkerError> {
+        self.templates.iter().try_for_each(|source| Ok(guests.share(&source.open()?)?))
+    }
+
+    /// Opens the templates that can be opened, and tells why the others cannot.
+    fn open_each(&self, guests: &Guests) {
+        for source in &self.templates {
+            let opened = source.open().map_err(WorkerError::from);
+            if let Err(error) = opened.and_then(|template| Ok(guests.share(&template)?)) {
+                guests.tell_unopened(&source.name(), &error);
+            }
+        }
+    }
+
     /// Serves a guest from its handshake to its end.
     fn serve(
         &self,
@@ -146,14 +172,15 @@ impl<W: Wire> Worker<W> {
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
-            _ => template.clone(),
+            _ => template.open()?,
         };
         let connection = UnixStream::from(connection);
+        *pid = peer::pid(&connection).map_or(0, |peer| peer.as_raw_nonzero().get());
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
-        let memory = handshake.more.into_iter().next();
+        let memory = handshake.more.into_iter().next().filter(is_memory);
         let is_new = kept.is_none();
         let journal =
             kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
@@ -184,28 +211,22 @@ impl<W: Wire> Worker<W> {
 /// Kills the VMM at the other end, if `peer` is known and the handshake was accepted.
 fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
     match peer {
-        Some(peer) if !matches!(error, WorkerError::Wire(_)) && kill(&peer).is_ok() => {
+        Some(peer) if !matches!(error, WorkerError::Wire(_)) && peer::kill(&peer).is_ok() => {
             WorkerError::Killed(Box::new(error))
         }
         _ => error,
     }
 }
 
-fn kill(peer: &OwnedFd) -> io::Result<()> {
-    let process = pidfd_open(socket_peercred(peer)?.pid, PidfdFlags::empty())?;
-    // The process still has its end of the connection after its number was looked up, so no other process has the
-    // number.
-    let mut fds = [PollFd::new(peer, PollFlags::empty())];
-    poll(&mut fds, Some(&Timespec::default()))?;
-    if !fds[0].revents().is_empty() {
-        return Err(io::ErrorKind::NotConnected.into());
-    }
-    Ok(pidfd_send_signal(process, Signal::KILL)?)
+/// Returns whether a descriptor of a VMM is a file of shared memory. Only such files have seals, and the kernel answers
+/// that itself. Another file system may be the VMM's own, and never answer.
+fn is_memory(file: &OwnedFd) -> bool {
+    fcntl_get_seals(file).is_ok()
 }
 
 /// Opens the template with which a guest began. It waits while the store is out of reach, because no other process
 /// serves the guest.
-pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
+pub(crate) fn at(template: &TemplateSource, version: &str) -> Result<Template, StoreError> {
     let mut pause = Duration::from_millis(50);
     loop {
         match template.at(version) {
@@ -219,13 +240,31 @@ pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreEr
 /// Returns the means to see the end of the VMM: its process, or the connection if the process is in another pid
 /// namespace.
 fn life(connection: UnixStream, pid: &mut i32) -> Life {
-    let peer = socket_peercred(&connection).map(|peer| peer.pid);
-    let process = peer.and_then(|peer| pidfd_open(peer, PidfdFlags::empty()).map(|process| (peer, process)));
-    match process {
+    match peer::process(&connection) {
         Ok((peer, process)) => {
             *pid = peer.as_raw_nonzero().get();
             Life::Process(process)
         }
         Err(_) => Life::Connection(connection.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    #[test]
+    fn only_shared_memory_is_taken_for_memory() {
+        assert!(is_memory(&memfd_create("test", MemfdFlags::CLOEXEC).unwrap()));
+        if let Ok(huge) = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
+            assert!(is_memory(&huge));
+        }
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        let [folder, proc] = ["/", "/proc/self/mem"].map(|path| std::fs::File::open(path).unwrap().into());
+        for other in [socket.into(), pipe, folder, proc] {
+            assert!(!is_memory(&other));
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::restore::{Begun, Restore, Serving};
 use crate::cache::Cache;
 use crate::daemon::{Channel, at};
 use crate::guest::GuestStats;
-use crate::store::Template;
+use crate::store::{Template, TemplateSource};
 use crate::wire::{HEADER, MigrationError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -240,10 +240,10 @@ impl Kept {
 /// `keeper` is its standard input. Continues machines of an earlier worker. Calls `told` when a machine has ended.
 ///
 /// # Errors
-/// The keeper sends a malformed message.
+/// The keeper sends a malformed message; or a template cannot be opened, and no machine was restored yet.
 pub fn serve_machines(
     keeper: OwnedFd,
-    machines: &[(PathBuf, Template)],
+    machines: &[(PathBuf, TemplateSource)],
     cache: &Cache,
     with: &Restore,
     told: impl Fn(usize, &Result<GuestStats, MigrationError>) + Sync,
@@ -260,6 +260,11 @@ pub fn serve_machines(
             break;
         }
     }
+    if taken.iter().all(|(_, version, _)| version.is_none()) {
+        // No VMM has a machine yet, so nothing is lost if none gets one.
+        let open = |(_, template): &(PathBuf, TemplateSource)| template.open().map(drop);
+        machines.iter().try_for_each(open).map_err(io::Error::other)?;
+    }
     std::thread::scope(|scope| {
         for (machine, version, files) in taken {
             let Some((socket, template)) = machines.get(machine) else {
@@ -269,7 +274,10 @@ pub fn serve_machines(
             std::thread::Builder::new().spawn_scoped(scope, move || {
                 let result = match version {
                     Some(version) => go_on(channel, machine, template, &version, files, cache, with),
-                    None => begin(channel, machine, template, socket, cache, with),
+                    None => template
+                        .open()
+                        .map_err(MigrationError::from)
+                        .and_then(|template| begin(channel, machine, &template, socket, cache, with)),
                 };
                 told(machine, &result);
                 // The keeper may be gone.
@@ -303,7 +311,7 @@ fn begin(
 fn go_on(
     channel: &Channel,
     machine: usize,
-    template: &Template,
+    template: &TemplateSource,
     version: &str,
     files: Vec<OwnedFd>,
     cache: &Cache,

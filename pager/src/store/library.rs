@@ -7,10 +7,10 @@ use super::manifest::{MOST_MANIFEST, Machine, Manifest};
 use super::template::working_set_key;
 use super::upload::Upload;
 use super::working_set::MOST_WORKING_SET;
-use super::{Hash, Store, StoreError, Template, WorkingSet, is_name, template};
+use super::{Hash, ImageFile, Store, StoreError, Template, WorkingSet, is_name, template};
 use crate::sabotage::Sabotage;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 /// Default number of chunks that a snapshot writes, or a collection deletes, at the same time.
@@ -75,11 +75,46 @@ impl Library {
         self.keep(name, image, size, chunk, None)
     }
 
+    /// As [`Library::snapshot`], of a file or a block device. Holes of a file are not read.
+    ///
+    /// # Errors
+    /// As of [`Library::snapshot`].
+    pub fn snapshot_file(
+        &self,
+        name: &str,
+        mut image: ImageFile,
+        chunk: usize,
+    ) -> Result<Verified, StoreError> {
+        let (size, mut at) = (image.size(), 0);
+        let next = |length: usize| {
+            let part = image.part(at, length);
+            at += length as u64;
+            part
+        };
+        self.keep_parts(name, next, size, chunk, None)
+    }
+
     /// As [`Library::snapshot`]. `machine` has the parts of an image that is a whole machine.
     pub(crate) fn keep(
         &self,
         name: &str,
-        image: impl Read,
+        mut image: impl Read,
+        size: u64,
+        chunk: usize,
+        machine: Option<Machine>,
+    ) -> Result<Verified, StoreError> {
+        let next = |length| {
+            let mut content = vec![0; length];
+            image.read_exact(&mut content).map(|()| Some(content))
+        };
+        self.keep_parts(name, next, size, chunk, machine)
+    }
+
+    /// Makes a template of the parts that `next` returns. `None`: zeros.
+    fn keep_parts(
+        &self,
+        name: &str,
+        next: impl FnMut(usize) -> io::Result<Option<Vec<u8>>>,
         size: u64,
         chunk: usize,
         machine: Option<Machine>,
@@ -87,7 +122,7 @@ impl Library {
         Manifest::check(size, chunk)?;
         check_name(name)?;
         let upload = Upload::begin(self)?;
-        let chunks = upload.image(image, size, chunk, self.writers)?;
+        let chunks = upload.image(next, size, chunk, self.writers)?;
         let written = upload.written();
         upload.publish(name, &Manifest { size, chunk, chunks, machine })?;
         Ok(Verified { chunks: written, damaged: Vec::new() })

@@ -6,6 +6,7 @@ mod derive;
 mod faulty;
 mod folder;
 mod gc;
+mod image_file;
 pub(crate) mod lease;
 mod library;
 pub(crate) mod manifest;
@@ -14,6 +15,7 @@ mod nbd;
 mod objects;
 #[cfg(feature = "s3")]
 mod s3;
+mod source;
 mod steady;
 mod template;
 mod upload;
@@ -27,12 +29,14 @@ pub use chunk::{Hash, MOST_CHUNK};
 pub use faulty::Trouble;
 pub use folder::Folder;
 pub use gc::{Gc, PATIENCE};
+pub use image_file::ImageFile;
 pub use library::{Library, Verified};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]
 pub use objects::Objects;
 #[cfg(feature = "s3")]
 pub use s3::s3;
+pub use source::TemplateSource;
 #[doc(hidden)]
 pub use steady::Clock;
 pub use steady::{Steady, SteadyOptions, StoreStats};

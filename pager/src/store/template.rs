@@ -3,16 +3,14 @@
 use super::chunk::Name;
 use super::lease::Pin;
 use super::manifest::{Machine, Manifest};
-use super::{Hash, Library, Nbd, Store, StoreError, WorkingSet, chunk};
+use super::{Hash, ImageFile, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,9 +54,9 @@ trait Bytes: Send + Sync {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-impl Bytes for File {
+impl Bytes for ImageFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(bytes, offset)
+        ImageFile::read_at(self, bytes, offset)
     }
 }
 
@@ -86,15 +84,12 @@ impl Template {
         Self::with(name.into(), size, chunk, content, set)
     }
 
-    /// Opens an image of guest memory in whole pages: without a store, and without a check of its content. It must not
+    /// Opens an image of guest memory in whole pages, a file or a block device: without a store, and without a check of its content. It must not
     /// change.
     pub fn of_image(path: &Path) -> Result<Self, StoreError> {
-        let name = path.display().to_string();
-        let open = || File::open(path).and_then(|file| Ok((file.metadata()?, file)));
-        let (about, file) = open().map_err(|error| StoreError::Io { key: name.clone(), error })?;
-        // Another file, or a later content of this file, has another name in the cache.
-        let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
-        Self::of_bytes(name, about.len(), Box::new(file), known)
+        let image = ImageFile::open(path)?;
+        let (name, known) = (image.name().to_owned(), image.identity().to_owned());
+        Self::of_bytes(name, image.size(), Box::new(image), known)
     }
 
     /// Opens an image of guest memory in whole pages on an NBD server: `nbd://HOST:PORT/EXPORT`, or

@@ -16,7 +16,7 @@ use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::io::Read;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
@@ -109,10 +109,10 @@ impl<'a> Upload<'a> {
         Ok(Some(name))
     }
 
-    /// Writes the chunks of an image, several at a time.
+    /// Writes the chunks of an image, several at a time. `next` returns the next bytes. `None`: zeros.
     pub fn image(
         &self,
-        mut image: impl Read,
+        mut next: impl FnMut(usize) -> io::Result<Option<Vec<u8>>>,
         size: u64,
         chunk: usize,
         threads: usize,
@@ -136,11 +136,14 @@ impl<'a> Upload<'a> {
             let send = send;
             let mut writers = 0;
             while left > 0 && failed.lock().is_none() {
-                let mut content = vec![0; chunk.min(left as usize)];
-                image
-                    .read_exact(&mut content)
-                    .map_err(|error| StoreError::Io { key: "the image".into(), error })?;
-                left -= content.len() as u64;
+                let length = chunk.min(usize::try_from(left).unwrap_or(usize::MAX));
+                let content =
+                    next(length).map_err(|error| StoreError::Io { key: "the image".into(), error })?;
+                left -= length as u64;
+                let Some(content) = content else {
+                    names.push(None);
+                    continue;
+                };
                 let name = self.name(&content);
                 names.push(name.map(|(name, _)| name));
                 let Some((name, true)) = name else { continue };

@@ -27,12 +27,15 @@ thread_local! {
 /// `Interrupted`: there was no event in that time. Others: the kernel's.
 pub fn read(fd: BorrowedFd, messages: &mut [Message]) -> io::Result<usize> {
     TIMER.with(|timer| {
-        let timer = match timer.get() {
-            Some(timer) => timer,
-            None => {
-                let made = Timer::new()?;
-                timer.get_or_init(|| made)
-            }
+        if timer.get().is_none()
+            && let Ok(made) = Timer::new()
+        {
+            _ = timer.set(made);
+        }
+        let Some(timer) = timer.get() else {
+            // The user has no timer left for now. The events wait.
+            std::thread::sleep(PERIOD);
+            return Err(io::ErrorKind::WouldBlock.into());
         };
         timer.set(PERIOD)?;
         let size = size_of_val(messages);

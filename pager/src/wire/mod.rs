@@ -8,7 +8,7 @@ pub(crate) use firecracker::mappings;
 pub use firecracker::{Firecracker, MOST_FDS, MOST_HANDSHAKE};
 pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
 pub use migration::{MOST_CONFIG, MOST_FAULT, MOST_STATE, MigrationError};
-pub(crate) use receive::{receive, send, take};
+pub(crate) use receive::{receive, send, send_with, take};
 
 use crate::layout::{Layout, LayoutError, Region};
 use crate::uffd::{HUGE_PAGE, PAGE, Uffd};

@@ -92,11 +92,21 @@ pub(crate) fn take(
 
 /// Sends a message with descriptors.
 pub(crate) fn send(socket: BorrowedFd, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
+    send_with(socket, bytes, fds, SendFlags::empty())
+}
+
+/// As [`send`], with these flags.
+pub(crate) fn send_with(
+    socket: BorrowedFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd],
+    flags: SendFlags,
+) -> io::Result<()> {
     let mut room = [MaybeUninit::uninit(); ROOM];
     let mut control = SendAncillaryBuffer::new(&mut room);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for a message"));
     }
-    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

@@ -116,15 +116,25 @@ impl Daemon {
         Self::run(folder, serve)
     }
 
-    fn run(folder: PathBuf, mut command: Command) -> Self {
+    fn run(folder: PathBuf, command: Command) -> Self {
+        let mut daemon = Self::spawn(folder, command);
+        daemon.next_worker();
+        daemon
+    }
+
+    /// Serves the template `twin`, without waiting until the daemon serves.
+    pub fn unready(folder: PathBuf) -> Self {
+        let serve = serve(&folder, folder.join("store").to_str().unwrap(), "twin");
+        Self::spawn(folder, serve)
+    }
+
+    fn spawn(folder: PathBuf, mut command: Command) -> Self {
         // A process group, so that all processes can be ended at once: keeper and worker restart each other.
         let mut keeper = command.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log), early: Mutex::default() };
-        daemon.next_worker();
-        daemon
+        Self { folder, worker: 0, keeper, log: Mutex::new(log), early: Mutex::default() }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -235,9 +245,7 @@ impl Daemon {
 
     /// Starts a guest with `mib` MiB of memory.
     pub fn twin_of(&self, mib: usize, flags: &str) -> Twin {
-        let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-        twin.arg("twin").arg(self.socket()).arg(format!("--memory={mib}M")).args(flags.split_whitespace());
-        Twin(twin.stdout(Stdio::piped()).spawn().unwrap())
+        Twin::at(&self.socket(), mib, flags)
     }
 
     /// Returns the counters of the guest that ends next.
@@ -262,6 +270,13 @@ impl Drop for Daemon {
 pub struct Twin(pub Child);
 
 impl Twin {
+    /// Starts a guest with `mib` MiB of memory that connects to this socket.
+    pub fn at(socket: &Path, mib: usize, flags: &str) -> Twin {
+        let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        twin.arg("twin").arg(socket).arg(format!("--memory={mib}M")).args(flags.split_whitespace());
+        Self(twin.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
     pub fn report(self) -> Report {
         self.report_within(BOUND)
     }

@@ -108,7 +108,7 @@ fn a_refused_vmm_is_logged_and_others_are_served() {
     assert!(daemon.twin("--millis 100").report().is_right());
 }
 
-/// The flag O_NONBLOCK belongs to the open file, which the guest's process shares with the pager.
+/// The flag `O_NONBLOCK` belongs to the open file, which the guest's process shares with the pager.
 #[test]
 fn a_guest_whose_process_clears_o_nonblock_is_served_and_its_service_ends() {
     let Ok(uffd) = Uffd::new(Features::REMOVE) else { return println!("skipped: no userfaultfd") };
@@ -147,4 +147,27 @@ fn a_guest_whose_process_clears_o_nonblock_is_served_and_its_service_ends() {
     is_over.store(true, Ordering::Relaxed);
     clearing.join().unwrap();
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_process_that_connects_again_and_again_leaves_room_for_others() {
+    let Some(daemon) = Daemon::start("hog", "") else { return };
+    let uffd = Uffd::new(Features::REMOVE).unwrap();
+    let connect = |_| {
+        let vmm = UnixStream::connect(daemon.socket()).unwrap();
+        // It may be closed already.
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        let fds = [uffd.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        _ = sendmsg(&vmm, &[IoSlice::new(FINE.as_bytes())], &mut control, SendFlags::NOSIGNAL);
+        vmm
+    };
+    let connections: Vec<_> = (0..100).map(connect).collect();
+    let said = daemon.find(|line| line.contains("closes").then(|| line.to_owned()));
+    assert!(said.contains(&format!("\"pid\":{}", std::process::id())), "{said}");
+    assert!(daemon.twin("--millis 100").report().is_right());
+    let is_closed = |mut vmm: &UnixStream| vmm.write_all(b" ").is_err();
+    let closed = connections.iter().filter(|vmm| is_closed(vmm)).count();
+    assert!((60..100).contains(&closed), "{closed} of 100 are closed");
 }

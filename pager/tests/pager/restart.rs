@@ -5,6 +5,7 @@ use crate::operations::{get, value};
 use rustix::process::{Signal, kill_process};
 use slat_pager::twin::Image;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Faults are under way at any instant.
@@ -211,4 +212,107 @@ fn a_guest_that_cannot_be_served_waits_under_the_policy_wait() {
     let Some((daemon, twin)) = is_lost("lost-wait", "") else { return };
     let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
     assert!(said.contains("manifests/") && twin.report().frozen, "{said}");
+}
+
+/// Makes it impossible to open a template of a daemon with two, and kills the worker. Guests of both go on; new guests
+/// of this template are refused for the reason, and those of the other one are served.
+fn is_unopened(name: &str, spoil: impl FnOnce(&Path), reason: &str) {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template(name);
+    let image = Image { seed: 1, ..IMAGE };
+    library(&folder).snapshot("other", image.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    let socket = folder.join("other.socket");
+    let flags =
+        format!("{SLOW} --guest {}=other --metrics {}", socket.display(), folder.join("metrics").display());
+    let mut daemon = Daemon::in_folder(folder, &flags);
+    let twins = [&daemon.socket(), &socket]
+        .map(|socket| Twin::at(socket, MIB, "--millis 1500 --balloon --patience-ms 10000"));
+    has_guests(&daemon, 2);
+    spoil(&daemon.folder.join("store"));
+    daemon.kill();
+    let said = daemon.find(|line| line.contains("not opened").then(|| line.to_owned()));
+    assert!(said.contains(reason), "{said}");
+    let refused = Twin::at(&socket, MIB, "--millis 100 --patience-ms 300");
+    let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
+    assert!(said.contains(reason), "{said}");
+    let served = daemon.twin("--millis 100 --patience-ms 10000");
+    if reason.contains("other") {
+        assert!(served.report().is_right());
+    }
+    for twin in twins {
+        let report = twin.report();
+        assert!(report.is_right(), "{report:?}");
+    }
+    drop(refused);
+}
+
+#[test]
+fn a_template_that_is_removed_concerns_its_new_guests_alone_after_a_kill() {
+    let remove = |store: &Path| library(store.parent().unwrap()).remove("other").unwrap();
+    is_unopened("unopened-removed", remove, "templates/other is not in the store");
+}
+
+#[test]
+fn a_template_whose_new_manifest_is_damaged_concerns_its_new_guests_alone_after_a_kill() {
+    let damage = |store: &Path| {
+        let library = library(store.parent().unwrap());
+        library.snapshot("other", Image { seed: 9, ..IMAGE }.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+        let version = library.open("other").unwrap().version().to_owned();
+        std::fs::write(store.join("manifests").join(version), "other").unwrap();
+    };
+    is_unopened("unopened-manifest", damage, "is damaged");
+}
+
+#[test]
+fn guests_go_on_after_a_kill_beside_a_damaged_catalog() {
+    is_unopened(
+        "unopened-catalog",
+        |store| std::fs::write(store.join("catalog"), "no").unwrap(),
+        "is damaged",
+    );
+}
+
+/// Replaces an object of a store by a pipe, whose opening waits for ever.
+fn wedge(object: &Path) {
+    _ = std::fs::remove_file(object);
+    rustix::fs::mkfifoat(rustix::fs::CWD, object, rustix::fs::Mode::RUSR).unwrap();
+}
+
+#[test]
+fn a_daemon_whose_store_does_not_answer_at_its_start_ends_when_it_is_told() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("wedged");
+    wedge(&folder.join("store/catalog"));
+    let mut daemon = Daemon::unready(folder);
+    daemon.started();
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(0));
+    assert!(!daemon.socket().exists());
+    daemon.rest();
+}
+
+#[test]
+fn a_daemon_whose_store_does_not_answer_ends_when_it_is_told_twice() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("wedged-twice");
+    wedge(&folder.join("store/catalog"));
+    let mut daemon = Daemon::unready(folder);
+    daemon.started();
+    // It has not been served, so it counts as a guest.
+    let guest = daemon.twin("--millis 100 --patience-ms 60000");
+    let is_kept =
+        |daemon: &Daemon| daemon.find(|line| line.contains("drains").then(|| line.contains("\"guests\":1")));
+    std::thread::sleep(Duration::from_millis(200));
+    daemon.drain();
+    assert!(is_kept(&daemon));
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(2));
+    daemon.rest();
+    drop(guest);
 }

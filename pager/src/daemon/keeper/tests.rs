@@ -1,0 +1,160 @@
+//! The keeper and a worker in one process, with little room in their channel.
+
+use super::*;
+use crate::cache::Cache;
+use crate::daemon::limits::MOST_OF_PROCESS;
+use crate::daemon::{Monitor, Worker};
+use crate::guest::Options;
+use crate::wire::{Handshake, Wire, WireError};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// Time limit of what may never come.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// Refuses every VMM, so that the worker has two messages for each.
+struct Refuses;
+
+impl Wire for Refuses {
+    fn handshake(&self, _: &UnixStream, _: Duration) -> Result<Handshake, WireError> {
+        Err(WireError::Closed(0))
+    }
+}
+
+fn socket(name: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("slat-pager-{name}-{}", std::process::id()))
+}
+
+/// Connects often to a keeper and a worker, and then asks the keeper to drain. Returns whether it ended.
+fn burst(name: &str, sabotage: Option<Sabotage>, bound: Duration) -> bool {
+    let path = socket(name);
+    let (ours, theirs) = Channel::pair().unwrap();
+    for end in [ours.as_fd(), theirs.as_fd()] {
+        // The least that there is: a few messages.
+        set_socket_send_buffer_size(end, 1).unwrap();
+    }
+    let (mut signal, drain) = UnixStream::pair().unwrap();
+    let mut keeper = Keeper::listen([&path]).unwrap().drain_on(drain.into()).sabotage(sabotage);
+    (keeper.adopted, keeper.was_ready) = (Some((ours, None)), true);
+    // More than the channel has room for, in the socket before the keeper looks.
+    let _first: Vec<_> = (0..30).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let (ended, end) = channel();
+    std::thread::spawn(move || {
+        let cache = Arc::new(Cache::new(0));
+        let monitor = Monitor::new(cache.clone(), None);
+        let (templates, mut options) = (vec![], Options::default());
+        options.sabotage = sabotage;
+        let worker = Worker { wire: Refuses, templates, cache, options, monitor };
+        worker.run(theirs, |_, _, end| assert!(end.is_err())).unwrap();
+    });
+    std::thread::spawn(move || {
+        keeper.run(|| Command::new("false"), |_| {}).unwrap();
+        _ = ended.send(());
+    });
+    let (connected, connections) = channel();
+    for _ in 0..8 {
+        let (path, connected) = (path.clone(), connected.clone());
+        std::thread::spawn(move || {
+            for _ in 0..50 {
+                _ = UnixStream::connect(&path);
+            }
+            _ = connected.send(());
+        });
+    }
+    let are_through = (0..8).all(|_| connections.recv_timeout(bound).is_ok());
+    signal.write_all(&[0]).unwrap();
+    are_through && end.recv_timeout(bound).is_ok()
+}
+
+#[test]
+fn keeper_and_worker_do_not_wait_for_each_other_when_many_vmms_connect_at_once() {
+    assert!(burst("burst", None, BOUND));
+}
+
+#[test]
+fn keeper_and_worker_that_wait_for_each_other_are_found() {
+    assert!(!burst("burst-lockstep", Some(Sabotage::Lockstep), Duration::from_secs(2)));
+}
+
+#[test]
+fn pauses_before_a_worker_that_fails_again_and_again_grow_and_are_told() {
+    let (mut signal, drain) = UnixStream::pair().unwrap();
+    let mut keeper = Keeper::listen::<&Path>([]).unwrap().drain_on(drain.into());
+    keeper.was_ready = true;
+    let (mut pauses, mut drained) = (Vec::new(), 0);
+    let told = |event| match event {
+        Event::Restarts(Some(status), pause) => {
+            assert_eq!(status.code(), Some(1));
+            pauses.push(pause.as_millis());
+            if pauses.len() == 4 {
+                signal.write_all(&[0]).unwrap();
+            }
+        }
+        Event::Drains(guests) => drained += 1 + guests,
+        event => panic!("{event:?}"),
+    };
+    keeper.run(|| Command::new("false"), told).unwrap();
+    assert_eq!((pauses, drained), (vec![2, 4, 8, 16], 1));
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_is_tried_again_once_one_has_served() {
+    let keeper = || Keeper::listen::<&Path>([]).unwrap();
+    let none = || Command::new("/nonexistent/slat-pager");
+    assert_eq!(keeper().run(none, |_| {}).unwrap_err().kind(), io::ErrorKind::NotFound);
+    let (mut signal, leave) = UnixStream::pair().unwrap();
+    let mut keeper = keeper().leave_on(leave.into());
+    keeper.was_ready = true;
+    let told = |event| {
+        assert!(matches!(event, Event::Restarts(None, _)), "{event:?}");
+        signal.write_all(&[0]).unwrap();
+    };
+    assert_eq!(keeper.run(none, told).unwrap_err().kind(), io::ErrorKind::Interrupted);
+}
+
+#[test]
+fn one_process_gets_a_part_of_the_connections_and_one_socket_leaves_some_to_others() {
+    let mut keeper = Keeper::listen([socket("room-a"), socket("room-b")]).unwrap();
+    let kept = |socket, process| {
+        let connection = UnixStream::pair().unwrap().0.into();
+        let process = Pid::from_raw(process);
+        Kept { socket, connection, process, files: Vec::new(), version: None }
+    };
+    for number in 0..MOST_OF_PROCESS {
+        assert!(keeper.has_room(0, Pid::from_raw(7)));
+        keeper.kept.insert(number as u64, kept(0, 7));
+    }
+    assert!(!keeper.has_room(0, Pid::from_raw(7)) && !keeper.has_room(1, Pid::from_raw(7)));
+    assert!(keeper.has_room(0, Pid::from_raw(8)) && keeper.has_room(0, None));
+    // Other processes take all that the socket may have.
+    let mut number = MOST_OF_PROCESS;
+    while keeper.has_room(0, None) {
+        keeper.kept.insert(number as u64, kept(0, 1000 + number as i32));
+        number += 1;
+        if number > 400 {
+            // The limit of descriptors is high here.
+            break;
+        }
+    }
+    assert!(keeper.has_room(1, Pid::from_raw(8)));
+    keeper.begin_to_drain(&mut |_| {});
+}
+
+#[test]
+fn a_keeper_removes_its_own_sockets_alone() {
+    let path = socket("replaced");
+    let mut first = Keeper::listen([&path]).unwrap();
+    let mut second = Keeper::listen([&path]).unwrap();
+    assert_eq!((first.taken_over, second.taken_over), (0, 1));
+    first.begin_to_drain(&mut |_| {});
+    assert!(UnixStream::connect(&path).is_ok(), "it belongs to the second one");
+    second.begin_to_drain(&mut |_| {});
+    assert!(!path.exists());
+    // No process listens on a socket that was left behind.
+    drop(Keeper::listen([&path]).unwrap());
+    assert_eq!(Keeper::listen([&path]).unwrap().taken_over, 0);
+    std::fs::remove_file(path).unwrap();
+}

@@ -1,0 +1,106 @@
+//! Where a template comes from: opened at first need, and again by its version for guests that began with it.
+
+use super::{Library, StoreError, Template};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The origin of the templates of some guests: a name in a store, or an image. A process that starts while the template
+/// cannot be opened still serves the guests of other templates, and the guests that began with this one.
+///
+/// A clone of the value refers to the same origin.
+///
+/// ```
+/// # use slat_pager::*;
+/// # let folder = std::env::temp_dir().join(format!("slat-pager-doc-source-{}", std::process::id()));
+/// let library = Library::new(Folder::open(&folder)?);
+/// let source = TemplateSource::of_library(&library, "late");
+/// assert!(matches!(source.open(), Err(StoreError::Missing(_))));
+/// library.snapshot("late", &[7; 4096][..], 4096, 4096)?;
+/// assert_eq!(source.open()?.size(), 4096);
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct TemplateSource(Arc<Inner>);
+
+struct Inner {
+    origin: Origin,
+    /// The template of new guests, once it is open.
+    opened: Mutex<Option<Template>>,
+}
+
+enum Origin {
+    Library(Library, String),
+    Image(PathBuf),
+    Nbd(String),
+    Opened(Template),
+}
+
+impl TemplateSource {
+    /// Refers to a template of a store.
+    pub fn of_library(library: &Library, name: &str) -> Self {
+        Self::new(Origin::Library(library.clone(), name.into()))
+    }
+
+    /// Refers to an image of guest memory: [`Template::of_image`].
+    pub fn of_image(path: &Path) -> Self {
+        Self::new(Origin::Image(path.into()))
+    }
+
+    /// Refers to an image on an NBD server: [`Template::of_nbd`].
+    pub fn of_nbd(address: &str) -> Self {
+        Self::new(Origin::Nbd(address.into()))
+    }
+
+    fn new(origin: Origin) -> Self {
+        Self(Arc::new(Inner { origin, opened: Mutex::new(None) }))
+    }
+
+    /// Returns the name of the template, the path of the image, or its address.
+    pub fn name(&self) -> String {
+        match &self.0.origin {
+            Origin::Library(_, name) | Origin::Nbd(name) => name.clone(),
+            Origin::Image(path) => path.display().to_string(),
+            Origin::Opened(template) => template.name().into(),
+        }
+    }
+
+    /// Returns the template of new guests. Opens it if it is not open yet; later calls return the same one. May sleep.
+    ///
+    /// # Errors
+    /// The template's, and the next call tries again.
+    pub fn open(&self) -> Result<Template, StoreError> {
+        let mut opened = self.0.opened.lock();
+        if let Some(template) = &*opened {
+            return Ok(template.clone());
+        }
+        let template = match &self.0.origin {
+            Origin::Library(library, name) => library.open(name),
+            Origin::Image(path) => Template::of_image(path),
+            Origin::Nbd(address) => Template::of_nbd(address),
+            Origin::Opened(template) => Ok(template.clone()),
+        }?;
+        *opened = Some(template.clone());
+        Ok(template)
+    }
+
+    /// Opens this version of the template, for a guest that began with it and continues. In a store it may have been
+    /// replaced or removed since, while a lease pins it. May sleep.
+    ///
+    /// # Errors
+    /// The image file has changed; or an error of the store.
+    pub fn at(&self, version: &str) -> Result<Template, StoreError> {
+        match (self.open(), &self.0.origin) {
+            (Ok(template), _) => template.at(version),
+            (Err(_), Origin::Library(library, name)) => library.open_version(name, version),
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+impl From<Template> for TemplateSource {
+    fn from(template: Template) -> Self {
+        Self::new(Origin::Opened(template))
+    }
+}
