@@ -68,6 +68,7 @@ pub fn run(bytes: &[u8]) {
             let mode = NptMode {
                 levels: 4,
                 nx: input.flag(),
+                smep: false,
                 pat: 0x0007_0406_0007_0406,
                 physical_bits: 46,
                 large_1g: true,

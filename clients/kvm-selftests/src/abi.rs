@@ -13,6 +13,7 @@ pub const CREATE_VCPU: u32 = 0x41;
 pub const GET_DIRTY_LOG: u32 = 0x42;
 pub const SET_NR_MMU_PAGES: u32 = 0x44;
 pub const SET_USER_MEMORY_REGION: u32 = 0x46;
+pub const SET_USER_MEMORY_REGION2: u32 = 0x49;
 pub const CREATE_IRQCHIP: u32 = 0x60;
 pub const ENABLE_CAP: u32 = 0xa3;
 pub const CLEAR_DIRTY_LOG: u32 = 0xc0;

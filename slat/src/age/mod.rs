@@ -18,6 +18,10 @@
 //! CAS, which gives up if the leaf changes meanwhile. There is no invalidation, no flush, and no lock: a pass runs in
 //! [`Lockless`](crate::sync::mode::Lockless) walks, and delays no other thread.
 //!
+//! **Walks set the bits** of a format that has them: the hardware's, or [`Vcpu::access`](crate::Vcpu::access) for a guest
+//! in software. The engine sets A only when it maps a page. Software that sets no bits takes a format without
+//! them.
+//!
 //! **Bits may be wrong** either way, without harm. A TLB that holds a translation sets no bit. A TLB that holds a
 //! *link* sets the leaf's bit but not the link's, and a pass then skips the whole table. A caller that must detect the
 //! next access asks TLBs to forget, once after a pass, and waits for none of them

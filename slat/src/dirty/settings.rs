@@ -30,7 +30,8 @@ pub enum Track {
     /// between two harvests.
     Writes,
     /// The Dirty bits that hardware walkers set: no store faults, and a harvest reads every leaf. In a format without D
-    /// bits, the same as [`Writes`](Self::Writes).
+    /// bits, the same as [`Writes`](Self::Writes). In a format with D bits, each store must be by hardware that sets them,
+    /// or through [`Vcpu::access`](crate::Vcpu::access): other stores are lost after the first harvest.
     DirtyBits,
 }
 

@@ -26,7 +26,7 @@
 //! Not offered: protection keys, shadow stacks, linear-address masking.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
-use super::x86_entry::{ACCESSED, DIRTY, EntryRules, PRESENT, X86Entry, pdpte};
+use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};
 use crate::addr::{Gfn, Gpa, Gva, INDEX_BITS, Level, PAGE_SHIFT, Span};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
@@ -56,7 +56,7 @@ pub struct GuestPaging {
     pub physical_bits: u32,
     /// CPUID `8000_0001` EDX bit 26: entries may map 1 GiB. Slows `INVLPG`: see [`GuestFlush`](super::GuestFlush).
     pub large_1g: bool,
-    /// Bit 8 of links above those that may map 2 MiB is reserved, as on AMD; otherwise ignored, as on Intel.
+    /// Bit 8 of PML4Es and PML5Es is reserved, as on AMD; otherwise ignored, as on Intel.
     pub reserves_global: bool,
 }
 
@@ -179,7 +179,7 @@ impl GuestTable {
                 write_protect: of_supervisor(cr0 & WP != 0),
                 no_user_fetch: of_supervisor(cr4 & SMEP != 0),
                 no_user_data: of_supervisor(cr4 & SMAP != 0 && privilege == Privilege::Supervisor),
-                tells_fetch: nx || cr4 & SMEP != 0,
+                tells_fetch: tells_fetch(nx, cr4 & SMEP != 0),
             },
         })
     }
@@ -314,15 +314,10 @@ impl L1Format for GuestTable {
     }
 
     fn injection(&self, fault: &L1Fault) -> PageFault {
-        let when = |on: bool, bit: u64| if on { bit as u32 } else { 0 };
         let L1Access { gpa, access, .. } = fault.access;
         // An unmapped bus address reads as ones: an entry with reserved bits.
-        let is_reserved = matches!(fault.why, Refusal::Reserved | Refusal::NoMemory);
-        let code = when(is_reserved || fault.why == Refusal::Rights, PRESENT)
-            | when(access == Access::Write, 1 << 1)
-            | when(self.role.is_user, 1 << 2)
-            | when(is_reserved, 1 << 3)
-            | when(access == Access::Fetch && self.role.tells_fetch, 1 << 4);
-        PageFault { address: self.address_of(gpa), code }
+        let why = if fault.why == Refusal::NoMemory { Refusal::Reserved } else { fault.why };
+        let Role { is_user, tells_fetch, .. } = self.role;
+        PageFault { address: self.address_of(gpa), code: error_code(why, access, is_user, tells_fetch) }
     }
 }

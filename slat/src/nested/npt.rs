@@ -7,7 +7,7 @@
 //! every entry except a PDPTE, and D in the leaf.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
-use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, pdpte};
+use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};
 use crate::addr::{Gpa, Level, PAGE_SHIFT};
 use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
@@ -19,6 +19,8 @@ pub struct NptMode {
     pub levels: u8,
     /// `EFER.NXE`: entries may refuse fetches.
     pub nx: bool,
+    /// `CR4.SMEP`: a refusal says whether the access is a fetch, as it does with `EFER.NXE`. It refuses nothing here.
+    pub smep: bool,
     /// L1's own `PAT` register.
     pub pat: u64,
     /// Bits of an L1 physical address.
@@ -26,6 +28,10 @@ pub struct NptMode {
     /// CPUID `8000_0001` EDX bit 26: entries may map 1 GiB.
     pub large_1g: bool,
 }
+
+/// Bits of `EXITINFO1`: the access was to the final address, or by the walk of L2's own tables.
+const TO_FINAL: u64 = 1 << 32;
+const BY_WALK: u64 = 1 << 33;
 
 /// L1's nested page table: see [`NptTable::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -100,15 +106,9 @@ impl L1Format for NptTable {
     }
 
     fn injection(&self, fault: &L1Fault) -> NestedPageFault {
-        let when = |on: bool, bit: u32| u64::from(on) << bit;
-        let is_walk = fault.access.walk_for.is_some();
-        let info1 = when(matches!(fault.why, Refusal::Rights | Refusal::Reserved), 0)
-            | when(is_walk || fault.access.access == Access::Write, 1)
-            | 1 << 2
-            | when(fault.why == Refusal::Reserved, 3)
-            | when(!is_walk && fault.access.access == Access::Fetch && self.mode.nx, 4)
-            | when(!is_walk, 32)
-            | when(is_walk, 33);
-        NestedPageFault { info1, info2: fault.access.gpa }
+        let L1Access { gpa, access, walk_for, .. } = fault.access;
+        let (access, stage) = if walk_for.is_some() { (Access::Write, BY_WALK) } else { (access, TO_FINAL) };
+        let code = error_code(fault.why, access, true, tells_fetch(self.mode.nx, self.mode.smep));
+        NestedPageFault { info1: u64::from(code) | stage, info2: gpa }
     }
 }

@@ -84,7 +84,8 @@ impl Stage2Table {
     }
 
     fn memory(&self, entry: u64) -> MemoryType {
-        match (entry >> 2 & 0b1111, self.features.fwb) {
+        // With FEAT_S2FWB the highest bit is ignored.
+        match (entry >> 2 & if self.features.fwb { 0b0111 } else { 0b1111 }, self.features.fwb) {
             (0b1111, false) | (0b0110 | 0b0111, true) => MemoryType::WriteBack,
             (0b0000..=0b0011, _) => MemoryType::Device,
             _ => MemoryType::WriteCombining,

@@ -4,7 +4,7 @@
 //! ```text
 //! leaf    63  51....12  8  7   6  5  4    3    2  1  0     PAT: bit 7 of 4 KiB, bit 12 of larger pages
 //!         NX  frame     G  PS  D  A  PCD  PWT  U  W  P     PAE: 62 to 52 are reserved
-//! link    NX  51....12     0      A            U  W  P     AMD: bit 8 is reserved, too, above the entries that may map 2 MiB
+//! link    NX  51....12     0      A            U  W  P     AMD: bit 8 is reserved in PML4Es and PML5Es
 //! PDPTE       51....12            PCD  PWT           P     PAE: all else is reserved
 //!
 //! four    31.....12  8  7    6  5  4    3    2  1  0       of 4 MiB: the frame's bits 31 to 22 in place, 32 and up from bit 13 on
@@ -13,9 +13,9 @@
 
 use super::format::{Refusal, bits, frame, x86_memory_type};
 use crate::addr::{Gfn, Level, PAGE_SHIFT};
-use crate::table::format::{MemoryType, Perms};
+use crate::table::format::{Access, MemoryType, Perms};
 
-pub(super) const PRESENT: u64 = 1 << 0;
+const PRESENT: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const PWT: u64 = 1 << 3;
@@ -36,7 +36,7 @@ pub(super) struct EntryRules {
     pub(super) pat: u64,
     pub(super) large_1g: bool,
     pub(super) is_pae: bool,
-    /// Bit 8 of upper links is reserved.
+    /// Bit 8 of links above those that may map 1 GiB is reserved.
     pub(super) reserves_global: bool,
 }
 
@@ -63,7 +63,7 @@ impl EntryRules {
         let inside = match level {
             Level::K4 => 0,
             _ if is_leaf => bits(PAGE_SHIFT + 1, PAGE_SHIFT + level.shift()),
-            Level::M2 => LARGE,
+            Level::M2 | Level::G1 => LARGE,
             _ => LARGE | if self.reserves_global { GLOBAL } else { 0 },
         };
         let high = if self.is_pae { bits(52, 63) } else { 0 };
@@ -113,6 +113,22 @@ impl EntryRules {
             number => x86_memory_type(number).unwrap_or(MemoryType::Uncached),
         }
     }
+}
+
+/// Returns the error code of a page fault, or of AMD's nested page fault: P, W, U, RSVD, I in bits 0 to 4.
+/// [`tells_fetch`] says whether I is reported.
+pub(super) fn error_code(why: Refusal, access: Access, is_user: bool, tells_fetch: bool) -> u32 {
+    let when = |on: bool, bit: u32| u32::from(on) << bit;
+    when(matches!(why, Refusal::Rights | Refusal::Reserved), 0)
+        | when(access == Access::Write, 1)
+        | when(is_user, 2)
+        | when(why == Refusal::Reserved, 3)
+        | when(access == Access::Fetch && tells_fetch, 4)
+}
+
+/// Whether error codes report fetches: if entries may refuse them by NX, or `CR4.SMEP` may.
+pub(super) const fn tells_fetch(nx: bool, smep: bool) -> bool {
+    nx || smep
 }
 
 /// Returns the table that one of PAE's four root entries links.

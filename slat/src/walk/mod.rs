@@ -31,6 +31,7 @@
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
 //! unflushed one owes the flush, too (rule 7 of [`crate::notify`]).
 
+mod access;
 mod pass;
 
 use crate::addr::{Gfn, Level, Span};
@@ -96,7 +97,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         Walk::on_any_seat(self, &self.spaces[0], idle)
     }
 
-    /// Returns the current mapping of `gfn` in address space 0.
+    /// Returns the current mapping of `gfn` in address space 0. Sets no Accessed or Dirty bit: a guest's own accesses
+    /// use [`Vcpu::access`](crate::Vcpu::access), as a hardware walker would.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
     }

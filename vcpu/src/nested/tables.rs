@@ -165,7 +165,8 @@ fn ept(root: Gfn, levels: u64, accessed_dirty: bool) -> EptTable {
 }
 
 fn npt(root: Gfn, levels: u8) -> NptTable {
-    let mode = NptMode { levels, nx: true, pat: 0x0007_0406_0007_0406, physical_bits: 46, large_1g: false };
+    let pat = 0x0007_0406_0007_0406;
+    let mode = NptMode { levels, nx: true, smep: false, pat, physical_bits: 46, large_1g: false };
     NptTable::new(root.gpa().0, mode).expect("an address of 46 bits")
 }
 

@@ -42,6 +42,7 @@ const PROTECTION: u64 = 13;
 const SVM_BYTES: u64 = 3;
 const CR4_PAE: u64 = 1 << 5;
 const CR4_LA57: u64 = 1 << 12;
+const CR4_SMEP: u64 = 1 << 20;
 const EFER_LMA: u64 = 1 << 10;
 const EFER_NXE: u64 = 1 << 11;
 const WHOLE_PAGE: u64 = PAGE_SIZE - 1;
@@ -326,6 +327,7 @@ fn table_of(root: u64, l1: &Vmcb) -> Option<NptTable> {
     let mode = NptMode {
         levels,
         nx: l1.save.efer & EFER_NXE != 0,
+        smep: has(CR4_SMEP),
         pat: l1.save.pat,
         physical_bits: physical_bits(),
         large_1g,

@@ -232,7 +232,7 @@ fn npt_reserved_bits_depend_on_level_and_mode() {
     let cases = [
         (LONG_MODE, 1, 0, 7, true),
         (LONG_MODE, 1, 0, 8, true),
-        (LONG_MODE, 1, 1, 8, true),
+        (LONG_MODE, 1, 1, 8, false),
         (LONG_MODE, 1, 2, 8, false),
         (LONG_MODE, 1, 3, 8, false),
         (LONG_MODE, 1, 3, 7, false),

@@ -107,7 +107,8 @@ fn stage_2_tells_fetches_by_level_of_exception_and_walks_of_stage_1() {
     assert!(abort.instruction && abort.s1ptw && !abort.write && abort.status == 0b00_1111, "{abort:?}");
     let fwb = stage2(0, Stage2Features { fwb: true, ..STAGE2 });
     for (attr, plain, forced) in [
-        (15, MemoryType::WriteBack, MemoryType::WriteCombining),
+        (15, MemoryType::WriteBack, MemoryType::WriteBack),
+        (10, MemoryType::WriteCombining, MemoryType::Device),
         (6, MemoryType::WriteCombining, MemoryType::WriteBack),
         (5, MemoryType::WriteCombining, MemoryType::WriteCombining),
         (1, MemoryType::Device, MemoryType::Device),

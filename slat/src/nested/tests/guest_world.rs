@@ -9,9 +9,9 @@
 //! of its own, with bytes, which moves, unmaps, protects, ages and logs at the same steps. A moved page leaves poison
 //! behind, and its frame is not reused.
 
-use super::guest_oracle::{Walker, load, store};
 use super::guest_tables::{LMA, NXE, PAE, PAT, PCIDE, PG, PSE, SMAP, SMEP, WP};
-use super::oracle::Words;
+use super::manual::x86::Guest;
+use super::manual::{Words, load, store};
 use crate::nested::*;
 use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicU64, Relaxed};
@@ -224,9 +224,9 @@ impl World<'_> {
     /// An access on two stages.
     fn in_two(&mut self, idle: &mut Idle, va: u64, access: Access, value: u64) -> Result<End, String> {
         let registers = self.layout.registers(self.space, self.wp);
-        let walker = Walker { registers, paging: PAGING, privilege: self.privilege };
+        let walker = Guest { registers, paging: PAGING, privilege: self.privilege };
         let g1 = match walker.walk(&mut self.words, va, access, &mut Vec::new()) {
-            Ok(leads) => leads.frame,
+            Ok(page) => page.frame,
             Err(code) => return Ok(End::PageFault(code)),
         };
         let gpa = Gpa(g1 << PAGE_SHIFT);

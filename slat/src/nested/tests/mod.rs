@@ -4,8 +4,11 @@
 //! |---|---|
 //! | `cases`, `cases_arm_riscv` | does each bit act as in the manuals, and does L1 get the report of its hardware? |
 //! | `encoded` | do tables that our own formats encoded decode to the same? |
-//! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that follows the manuals' drawings? |
-//! | `guest_oracle`, `guest_tables` | the same for a guest's own page tables |
+//! | `manual` | the oracle: a slow walker that follows the manuals, bit by bit |
+//! | `worlds` | tables of every format with every parameter, beside the oracle's |
+//! | `bits` | does each bit, and each pair of bits, of an entry act as in the manuals? |
+//! | `random` | do walks of hostile tables end as the oracle's? |
+//! | `guest_tables` | the same for a guest's own page tables |
 //! | `guest_world` | does a guest get the same bytes on one stage as on two? |
 //! | `memory` | tables that are swapped out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
@@ -16,25 +19,26 @@
 //! | `mistakes` | is each seeded mistake found? |
 
 mod aging;
+mod bits;
 mod broadcast;
 mod cases;
 mod cases_arm_riscv;
 mod encoded;
 mod first;
 mod gibibyte;
-mod guest_oracle;
 mod guest_tables;
 mod guest_world;
 mod large;
+mod manual;
 mod many_places;
 mod memory;
 mod mistakes;
-mod oracle;
 mod random;
 mod reclaim;
 mod sections;
 mod shadows;
 mod windows;
+mod worlds;
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicU8, AtomicU64, Relaxed};
@@ -210,8 +214,14 @@ fn ept(root: u64, levels: u64, accessed_dirty: bool) -> EptTable {
     EptTable::new(root << 12 | u64::from(accessed_dirty) << 6 | (levels - 1) << 3 | 6, features).unwrap()
 }
 
-const LONG_MODE: NptMode =
-    NptMode { levels: 4, nx: true, pat: 0x0007_0406_0007_0406, physical_bits: 46, large_1g: true };
+const LONG_MODE: NptMode = NptMode {
+    levels: 4,
+    nx: true,
+    pat: 0x0007_0406_0007_0406,
+    physical_bits: 46,
+    large_1g: true,
+    smep: false,
+};
 
 /// `VTCR_EL2` of `bits` bits of address from level `start` on, 48 of output, with HA and HD.
 fn vtcr(bits: u64, start: u64) -> u64 {

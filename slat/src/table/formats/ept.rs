@@ -50,11 +50,12 @@ const DIRTY: u64 = 1 << 9;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ept<const LEVELS: u8, const AD: bool = true, const SHARED: u32 = 0>;
 
-/// Four levels: 48 bits of guest-physical address.
+/// Four levels: 48 bits of guest-physical address. For hardware whose EPT pointer enables Accessed and Dirty, or for a
+/// guest in software that translates by [`Vcpu::access`](crate::Vcpu::access); else [`Ept4NoAd`].
 pub type Ept4 = Ept<4>;
 /// Five levels: 57 bits of guest-physical address.
 pub type Ept5 = Ept<5>;
-/// Four levels, with an EPT pointer that does not enable Accessed and Dirty.
+/// Four levels, with an EPT pointer that does not enable Accessed and Dirty; or for software that sets neither.
 pub type Ept4NoAd = Ept<4, false>;
 
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
