@@ -302,7 +302,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             if fault.access == Access::Write
                 && let Some(page) = self.upgraded(&slot, at, gfn, answer)
             {
-                let before = Alone { slot, epoch, newest: stamp.newest };
+                // The answer is about all of the leaf if no invalidation covered any of it.
+                let whole = stamp.free >= at.level || seeded!(AnswerOfPart);
+                let before = whole.then_some(Alone { slot, epoch, newest: stamp.newest });
                 match self.upgrade_to(&walk, at, fault, (before, page)) {
                     Outcome::Ask => {}
                     outcome => return Ok(outcome),
