@@ -34,6 +34,7 @@
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
 use crate::addr::{Gfn, Hva, Level, Pfn, Span};
+use crate::fault::leaf::fits;
 use crate::host::{Host, HostError, Token};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Stamp, Unconfirmed};
@@ -271,6 +272,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
             return Err(HoldError::Tracked);
         }
         match host.resolve(idle, hva, access) {
+            Ok(page) if !fits::<F>(&page, hva) => Err(HoldError::Host(HostError::BadFrame)),
             Ok(page) if page.allows(access) && (access != Access::Fetch || slot.execute) => Ok(page.pfn),
             Ok(_) => Err(HoldError::Host(HostError::Fault)),
             Err(HostError::Pending) => Err(HoldError::Pending(host.token(hva))),

@@ -56,11 +56,14 @@ pub enum ReachError {
     NoMemory,
     /// The format has no such page: page numbers must be below 2 to the power of this number.
     Beyond(u32),
+    /// The format cannot hold the last of the frames: frame numbers must not exceed this one.
+    Frame(Pfn),
 }
 
 errors! { ReachError:
     Self::NoMemory => "{NoMemory}";
     Self::Beyond(bits) => "the page number is out of range: it must be below 2^{bits}";
+    Self::Frame(last) => "a frame is out of range: the format's last frame is {:#x}", last.0;
 }
 
 /// An entry of a map that is a leaf or a hole, or was one when it was looked up.
@@ -281,6 +284,10 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     pub fn map(&self, pages: Span<Gfn>, first: &Leaf) -> Result<u64, ReachError> {
         if pages.end > Gfn(1 << F::FRAME_BITS) {
             return Err(ReachError::Beyond(F::FRAME_BITS));
+        }
+        let last = F::pfn(Word(F::ADDRESS));
+        if first.pfn > last || pages.len().saturating_sub(1) > last.0 - first.pfn.0 {
+            return Err(ReachError::Frame(last));
         }
         let (mut at, mut before) = (pages.start, 0);
         while at < pages.end {

@@ -213,3 +213,16 @@ fn mapping_and_unmapping_agree_with_a_list() {
         assert_eq!(pages(&map, PAGES), expected, "round {round}");
     }
 }
+
+#[test]
+fn frames_beyond_the_format_are_refused() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let last = X64::pfn(Word(X64::ADDRESS));
+    let frame = |pfn| Leaf::plain(pfn);
+    assert_eq!(map.map(Span::sized(Gfn(0), 1), &frame(last)), Ok(0));
+    for (pages, pfn) in [(2, last), (1, last + 1), (1, Pfn(u64::MAX)), (4, Pfn(u64::MAX - 2))] {
+        assert_eq!(map.map(Span::sized(Gfn(0), pages), &frame(pfn)), Err(ReachError::Frame(last)));
+    }
+    assert_eq!(X64::pfn(map.find(Gfn(0)).unwrap().load()), last);
+    assert_eq!(map.map(Span::sized(Gfn(9), 0), &frame(last)), Ok(0));
+}
