@@ -95,6 +95,13 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
         self.entry.load()
     }
 
+    /// The leaf that is mapped here. In a format without Accessed bits, a leaf that is not accessed is mapped and
+    /// withdrawn from the hardware ([`Word::leaf`]).
+    #[inline]
+    pub fn leaf(&self) -> Option<Leaf> {
+        self.load().leaf::<F>(self.level)
+    }
+
     /// Replaces the word unconditionally. If a table has been linked here meanwhile, its pages are lost to look-ups;
     /// the owner's lock must prevent that.
     ///
@@ -113,7 +120,7 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
         while let Err(found) = self.entry.cas(old, word) {
             old = found;
         }
-        if F::is_present(old) { self.level.pages() } else { 0 }
+        if old.leaf::<F>(self.level).is_some() { self.level.pages() } else { 0 }
     }
 
     /// Sets the format's Accessed bit if the entry still contains `seen`, as a hardware walker does.
@@ -318,7 +325,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         while at < pages.end {
             let Some(place) = self.find(at) else { break };
             let covers = Span::sized(at.base(place.level()), place.level().pages());
-            if !pages.covers(&covers) && F::is_present(place.load()) {
+            if !pages.covers(&covers) && place.leaf().is_some() {
                 self.reach_exactly(at, place.level().down())?;
                 continue;
             }
@@ -339,9 +346,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 return Ok(place);
             }
             let (word, below) = (place.load(), place.level().down());
+            let large = word.leaf::<F>(place.level());
+            // An absent word that is no hole holds for each part.
             let small = |index: u64| {
-                let large = F::read_leaf(word);
-                F::leaf(&Leaf { pfn: large.pfn + index * below.pages(), ..large }, below)
+                let part = |large: Leaf| Leaf { pfn: large.pfn + index * below.pages(), ..large };
+                large.map_or(word, |large| F::leaf(&part(large), below))
             };
             place.split(word, small).map_err(|_| ReachError::NoMemory)?;
         }

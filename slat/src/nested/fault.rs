@@ -159,7 +159,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
-    /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB.
+    /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB. A leaf that
+    /// an aging pass has withdrawn counts as mapped and not accessed.
     pub fn translate(&self, gpa: Gpa) -> Option<Leaf> {
         let gfn = gpa.gfn();
         if gfn.0 >> F::FRAME_BITS != 0 {
@@ -169,7 +170,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _section = vm.reads.enter(self.vcpu.awake());
         // SAFETY: in the section.
         let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
-        F::is_present(at.word).then(|| very_page(F::read_leaf(at.word), gfn, at.level))
+        at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
     fn slots(&self) -> Memslots<'_, F, H> {
