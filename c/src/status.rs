@@ -118,6 +118,7 @@ impl From<HostError> for slat_status {
             HostError::Poisoned => SLAT_EPOISONED,
             HostError::Pending => SLAT_EINPROGRESS,
             HostError::NeedsPage => SLAT_ENODATA,
+            HostError::BadFrame => SLAT_EINVAL,
             _ => SLAT_EIO,
         }
     }

@@ -179,6 +179,7 @@ bugs! {
     RootBeforeCatchUp "kicks: zap all" "a vCPU checks for a new root before it catches up",
     // Logs.
     AnswerOutlived "answers: protect 0 | slow store" "a leaf is upgraded to what the host said before an invalidation that has ended since",
+    AnswerOfPart "answers: protect 1 | slow store to 0 of a large leaf" "a large leaf is upgraded by an answer about a part of it, beside an invalidation of another part",
     ArmBeforeTake "by W: harvest | harvest | store" "a harvest arms pages before it takes their marks",
     MarkBeforePermission "by W: harvest twice | store, store" "a fault marks the page before it gives write permission",
     LoadMapsWritable "by W: harvest | clear 0..1, load | store" "a load maps a page writable where writes are logged",

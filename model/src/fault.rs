@@ -245,11 +245,13 @@ impl Scenario {
 
     /// Whether the host has said that the page of the leaf may be stored to: the fault upgrades it at once.
     fn is_offered(&self, s: &State, i: usize) -> bool {
-        let Thread { level, gfn, hva, word, page, offered, .. } = s.threads[i];
+        let Thread { level, gfn, word, page, offered, .. } = s.threads[i];
         let (Word::Leaf(leaf), Some(page)) = (word, page) else { return false };
         let within = if page.large { gfn & 1 } else { 0 };
         let same = leaf.pfn + (gfn & (Shared::pages(level) - 1)) == page.pfn + within;
-        let whole = level == 0 || page.large && !s.shared.log.logs && pair(&s.shared, gfn, hva);
+        // The answer was about the whole page only if no invalidation covered a part.
+        let large = page.large || self.bug == Some(Bug::AnswerOfPart);
+        let whole = level == 0 || large && !s.shared.log.logs;
         offered.is_some() && page.write && same && whole && self.bug != Some(Bug::UpgradeStampsFirst)
     }
 

@@ -28,10 +28,11 @@ use slat_slots::MemoryType;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPage {
-    /// The frame of the 4 KiB at the given address. The table's format must be able to encode it.
+    /// The frame of the 4 KiB at the given address. If the table's format cannot hold it, the access fails
+    /// ([`HostError::BadFrame`]).
     pub pfn: Pfn,
-    /// The size of the page that the host maps there. Frame and address are congruent modulo this size, and the whole
-    /// page has the same attributes. A host that does not know the size says [`Level::K4`]. A page larger than any leaf
+    /// The size of the page that the host maps there. Frame and address are congruent modulo this size; otherwise the
+    /// access fails ([`HostError::BadFrame`]). The whole page has the same attributes. A host that does not know the size says [`Level::K4`]. A page larger than any leaf
     /// of the format is mapped in smaller pages.
     pub level: Level,
     /// Whether the guest may write to it now.
@@ -86,6 +87,9 @@ pub enum HostError {
     /// The code that runs the vCPU must provide the page: the fault returns
     /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
     NeedsPage,
+    /// The host's [page](HostPage) is impossible: the table's format cannot hold its frame, or frame and address differ
+    /// modulo the page's size. The engine finds this; nothing was mapped. The host has an error.
+    BadFrame,
 }
 
 errors! { HostError:
@@ -95,6 +99,7 @@ errors! { HostError:
     Self::Io => "the host could not read the page back";
     Self::Pending => "the page is on its way to the host";
     Self::NeedsPage => "the VMM has to provide the page";
+    Self::BadFrame => "the host named a frame that does not fit the page-table format or the page's size: correct the host";
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.

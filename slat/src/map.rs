@@ -56,11 +56,14 @@ pub enum ReachError {
     NoMemory,
     /// The format has no such page: page numbers must be below 2 to the power of this number.
     Beyond(u32),
+    /// The format cannot hold the last of the frames: frame numbers must not exceed this one.
+    Frame(Pfn),
 }
 
 errors! { ReachError:
     Self::NoMemory => "{NoMemory}";
     Self::Beyond(bits) => "the page number is out of range: it must be below 2^{bits}";
+    Self::Frame(last) => "a frame is out of range: the format's last frame is {:#x}", last.0;
 }
 
 /// An entry of a map that is a leaf or a hole, or was one when it was looked up.
@@ -92,6 +95,13 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
         self.entry.load()
     }
 
+    /// The leaf that is mapped here. In a format without Accessed bits, a leaf that is not accessed is mapped and
+    /// withdrawn from the hardware ([`Word::leaf`]).
+    #[inline]
+    pub fn leaf(&self) -> Option<Leaf> {
+        self.load().leaf::<F>(self.level)
+    }
+
     /// Replaces the word unconditionally. If a table has been linked here meanwhile, its pages are lost to look-ups;
     /// the owner's lock must prevent that.
     ///
@@ -110,7 +120,7 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
         while let Err(found) = self.entry.cas(old, word) {
             old = found;
         }
-        if F::is_present(old) { self.level.pages() } else { 0 }
+        if old.leaf::<F>(self.level).is_some() { self.level.pages() } else { 0 }
     }
 
     /// Sets the format's Accessed bit if the entry still contains `seen`, as a hardware walker does.
@@ -285,6 +295,10 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         if pages.end > Gfn(1 << F::FRAME_BITS) {
             return Err(ReachError::Beyond(F::FRAME_BITS));
         }
+        let last = F::pfn(Word(F::ADDRESS));
+        if first.pfn > last || pages.len().saturating_sub(1) > last.0 - first.pfn.0 {
+            return Err(ReachError::Frame(last));
+        }
         let (mut at, mut before) = (pages.start, 0);
         while at < pages.end {
             let pfn = first.pfn + (at.0 - pages.start.0);
@@ -314,7 +328,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         while at < pages.end {
             let Some(place) = self.find(at) else { break };
             let covers = Span::sized(at.base(place.level()), place.level().pages());
-            if !pages.covers(&covers) && F::is_present(place.load()) {
+            if !pages.covers(&covers) && place.leaf().is_some() {
                 self.reach_exactly(at, place.level().down())?;
                 continue;
             }
@@ -335,9 +349,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 return Ok(place);
             }
             let (word, below) = (place.load(), place.level().down());
+            let large = word.leaf::<F>(place.level());
+            // An absent word that is no hole holds for each part.
             let small = |index: u64| {
-                let large = F::read_leaf(word);
-                F::leaf(&Leaf { pfn: large.pfn + index * below.pages(), ..large }, below)
+                let part = |large: Leaf| Leaf { pfn: large.pfn + index * below.pages(), ..large };
+                large.map_or(word, |large| F::leaf(&part(large), below))
             };
             place.split(word, small).map_err(|_| ReachError::NoMemory)?;
         }

@@ -222,6 +222,8 @@ bugs! {
     LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",
     TableUnemptied "table-unemptied" Worlds "a table is unhooked and the D bits in it are lost",
     AnswerOutlived "answer-outlived" Unit "a leaf is upgraded to what the host said before an invalidation that has ended since",
+    AnswerOfPart "answer-of-part" Unit "a large leaf is upgraded by an answer about a part of it, beside an invalidation of another part",
+    FrameUnchecked "frame-unchecked" Unit "a frame of the host that the format cannot hold, or that does not fit the page's size, is mapped",
     MarkLookedUpLate "mark-looked-up-late" Unit "a page is marked in the log that its frame has after the store was allowed",
     RegainUnmarked "regain-unmarked" Worlds "write permission is restored, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are reported, and not armed again",

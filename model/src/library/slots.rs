@@ -123,6 +123,11 @@ pub(super) fn answers() -> Vec<Scenario> {
         .small(false, false),
         Scenario::new("answers: protect 0..2 | slow store to a large leaf", &[&[two], &[slow]]).large(false),
         Scenario::new(
+            "answers: protect 1 | slow store to 0 of a large leaf",
+            &[&[hvas(Protect, 1, 2)], &[slow]],
+        )
+        .large(false),
+        Scenario::new(
             "answers: change 0 | protect 0 | slow store",
             &[&[hvas(ChangePte, 0, 1)], &[one], &[slow]],
         )

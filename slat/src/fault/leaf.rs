@@ -3,9 +3,10 @@
 
 use super::Fault;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
-use crate::host::{Host, HostPage};
+use crate::host::{Host, HostError, HostPage};
 use crate::slots::Slot;
 use crate::space::Space;
+use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
@@ -51,6 +52,29 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         self.memo.reach = level.max(Level::M2);
         HostPage { level, ..page }
+    }
+}
+
+/// Whether a table of this format can map the host's page at `hva`: an entry can hold the frame, and frame and address
+/// are congruent modulo the page's size. Without this check another frame would be mapped.
+#[inline(always)]
+pub(crate) fn fits<F: Format>(page: &HostPage, hva: Hva) -> bool {
+    let apart = (page.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (page.level.pages() - 1);
+    page.pfn.0 & !F::pfn(Word(F::ADDRESS)).0 | apart == 0 || seeded!(FrameUnchecked)
+}
+
+/// Whether the host's page at `hva` serves the access, in a table of this format.
+#[inline(always)]
+pub(crate) fn serves<F: Format>(page: &HostPage, hva: Hva, access: Access) -> bool {
+    page.allows(access) && F::has_memory_type(page.memory) && fits::<F>(page, hva)
+}
+
+/// Returns the host's page at `hva` if it serves the access, in a table of this format.
+pub(crate) fn served<F: Format>(page: HostPage, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+    if serves::<F>(&page, hva, access) {
+        Ok(page)
+    } else {
+        Err(if fits::<F>(&page, hva) { HostError::Fault } else { HostError::BadFrame })
     }
 }
 
@@ -106,6 +130,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod frame_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::seeded::{self, Bug};

@@ -220,7 +220,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
         match vm.host.lookup(hva, fault.access) {
-            Some(page) if serves::<F>(&page, fault.access) => {
+            Some(page) if leaf::serves::<F>(&page, hva, fault.access) => {
                 let page = self.page_for(fault, &slot, page);
                 Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
             }
@@ -280,9 +280,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
             Err(error) => return Err(error.into()),
         };
-        if !serves::<F>(&page, fault.access) {
-            return Err(HostError::Fault.into());
-        }
+        let page = leaf::served::<F>(page, hva, fault.access)?;
         let late = seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Word::OLDEST).ok());
         let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
@@ -302,7 +300,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             if fault.access == Access::Write
                 && let Some(page) = self.upgraded(&slot, at, gfn, answer)
             {
-                let before = Alone { slot, epoch, newest: stamp.newest };
+                // The answer is about all of the leaf if no invalidation covered any of it.
+                let whole = stamp.free >= at.level || seeded!(AnswerOfPart);
+                let before = whole.then_some(Alone { slot, epoch, newest: stamp.newest });
                 match self.upgrade_to(&walk, at, fault, (before, page)) {
                     Outcome::Ask => {}
                     outcome => return Ok(outcome),
@@ -316,12 +316,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
     }
-}
-
-/// Whether the host's page serves the access, in a table of this format.
-#[inline(always)]
-pub(crate) fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
-    page.allows(access) && F::has_memory_type(page.memory)
 }
 
 impl From<Unconfirmed> for Outcome {

@@ -142,18 +142,18 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         };
         let page = walk.vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
         match page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page)) {
-            Some(page) => self.upgrade_to(walk, at, fault, (alone, page)),
+            Some(page) => self.upgrade_to(walk, at, fault, (Some(alone), page)),
             None => Outcome::Ask,
         }
     }
 
-    /// Upgrades the leaf to `page`, for which the host was asked after `alone` was taken.
+    /// Upgrades the leaf to `page`, for which the host was asked after the given [`Alone`], if that is about all of it.
     pub(super) fn upgrade_to(
         &mut self,
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         fault: Fault,
-        offered: (Alone, HostPage),
+        offered: (Option<Alone>, HostPage),
     ) -> Outcome {
         let frozen = Word::frozen(u64::from(self.id.0));
         // An invalidation that replaces the frozen entry cannot see the old leaf, so its Dirty bit is saved here.
@@ -193,7 +193,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         fault: Fault,
-        (before, page): (Alone, HostPage),
+        (before, page): (Option<Alone>, HostPage),
     ) -> (Word, Outcome) {
         let (vm, gfn) = (walk.vm, fault.gpa.gfn());
         let alone = match self.alone(walk, at, gfn) {
@@ -206,7 +206,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return (at.word, Outcome::Retry);
         }
         // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
-        let page = if alone == before || seeded!(AnswerOutlived) {
+        let page = if before == Some(alone) || seeded!(AnswerOutlived) {
             Some(page)
         } else {
             let page = vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);

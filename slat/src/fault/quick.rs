@@ -9,6 +9,7 @@
 //! [`super::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
+use super::leaf::fits;
 use super::memo::{ConfirmedTable, Fillable, NotConfirmed};
 use crate::addr::Level;
 use crate::host::{Host, HostPage};
@@ -104,7 +105,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     fn map_hole(&self, hole: &Fillable<'_>, fault: Fault) -> bool {
         let Some(page) = self.vm.host.lookup(hole.hva, fault.access) else { return false };
-        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) {
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !fits::<F>(&page, hole.hva) {
             return false;
         }
         let leaf = self.vm.leaf(page, fault.access);

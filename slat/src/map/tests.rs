@@ -3,7 +3,7 @@
 use super::*;
 use crate::seeded::{self, Bug};
 use crate::table::format::{MemoryType, Perms};
-use crate::table::formats::X64;
+use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Npt4, Pae, Sv39x4NoAd, Sv57x4, X64};
 use crate::table::memory::Heap;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -145,19 +145,6 @@ fn mistake_a_map_takes_links() {
     seeded::found(Bug::LinkTaken, 1);
 }
 
-/// Returns each page's frame and permissions, as a walker of the map finds them.
-fn pages(map: &Map<X64, Heap>, pages: u64) -> Vec<Option<(u64, Perms)>> {
-    let page = |page: u64| {
-        let place = map.find(Gfn(page)).unwrap();
-        let word = place.load();
-        X64::is_present(word).then(|| {
-            let leaf = X64::read_leaf(word);
-            (leaf.pfn.0 + page % place.level().pages(), leaf.perms)
-        })
-    };
-    (0..pages).map(page).collect()
-}
-
 fn plain(pfn: u64, perms: Perms) -> Leaf {
     Leaf { perms, ..Leaf::plain(Pfn(pfn)) }
 }
@@ -186,30 +173,98 @@ fn ranges_are_mapped_in_the_largest_pages_that_fit() {
     assert!(!X64::is_present(map.find(Gfn((1 << 36) - 1)).unwrap().load()), "nothing of it");
 }
 
-/// Maps and unmaps random ranges, and compares the map with a list, page by page.
-#[test]
-fn mapping_and_unmapping_agree_with_a_list() {
+/// A page of a list that a map is compared with: its frame, permissions, and whether it is accessed.
+type Listed = Option<(u64, Perms, bool)>;
+
+/// Maps and unmaps random ranges of pages of all sizes, accessed or not, and compares the map with a list, page by page.
+fn agrees_with_a_list<F: Format>(seed: u64) {
     const PAGES: u64 = 3 * 512;
-    let (mut random, map) = (fastrand::Rng::with_seed(3), Map::<X64, _>::new(Heap).unwrap());
-    let mut expected = vec![None; PAGES as usize];
-    for round in 0..if cfg!(miri) { 10 } else { 400 } {
+    /// Pages of the last range, which is 1 GiB if the format has such pages, with one of them in so many checked.
+    const GIB: Span<Gfn> = Span::new(Gfn(1 << 18), Gfn(2 << 18));
+    let (mut random, map) = (fastrand::Rng::with_seed(seed), Map::<F, _>::new(Heap).unwrap());
+    let found = |page: u64| {
+        let place = map.find(Gfn(page)).unwrap();
+        place.leaf().map(|leaf| (leaf.pfn.0 + page % place.level().pages(), leaf.perms, leaf.accessed))
+    };
+    let mut expected: Vec<Listed> = vec![None; PAGES as usize];
+    for round in 0..if cfg!(miri) { 10 } else { 200 } {
         let large = random.bool();
         let (from, len) =
             if large { (512 * random.u64(..3), 512) } else { (random.u64(..PAGES), random.u64(1..40)) };
         let range = Span::new(Gfn(from), Gfn((from + len).min(PAGES)));
-        let there = expected[range.start.0 as usize..range.end.0 as usize].iter().flatten().count() as u64;
+        let listed = &mut expected[range.start.0 as usize..range.end.0 as usize];
+        let there = listed.iter().flatten().count() as u64;
         let replaced = if random.u8(..3) == 0 {
-            expected[range.start.0 as usize..range.end.0 as usize].fill(None);
+            listed.fill(None);
             map.unmap(range).unwrap()
         } else {
             let perms = if random.bool() { Perms::RWX } else { Perms::RX };
+            let (accessed, dirty) = (random.bool(), random.bool());
             let pfn = if large { 512 * random.u64(1..100) } else { random.u64(1..100_000) };
-            for page in range.start.0..range.end.0 {
-                expected[page as usize] = Some((pfn + page - range.start.0, perms));
-            }
-            map.map(range, &plain(pfn, perms)).unwrap()
+            listed.iter_mut().zip(pfn..).for_each(|(page, pfn)| *page = Some((pfn, perms, accessed)));
+            map.map(range, &Leaf { accessed, dirty: dirty && accessed, ..plain(pfn, perms) }).unwrap()
         };
-        assert_eq!(replaced, there, "round {round}: what was there is to be flushed");
-        assert_eq!(pages(&map, PAGES), expected, "round {round}");
+        assert_eq!(replaced, there, "{} round {round}: what was there is to be flushed", F::NAME);
+        let all: Vec<Listed> = (0..PAGES).map(found).collect();
+        assert_eq!(all, expected, "{} round {round}", F::NAME);
     }
+    // The largest page, split by the unmapping of one page, and by the mapping of another.
+    for accessed in [true, false] {
+        map.unmap(GIB).unwrap();
+        let whole = Leaf { accessed, dirty: false, ..plain(GIB.start.0, Perms::RWX) };
+        assert_eq!(map.map(GIB, &whole), Ok(0));
+        let (hole, other) = (GIB.start + 777, GIB.start + 100_000);
+        assert_eq!(map.unmap(Span::sized(hole, 1)), Ok(1), "{}", F::NAME);
+        assert_eq!(map.map(Span::sized(other, 1), &plain(5, Perms::RX)), Ok(1), "{}", F::NAME);
+        for page in (GIB.start.0..GIB.end.0).step_by(509).chain([hole.0 + 1, hole.0, other.0, other.0 - 1]) {
+            let expected = match Gfn(page) {
+                page if page == hole => None,
+                page if page == other => Some((5, Perms::RX, true)),
+                _ => Some((page, Perms::RWX, accessed)),
+            };
+            assert_eq!(found(page), expected, "{} {page:#x}", F::NAME);
+        }
+    }
+}
+
+#[test]
+fn mapping_and_unmapping_agree_with_a_list() {
+    agrees_with_a_list::<X64>(3);
+    agrees_with_a_list::<Npt4>(4);
+    agrees_with_a_list::<Ept4>(5);
+    agrees_with_a_list::<Pae>(6);
+    agrees_with_a_list::<Arm64L48>(7);
+    agrees_with_a_list::<Sv57x4>(8);
+}
+
+#[test]
+fn mapping_and_unmapping_agree_with_a_list_in_formats_without_a_and_d() {
+    agrees_with_a_list::<Ept4NoAd>(9);
+    agrees_with_a_list::<Arm64NoAd>(10);
+    agrees_with_a_list::<Sv39x4NoAd>(11);
+}
+
+#[test]
+fn a_part_of_a_large_absent_word_is_mapped_beside_the_word() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let absent = Word::mmio(Version(7));
+    map.reach(Gfn(512), Level::M2).unwrap().store(absent);
+    assert_eq!(map.unmap(Span::sized(Gfn(514), 1)), Ok(0));
+    assert_eq!(map.find(Gfn(514)).unwrap().load(), absent, "no leaf is there");
+    assert_eq!(map.map(Span::sized(Gfn(513), 1), &plain(9, Perms::RX)), Ok(0));
+    assert_eq!(map.find(Gfn(513)).unwrap().leaf().map(|leaf| leaf.pfn), Some(Pfn(9)));
+    assert_eq!(map.find(Gfn(514)).unwrap().load(), absent);
+}
+
+#[test]
+fn frames_beyond_the_format_are_refused() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let last = X64::pfn(Word(X64::ADDRESS));
+    let frame = |pfn| Leaf::plain(pfn);
+    assert_eq!(map.map(Span::sized(Gfn(0), 1), &frame(last)), Ok(0));
+    for (pages, pfn) in [(2, last), (1, last + 1), (1, Pfn(u64::MAX)), (4, Pfn(u64::MAX - 2))] {
+        assert_eq!(map.map(Span::sized(Gfn(0), pages), &frame(pfn)), Err(ReachError::Frame(last)));
+    }
+    assert_eq!(X64::pfn(map.find(Gfn(0)).unwrap().load()), last);
+    assert_eq!(map.map(Span::sized(Gfn(9), 0), &frame(last)), Ok(0));
 }

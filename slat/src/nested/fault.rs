@@ -41,8 +41,8 @@ use super::outcome::{Ask, Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::fault::leaf::allows;
-use crate::fault::{Done, Fault, FaultError, serves};
+use crate::fault::leaf::{allows, served, serves};
+use crate::fault::{Done, Fault, FaultError};
 use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
@@ -131,8 +131,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                     learned.replaced = true;
                 }
                 Outcome::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
-                    Ok(page) if serves::<F>(&page, ask.access) => learned.offered = Some((ask, page)),
-                    Ok(_) => return Err(HostError::Fault.into()),
+                    Ok(page) => learned.offered = Some((ask, served::<F>(page, ask.hva, ask.access)?)),
                     Err(error) => {
                         let fault = Fault { gpa: ask.gpa, access: ask.access };
                         if let Some(done) = self.comes_late(idle, fault, error)? {
@@ -160,7 +159,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
-    /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB.
+    /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB. A leaf that
+    /// an aging pass has withdrawn counts as mapped and not accessed.
     pub fn translate(&self, gpa: Gpa) -> Option<Leaf> {
         let gfn = gpa.gfn();
         if gfn.0 >> F::FRAME_BITS != 0 {
@@ -171,7 +171,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
         let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
-        F::is_present(at.word).then(|| very_page(F::read_leaf(at.word), gfn, at.level))
+        at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
     fn slots(&self) -> Memslots<'_, F, H> {
@@ -258,7 +258,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
         let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
         learned.wide = wide;
-        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, wants)));
+        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
         let Some(page) = page else { return Ok(Outcome::Ask(ask)) };
         let free = if wide.is_some() { Level::G1 } else { stamp.free };
         let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);

@@ -33,6 +33,7 @@ use super::host_range::{PageBehind, walk_behind};
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
+use crate::fault::leaf::fits;
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
@@ -180,7 +181,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing. If the reason is decided [page by
     /// page](Why::page_by_page), edits what is mapped there, and returns the debt. `to` names the frame of the first
     /// page of `hvas`; if it is larger than 4 KiB, the following pages have the following frames. Frames beyond that
-    /// one page are zapped. The host must not change its entry meanwhile, nor reuse the old frames before settling.
+    /// one page are zapped, and all are if `to` [does not fit](crate::HostError::BadFrame). The host must not change its entry meanwhile, nor reuse the old frames before settling.
     pub fn changed<'i>(
         &'i mut self,
         idle: &'i mut Idle,
@@ -204,6 +205,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         if !begun.why.page_by_page() {
             return;
         }
+        let to = to.filter(|page| fits::<F>(page, hvas.start));
         begun.ticket.owes_again();
         begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);
         let pass = |idle: &mut Idle, known: Known<'_>| {

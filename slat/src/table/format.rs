@@ -46,6 +46,22 @@ impl Word {
             }
         }
     }
+
+    /// Returns the leaf of the word, found at `level` of a table of format `F`: of a mapped page, whether the hardware
+    /// sees it or it is withdrawn ([`Kind::Tracked`]). `None` for links and for words that map nothing.
+    ///
+    /// ```
+    /// use slat::{Leaf, Level, Pfn, table::{Version, Word, formats::Ept4NoAd}, Format};
+    /// let old = Leaf { accessed: false, dirty: false, ..Leaf::plain(Pfn(512)) };
+    /// let word = Ept4NoAd::leaf(&old, Level::M2);
+    /// assert!(!Ept4NoAd::is_present(word), "the hardware has no Accessed bit, so the first access faults");
+    /// assert_eq!(word.leaf::<Ept4NoAd>(Level::M2), Some(old));
+    /// assert_eq!(Word::hole(Version(7)).leaf::<Ept4NoAd>(Level::M2), None);
+    /// ```
+    #[inline]
+    pub fn leaf<F: Format>(self, level: Level) -> Option<Leaf> {
+        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked).then(|| F::decode(self))
+    }
 }
 
 /// A page-table format of 64-bit entries, 512 to a table page.

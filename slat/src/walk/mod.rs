@@ -193,11 +193,8 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
             return None;
         }
         let at = self.descend(gfn);
-        (F::is_present(at.word) || at.word.is_tracked()).then(|| Mapping {
-            gfns: Span::sized(gfn.base(at.level), at.level.pages()),
-            level: at.level,
-            leaf: F::decode(at.word),
-        })
+        let gfns = Span::sized(gfn.base(at.level), at.level.pages());
+        at.word.leaf::<F>(at.level).map(|leaf| Mapping { gfns, level: at.level, leaf })
     }
 }
 
@@ -212,10 +209,10 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
             if step.gfns.end > seen
-                && let Kind::Leaf | Kind::Tracked = word.kind::<F>(level)
+                && let Some(leaf) = word.leaf::<F>(level)
             {
                 seen = step.gfns.end;
-                visit(Mapping { gfns: step.gfns, level, leaf: F::decode(word) });
+                visit(Mapping { gfns: step.gfns, level, leaf });
             }
         }
     }

@@ -12,7 +12,7 @@ const HVA: Hva = Hva(1 << 30);
 const PAGES: u64 = 1024;
 const RAM: SlotId = SlotId(0);
 
-/// A page is in frame `address + moved`, and may be written or not.
+/// A page is in frame `address + moved`, and may be written or not. Private pages are in frames of their own.
 #[derive(Default)]
 struct Mover {
     moved: AtomicU64,
@@ -33,7 +33,8 @@ impl Host for Mover {
         if access == Access::Write {
             self.readonly.store(false, SeqCst);
         }
-        let pfn = Pfn((hva.0 >> PAGE_SHIFT) + self.moved.load(SeqCst));
+        let private = u64::from(hva.private_memory().is_some()) << 38;
+        let pfn = Pfn((hva.0 >> PAGE_SHIFT & 0xf_ffff_ffff) + private + self.moved.load(SeqCst));
         Ok(HostPage { pfn, writable: !self.readonly.load(SeqCst), ..HostPage::PLAIN })
     }
 

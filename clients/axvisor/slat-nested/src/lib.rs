@@ -114,14 +114,13 @@ impl<F: Format, H: Frames> NestedPageTable<F, H> {
     /// The mapping of a page: its leaf, with the frame of that page, and the level of the leaf.
     fn find(&self, page: Gfn) -> Option<(Leaf, Level)> {
         let place = self.map.find(page)?;
-        let (word, level) = (place.load(), place.level());
-        let leaf = F::is_present(word).then(|| F::read_leaf(word))?;
+        let (leaf, level) = (place.leaf()?, place.level());
         Some((Leaf { pfn: leaf.pfn + (page.0 - page.base(level).0), ..leaf }, level))
     }
 
     fn is_free(&self, pages: Span<Gfn>) -> bool {
         let mut free = true;
-        self.map.for_each(pages, |_, place| free &= !F::is_present(place.load()));
+        self.map.for_each(pages, |_, place| free &= place.leaf().is_none());
         free
     }
 }

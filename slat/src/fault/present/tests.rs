@@ -170,3 +170,68 @@ fn mistake_an_answer_outlives_an_invalidation() {
     assert!(seeded::with(Bug::AnswerOutlived, outlived));
     seeded::found(Bug::AnswerOutlived, 1);
 }
+
+/// A host whose page of 2 MiB falls into small ones when it answers, of which page 1 is read-only.
+struct Falls {
+    fallen: AtomicBool,
+    asked: std::sync::mpsc::SyncSender<()>,
+    ended: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Falls {}
+
+impl Host for Falls {
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        let fallen = self.fallen.load(SeqCst);
+        let level = if fallen { Level::K4 } else { Level::M2 };
+        let page = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: fallen, ..HostPage::PLAIN };
+        page.allows(access).then_some(page)
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        let page = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, ..HostPage::PLAIN };
+        self.fallen.store(true, SeqCst);
+        self.asked.send(()).unwrap();
+        self.ended.lock().unwrap().recv().unwrap();
+        Ok(page)
+    }
+}
+
+/// A store to page 0 of a large leaf asks the host while page 1 is being withdrawn. The change ends after the answer.
+/// Returns whether the leaf of page 1 allows stores.
+fn allows_its_neighbour() -> bool {
+    let mut idle = Idle::take().unwrap();
+    let (asked, was_asked) = std::sync::mpsc::sync_channel(1);
+    let (end, ended) = std::sync::mpsc::sync_channel(1);
+    let host = Falls { fallen: false.into(), asked, ended: ended.into() };
+    let vm = Vm::<Npt4, _>::builder(host).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let fault = |access| Fault { gpa: Gpa(0), access };
+    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Done::Mapped(Level::M2)));
+    // It changes nothing here: the leaf is read-only.
+    let change = vm.invalidate(Span::sized(Hva(0x4000_1000), 1), Why::Protect);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            was_asked.recv().unwrap();
+            drop(change);
+            end.send(()).unwrap();
+        });
+        let seat = vcpu.awake();
+        vcpu.ask(&mut idle, fault(Access::Write), (super::super::By::GUEST, seat), &mut false).unwrap();
+    });
+    drop(vcpu);
+    vm.translate(&mut idle, Gfn(1)).is_some_and(|mapped| mapped.leaf.perms.allows(Access::Write))
+}
+
+#[test]
+fn an_answer_beside_a_change_of_the_leaf_is_about_a_part() {
+    assert!(!allows_its_neighbour());
+}
+
+#[test]
+fn mistake_an_answer_about_a_part_is_taken_for_the_leaf() {
+    assert!(seeded::with(Bug::AnswerOfPart, allows_its_neighbour));
+    seeded::found(Bug::AnswerOfPart, 1);
+}

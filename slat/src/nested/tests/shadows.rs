@@ -472,3 +472,33 @@ fn a_shadow_goes_to_another_table_empty() {
     assert!(seeded::with(Bug::RecycledUnflushed, recycled));
     seeded::found(Bug::RecycledUnflushed, 1);
 }
+
+/// Returns the answers to two stores of L2, where the host names an impossible frame for the second one's page.
+fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Moving::new(sleeps)).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    for level in 0..3 {
+        vm.host().words[((8 + level) * 512) as usize].store((9 + level) << 12 | 7, Relaxed);
+    }
+    for page in 0..2 {
+        vm.host().words[(11 * 512 + page) as usize].store((DATA + page) << 12 | 6 << 3 | 7, Relaxed);
+    }
+    vm.host().frames[DATA as usize + 1].store(1 << 45 | WRITABLE, Relaxed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let table = EptTable::new(8 << 12 | 3 << 3 | 6, EptFeatures::of(46)).unwrap();
+    let mut l2 = vcpu.nested(&mut idle, table).unwrap();
+    [0, 1].map(|page| l2.fault(&mut idle, L1Access::new(Gpa(page << 12), Access::Write)))
+}
+
+#[test]
+fn l2_gets_no_frame_that_the_format_cannot_hold() {
+    for sleeps in [false, true] {
+        let [right, wrong] = impossible(sleeps);
+        assert!(matches!(right, Ok(L2Done::Handled { done: Done::Mapped(Level::K4), .. })));
+        assert_eq!(wrong, Err(FaultError::Host(HostError::BadFrame)));
+        let [_, wrong] = seeded::with(Bug::FrameUnchecked, || impossible(sleeps));
+        assert!(wrong.is_ok());
+    }
+    seeded::found(Bug::FrameUnchecked, 1);
+}

@@ -2,11 +2,13 @@
 //! is frozen, no other thread can see that it was dirty. The store fails, so that nothing else marks the page.
 //!
 //! ```text
-//! store ─▶ D      write-protect      store ─▶ fault: entry frozen, the host is asked ─┐
-//!                                                                                     ▼ on another thread
+//! store ─▶ D      write-protect      store ─▶ fault: the host is asked ─▶ a page beside it is invalidated
+//!                                    entry frozen, the host is asked again ──────────┐
+//!                                                                                    ▼ on another thread
 //!                                    refused ◀── the host says read-only ◀── invalidated: the entry is a hole
 //! harvest: the page of the first store
 //! ```
+//! The fault asks again because of the page beside it.
 
 use super::subject::access;
 use slat::table::formats::{Ept4, Npt4};
@@ -20,11 +22,11 @@ const SLOT: SlotId = SlotId(0);
 const HVA: Hva = Hva(0x4000_0000);
 const PAGE: Gfn = Gfn(9);
 
-/// A host whose frame is the address. When armed, the next question lets another thread run first.
+/// A host whose frame is the address. When armed, the next questions let another thread run first.
 #[derive(Default)]
 struct Interrupted {
     read_only: AtomicBool,
-    next: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    next: Mutex<Vec<(Sender<()>, Receiver<()>)>>,
 }
 
 // SAFETY: the defaults keep the contract.
@@ -32,7 +34,8 @@ unsafe impl TableMemory for Interrupted {}
 
 impl Host for Interrupted {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        if let Some((go, done)) = self.next.lock().unwrap().take() {
+        let next = self.next.lock().unwrap().pop();
+        if let Some((go, done)) = next {
             go.send(()).unwrap();
             done.recv().unwrap();
         }
@@ -56,13 +59,16 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
     let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
     vm.invalidate(hvas, Why::WriteProtect).apply(&mut idle).settle();
 
-    let (go, went) = channel();
-    let (done, wait) = channel();
-    *vm.host().next.lock().unwrap() = Some((go, wait));
+    let [(go, went), (beside, went_beside)] = [channel(), channel()];
+    let [(done, wait), (done_beside, wait_beside)] = [channel(), channel()];
+    *vm.host().next.lock().unwrap() = vec![(go, wait), (beside, wait_beside)];
     std::thread::scope(|scope| {
         let vm = &vm;
         scope.spawn(move || {
             let mut idle = Idle::take().unwrap();
+            went_beside.recv().unwrap();
+            vm.invalidate(Span::sized(hvas.end, 1), Why::Unmap).apply(&mut idle).settle();
+            done_beside.send(()).unwrap();
             went.recv().unwrap();
             let mut change = vm.invalidate(hvas, Why::Protect);
             change.apply(&mut idle).settle();
@@ -74,7 +80,7 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
         let refused = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write });
         assert_eq!(refused, Err(FaultError::Host(HostError::Fault)), "{track:?}");
     });
-    assert!(vm.host().next.lock().unwrap().is_none(), "the host was asked");
+    assert!(vm.host().next.lock().unwrap().is_empty(), "the host was asked twice");
     assert_eq!(vm.translate(&mut idle, PAGE), None, "taken away");
     let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
     assert!(harvest.iter().map(|page| page.gfn).eq([PAGE]), "{track:?}: {harvest:?}");
