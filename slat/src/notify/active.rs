@@ -35,7 +35,7 @@
 //!   that time. If a fault has found a slot that the invalidation has not, the invalidation took its number before the
 //!   transaction ended, so that fault finds the invalidation listed.
 
-use crate::addr::{Gfn, Hva, Level, Position, Span};
+use crate::addr::{Gfn, Hva, Position, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, fence_after_rmw};
 use crate::table::{Version, Word};
 use core::cell::Cell;

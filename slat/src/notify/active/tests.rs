@@ -1,4 +1,5 @@
 use super::*;
+use crate::addr::Level;
 use crate::table::Word;
 
 const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
