@@ -99,7 +99,8 @@ enum By {
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// Handles a fault. May sleep in the host. Any number of vCPUs may fault at once. A fault waits for no other fault,
-    /// and only for an invalidation that covers its own frame.
+    /// and only for an invalidation that covers its own frame. That wait has no bound: while invalidations of the frame
+    /// follow each other without a gap, the fault waits (rule 13 of [`crate::notify`]).
     ///
     /// # Errors
     /// [`FaultError`] if the host has no page, or memory for a table is missing.

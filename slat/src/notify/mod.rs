@@ -33,6 +33,9 @@ mod secondary;
 mod vm;
 mod zap_all;
 
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod covered_tests;
+
 pub use crate::why::Why;
 pub use detached::Detached;
 pub use invalidation::Invalidation;

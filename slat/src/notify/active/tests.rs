@@ -1,5 +1,5 @@
 use super::*;
-use crate::Level;
+use crate::addr::Level;
 use crate::table::Word;
 
 const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
