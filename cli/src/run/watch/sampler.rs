@@ -8,7 +8,7 @@ use crate::run::figures::{TlbCounts, VcpuCounts};
 use crate::run::machine::Machine;
 use crate::top::sample::{Caused, Dirty, Lock, Sample, Swapped};
 use parking_lot::Mutex;
-use slat::{Cause, Format, Idle};
+use slat::{Format, Idle};
 use std::time::Instant;
 
 /// A run that can be watched.
@@ -40,7 +40,7 @@ impl<'m, F: Format> Sampler<'m, F> {
 impl<F: Format> Samples for Sampler<'_, F> {
     fn sample(&self, idle: &mut Idle) -> Sample {
         let stats = self.machine.vm.stats();
-        let caused = Cause::ALL.into_iter().zip(stats.flushes_by).filter(|(_, flushes)| flushes.paid > 0);
+        let caused = stats.flushes_by.iter().filter(|(_, flushes)| flushes.paid > 0);
         let vcpus: Vec<VcpuCounts> = self.live.vcpus().collect();
         let sum = |of: fn(&VcpuCounts) -> u64| vcpus.iter().map(of).sum();
         let (ages, heat, dirty_bits) = {
