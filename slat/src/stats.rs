@@ -37,10 +37,10 @@ use core::fmt;
 /// let since = vm.stats().since(&before);
 /// assert_eq!((since.mapped_faults, since.leaves), (1, [0, 0, 0]));
 /// let migrate = since.flushes_by.of(Cause::Change(Why::Migrate));
-/// assert_eq!(migrate.to_string(), "1 flushes for 1 edits of 1 pages");
+/// assert_eq!(migrate.to_string(), "paid 1, requested 1, pages 1");
 /// let text = since.to_string();
 /// assert!(text.starts_with("faults: 1 mapped, 0 permission, 0 spurious, 0 mmio\n"));
-/// assert!(text.contains("\n  migrate: 1 flushes for 1 edits of 1 pages\n"));
+/// assert!(text.contains("\n  migrate: paid 1, requested 1, pages 1\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

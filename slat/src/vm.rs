@@ -13,7 +13,7 @@ use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
-use crate::sync::readside::{Borrowed, BorrowedWithoutIdle, ReadSide};
+use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
@@ -376,22 +376,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub(crate) fn counts_retry(&self, vcpu: VcpuId, gfn: Gfn, cause: RetryCause) {
         self.tlb.vcpu(vcpu).attempts.add(cause);
         self.host.observe(TraceEvent::Retry { vcpu, gfn, cause });
-    }
-
-    /// Borrows a seat for a thread that is not a vCPU, in a call that has its token. Makes more if all are taken; waits
-    /// if memory for them is missing.
-    pub(crate) fn borrow_seat(&self, _idle: &Idle) -> Borrowed<'_> {
-        self.reads.borrow(self.policy.vcpus as usize + 1)
-    }
-
-    /// The same, in a call that has not got the token.
-    pub(crate) fn borrow_seat_without_idle(&self) -> BorrowedWithoutIdle<'_> {
-        BorrowedWithoutIdle::new(self.reads.borrow(self.policy.vcpus as usize + 1))
-    }
-
-    /// Borrows a seat for an event that must not block: the reserved one, or any free one.
-    pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
-        self.reads.try_borrow(self.policy.vcpus as usize)
     }
 }
 

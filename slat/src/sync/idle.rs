@@ -143,3 +143,25 @@ impl Drop for Idle {
         }
     }
 }
+
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    #[test]
+    fn a_section_without_the_token_that_unwinds_refuses_it_no_longer() {
+        let outer = NoIdle::new();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _inner = NoIdle::new();
+            assert!(Idle::take().is_none());
+            resume_unwind(std::boxed::Box::new("on purpose"));
+        }));
+        assert!(panicked.is_err() && Idle::take().is_none(), "the outer one still refuses it");
+        drop(outer);
+        let idle = Idle::take().expect("nothing refuses it");
+        let _during = NoIdle::new();
+        drop(idle);
+        assert!(Idle::take().is_none(), "a token that is given back meanwhile is not taken again");
+    }
+}

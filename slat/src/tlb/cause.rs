@@ -21,7 +21,7 @@ pub struct Flushes {
 
 impl fmt::Display for Flushes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} flushes for {} edits of {} pages", self.paid, self.requested, self.pages)
+        write!(f, "paid {}, requested {}, pages {}", self.paid, self.requested, self.pages)
     }
 }
 

@@ -44,7 +44,7 @@ use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Lockless, Mode, Shared};
 use crate::sync::prim::spin_loop;
-use crate::sync::readside::{Borrowed, Seat};
+use crate::sync::readside::{Borrowed, BorrowedWithoutIdle, Seat};
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
 use crate::table::format::{Format, Kind, Leaf};
@@ -107,6 +107,25 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ([`Walk::write_protect`]). The flush is paid when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
         self.shared(idle).write_protected(gfns)
+    }
+}
+
+/// Seats for threads that are not vCPUs.
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Borrows a seat for a thread that is not a vCPU, in a call that has its token. Makes more if all are taken; waits
+    /// if memory for them is missing.
+    pub(crate) fn borrow_seat(&self, _idle: &Idle) -> Borrowed<'_> {
+        self.reads.borrow(self.policy.vcpus as usize + 1)
+    }
+
+    /// The same, in a call that has not got the token.
+    pub(crate) fn borrow_seat_without_idle(&self) -> BorrowedWithoutIdle<'_> {
+        BorrowedWithoutIdle::new(self.reads.borrow(self.policy.vcpus as usize + 1))
+    }
+
+    /// Borrows a seat for an event that must not block: the reserved one, or any free one.
+    pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
+        self.reads.try_borrow(self.policy.vcpus as usize)
     }
 }
 

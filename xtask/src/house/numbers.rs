@@ -13,11 +13,11 @@ const FILES: [&str; 4] =
 
 /// Parameters, fields and functions that may have a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 8] = [
-    ("pages frames bytes table_bytes shrink compact requested paid collected_not_reset", "how many"),
+    ("pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset", "how many"),
     ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
     ("dirty_bits clear_dirty collect_ring reset_rings reset_rings_in_part", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
-    ("number get serial", "a generation's, a version's or a log's, for who writes it down"),
+    ("number get serial since", "a generation's, a version's, a log's or a flush's, for who writes it down"),
     ("bits into touch touch_link touch_store words", "64 pages, bits of an entry, or a packed slot"),
     (
         "pointer ncr3 pat vttbr vtcr hgatp info1 hpfar cause htval htinst carried cr0 cr3 cr4 efer pdptes",
