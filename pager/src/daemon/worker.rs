@@ -148,8 +148,8 @@ impl<W: Wire> Worker<W> {
     /// Opens the templates that can be opened, and tells why the others cannot.
     fn open_each(&self, guests: &Guests) {
         for source in &self.templates {
-            let opened = source.open().map_err(WorkerError::from);
-            if let Err(error) = opened.and_then(|template| Ok(guests.share(&template)?)) {
+            let shared = |error| StoreError::Io { key: source.name(), error };
+            if let Err(error) = source.open().and_then(|template| guests.share(&template).map_err(shared)) {
                 guests.tell_unopened(&source.name(), &error);
             }
         }
@@ -171,7 +171,9 @@ impl<W: Wire> Worker<W> {
         };
         // The template may have been replaced since the guest began.
         let template = match &take.version {
-            Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
+            Some(version) if self.options.sabotage != Some(Sabotage::Version) => {
+                at(template, version, |error| guests.tell_unopened(&template.name(), error))?
+            }
             _ => template.open()?,
         };
         let connection = UnixStream::from(connection);
@@ -225,12 +227,21 @@ fn is_memory(file: &OwnedFd) -> bool {
 }
 
 /// Opens the template with which a guest began. It waits while the store is out of reach, because no other process
-/// serves the guest.
-pub(crate) fn at(template: &TemplateSource, version: &str) -> Result<Template, StoreError> {
-    let mut pause = Duration::from_millis(50);
+/// serves the guest. Calls `waits` once if it does.
+pub(crate) fn at(
+    template: &TemplateSource,
+    version: &str,
+    waits: impl FnOnce(&StoreError),
+) -> Result<Template, StoreError> {
+    let (mut pause, mut waits) = (Duration::from_millis(50), Some(waits));
     loop {
         match template.at(version) {
-            Err(error) if error.may_pass() => std::thread::sleep(pause),
+            Err(error) if error.may_pass() => {
+                if let Some(waits) = waits.take() {
+                    waits(&error);
+                }
+                std::thread::sleep(pause);
+            }
             found => return found,
         }
         pause = (pause * 2).min(Duration::from_secs(5));
