@@ -75,6 +75,9 @@ pub struct Serve {
     /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
+    /// Connections of one process, at most: a VMM has one for each guest
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
+    per_process: usize,
     /// A socket on which `checkpoint` asks for snapshots of guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -164,7 +167,8 @@ impl Serve {
             _ => {}
         };
         let [drain, leave] = signals().map_err(other)?;
-        keeper.drain_on(drain).leave_on(leave).sabotage(self.sabotage).run(command, told).map_err(other)
+        let keeper = keeper.drain_on(drain).leave_on(leave).most_of_process(self.per_process);
+        keeper.sabotage(self.sabotage).run(command, told).map_err(other)
     }
 
     /// Makes the store as slow and as faulty as the tests ask.

@@ -1,5 +1,6 @@
 //! Shows operators what a worker does: as Prometheus' text, and as JSON.
 
+use super::channel::REFUSED;
 use crate::cache::{Cache, CacheStats, Source};
 use crate::guest::{GuestStats, Watch};
 use crate::store::{Steady, StoreStats};
@@ -140,7 +141,12 @@ impl Monitor {
             let socket = UnixListener::bind(path).map_err(named)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
             thread.spawn(move || {
-                for stream in socket.incoming().flatten() {
+                for stream in socket.incoming() {
+                    let Ok(stream) = stream else {
+                        // For instance, no descriptor is left.
+                        std::thread::sleep(REFUSED);
+                        continue;
+                    };
                     _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
                     _ = monitor.answer(stream);
                 }
@@ -148,7 +154,12 @@ impl Monitor {
         } else {
             let socket = TcpListener::bind(at).map_err(named)?;
             thread.spawn(move || {
-                for stream in socket.incoming().flatten() {
+                for stream in socket.incoming() {
+                    let Ok(stream) = stream else {
+                        // For instance, no descriptor is left.
+                        std::thread::sleep(REFUSED);
+                        continue;
+                    };
                     _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
                     _ = monitor.answer(stream);
                 }

@@ -104,11 +104,10 @@ impl<W: Wire> Worker<W> {
                         if take.is_first {
                             self.open_all(guests).map_err(io::Error::other)?;
                         } else {
-                            // Nothing waits for it: each guest opens what it needs.
-                            let open = || self.open_each(guests);
-                            _ = std::thread::Builder::new()
-                                .name("templates".into())
-                                .spawn_scoped(scope, open);
+                            // Nothing waits for it, not even the end of this process: each guest opens what it needs.
+                            let (sources, guests) = (self.templates.clone(), guests.clone());
+                            let open = move || open_each(&sources, &guests);
+                            _ = std::thread::Builder::new().name("templates".into()).spawn(open);
                         }
                         keeper_state.tell_ready();
                         continue;
@@ -143,16 +142,6 @@ impl<W: Wire> Worker<W> {
     /// Opens all templates.
     fn open_all(&self, guests: &Guests) -> Result<(), WorkerError> {
         self.templates.iter().try_for_each(|source| Ok(guests.share(&source.open()?)?))
-    }
-
-    /// Opens the templates that can be opened, and tells why the others cannot.
-    fn open_each(&self, guests: &Guests) {
-        for source in &self.templates {
-            let shared = |error| StoreError::Io { key: source.name(), error };
-            if let Err(error) = source.open().and_then(|template| guests.share(&template).map_err(shared)) {
-                guests.tell_unopened(&source.name(), &error);
-            }
-        }
     }
 
     /// Serves a guest from its handshake to its end.
@@ -207,6 +196,16 @@ impl<W: Wire> Worker<W> {
         let stats = guest.wait();
         self.monitor.ends(take.connection, &stats);
         Ok(stats)
+    }
+}
+
+/// Opens the templates that can be opened, and tells why the others cannot.
+fn open_each(sources: &[TemplateSource], guests: &Guests) {
+    for source in sources {
+        let shared = |error| StoreError::Io { key: source.name(), error };
+        if let Err(error) = source.open().and_then(|template| guests.share(&template).map_err(shared)) {
+            guests.tell_unopened(&source.name(), &error);
+        }
     }
 }
 
