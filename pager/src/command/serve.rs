@@ -11,8 +11,9 @@ use slat_pager::{
     Options, Sabotage, Store, TemplateSource, Trouble, Worker, WorkerError,
 };
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -74,6 +75,9 @@ pub struct Serve {
     /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
+    /// Connections of one process, at most: a VMM has one for each guest
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
+    per_process: usize,
     /// A socket on which `checkpoint` asks for snapshots of guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -163,7 +167,8 @@ impl Serve {
             _ => {}
         };
         let [drain, leave] = signals().map_err(other)?;
-        keeper.drain_on(drain).leave_on(leave).sabotage(self.sabotage).run(command, told).map_err(other)
+        let keeper = keeper.drain_on(drain).leave_on(leave).most_of_process(self.per_process);
+        keeper.sabotage(self.sabotage).run(command, told).map_err(other)
     }
 
     /// Makes the store as slow and as faulty as the tests ask.
@@ -217,8 +222,9 @@ impl Serve {
         let cache = Arc::new(Cache::new(self.cache));
         let monitor = Monitor::new(cache.clone(), steady);
         if let Some(address) = &self.metrics {
-            monitor.listen(address).map_err(other)?;
+            listen(&monitor, address).map_err(other)?;
         }
+        tell_waiting(monitor.clone());
         let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
         let mut guests = Guests::default();
         if let Some(folder) = &self.share {
@@ -251,6 +257,54 @@ impl Serve {
         log::flush();
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
+}
+
+/// Answers requests for metrics at this address. If another process listens there, such as the worker of an earlier
+/// daemon that has guests, the log says so, and the address is taken when it is free.
+fn listen(monitor: &Monitor, address: &str) -> std::io::Result<()> {
+    match monitor.listen(address) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            say("no metrics yet", serde_json::json!({ "error": error.to_string() }));
+            let (monitor, address) = (monitor.clone(), address.to_owned());
+            std::thread::Builder::new().name("metrics".into()).spawn(move || {
+                while monitor.listen(&address).is_err() {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                say("metrics", serde_json::json!({ "address": address }));
+            })?;
+            Ok(())
+        }
+        listens => listens,
+    }
+}
+
+/// Logs each guest that begins to wait for the store or for memory, with the reason, again every minute, and when it
+/// goes on. A thread of its own looks every second.
+fn tell_waiting(monitor: Monitor) {
+    let look = move || {
+        let mut told: HashMap<u64, Instant> = HashMap::new();
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let waiting = monitor.waiting();
+            told.retain(|guest, _| {
+                let waits = waiting.iter().any(|(other, ..)| other == guest);
+                if !waits {
+                    say("goes on", serde_json::json!({ "guest": guest }));
+                }
+                waits
+            });
+            for (guest, pid, faults, reason) in waiting {
+                if told.get(&guest).is_none_or(|told| told.elapsed() > Duration::from_secs(60)) {
+                    told.insert(guest, Instant::now());
+                    let line =
+                        serde_json::json!({ "guest": guest, "pid": pid, "faults": faults, "for": reason });
+                    say("waits", line);
+                }
+            }
+        }
+    };
+    // Without the thread only the metrics show it.
+    _ = std::thread::Builder::new().name("waits".into()).spawn(look);
 }
 
 /// Ends the process when a thread panics. The thread would leave its guest frozen; the next worker serves it.

@@ -3,7 +3,10 @@
 use super::control::Guests;
 use crate::guest::Handle;
 use crate::uffd::PAGE;
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// When pages are reclaimed.
@@ -24,10 +27,10 @@ impl Guests {
     pub fn age(&self, ageing: Ageing, failed: impl Fn(i32, &io::Error) + Send + 'static) -> io::Result<()> {
         let guests = self.clone();
         std::thread::Builder::new().name("ageing".into()).spawn(move || {
-            let mut refused = Vec::new();
+            let (mut refused, mut stuck) = (Vec::new(), Stuck::default());
             loop {
                 std::thread::sleep(ageing.tick);
-                for (pid, error) in ageing.tick(&guests.with_swap()) {
+                for (pid, error) in ageing.tick(&guests.with_swap(), &mut stuck) {
                     if !refused.contains(&pid) && error.raw_os_error() != Some(libc::ESRCH) {
                         failed(pid, &error);
                         refused.push(pid);
@@ -41,7 +44,7 @@ impl Guests {
 
 impl Ageing {
     /// Does one tick for these guests. Returns the failures.
-    fn tick(&self, guests: &[(i32, Handle)]) -> Vec<(i32, io::Error)> {
+    fn tick(&self, guests: &[(i32, Handle)], stuck: &mut Stuck) -> Vec<(i32, io::Error)> {
         let mut failed = Vec::new();
         let mut note = |pid: i32, result: io::Result<usize>| match result {
             Ok(gone) => gone,
@@ -52,7 +55,8 @@ impl Ageing {
         };
         if let Some(cold) = self.cold {
             for (pid, guest) in guests {
-                note(*pid, guest.reclaim(cold, usize::MAX));
+                let guest = guest.clone();
+                note(*pid, stuck.bounded(*pid, 0, move || guest.reclaim(cold, usize::MAX)));
             }
         }
         for (template, limit) in &self.limits {
@@ -68,16 +72,73 @@ impl Ageing {
             for age in (1..=u8::MAX).rev() {
                 for (pid, guest) in &group {
                     if more > 0 {
-                        more = more.saturating_sub(note(*pid, guest.reclaim(age, more)));
+                        let (guest, most) = (guest.clone(), more);
+                        let gone = stuck.bounded(*pid, 0, move || guest.reclaim(age, most));
+                        more = more.saturating_sub(note(*pid, gone));
                     }
                 }
             }
         }
         for (pid, guest) in guests {
-            if let Err(error) = guest.age() {
+            let guest = guest.clone();
+            if let Err(error) = stuck.bounded(*pid, (), move || guest.age()) {
                 note(*pid, Err(error));
             }
         }
         failed
+    }
+}
+
+/// Time limit of a call for one guest.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+
+/// Calls that did not return in time, by the guests' processes. A VMM can hold a lock of its memory's file for as long as
+/// it lives, and must not keep the pages of other guests in memory.
+#[derive(Default)]
+struct Stuck(BTreeMap<i32, JoinHandle<()>>);
+
+impl Stuck {
+    /// Makes a call for a guest in a thread of its own, and returns its result. Returns `otherwise` if it takes too long,
+    /// or while an earlier call for this guest has not returned.
+    fn bounded<T: Send + 'static>(
+        &mut self,
+        pid: i32,
+        otherwise: T,
+        call: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.0.retain(|_, thread| !thread.is_finished());
+        if self.0.contains_key(&pid) {
+            return Ok(otherwise);
+        }
+        let (send, result) = channel();
+        let thread = std::thread::Builder::new().name("ages".into()).spawn(move || _ = send.send(call()))?;
+        match result.recv_timeout(PATIENCE) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => {
+                self.0.insert(pid, thread);
+                Ok(otherwise)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the call panicked")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_for_one_guest_that_does_not_return_delays_others_once() {
+        let mut stuck = Stuck::default();
+        let (hold, held) = channel::<()>();
+        assert_eq!(stuck.bounded(1, 0, move || Ok(held.recv().map_or(1, |()| 2))).unwrap(), 0);
+        assert_eq!(stuck.bounded(1, 7, || Ok(3)).unwrap(), 7, "the first call has not returned");
+        assert_eq!(stuck.bounded(2, 0, || Ok(4)).unwrap(), 4);
+        drop(hold);
+        while !stuck.0[&1].is_finished() {
+            std::thread::yield_now();
+        }
+        assert_eq!(stuck.bounded(1, 0, || Ok(5)).unwrap(), 5);
+        assert!(stuck.bounded(1, 0, || io::Result::<i32>::Err(io::ErrorKind::NotFound.into())).is_err());
     }
 }

@@ -6,10 +6,9 @@
 
 use super::keeper_state::StartKeeper;
 use super::sockets::bind;
-use super::worker::WorkerError;
 use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
-use crate::store::Template;
+use crate::store::{StoreError, Template};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -36,7 +35,7 @@ pub struct Guests {
 }
 
 /// Tells the name of a template that cannot be opened, and why.
-type TellUnopened = Arc<dyn Fn(&str, &WorkerError) + Send + Sync>;
+type TellUnopened = Arc<dyn Fn(&str, &StoreError) + Send + Sync>;
 
 /// A request for a snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,12 +80,13 @@ impl Guests {
         Ok(())
     }
 
-    /// Sets the function that tells of a template that a later worker of the daemon cannot open.
-    pub fn tell_unopened_by(&mut self, tell: impl Fn(&str, &WorkerError) + Send + Sync + 'static) {
+    /// Sets the function that tells of a template that a later worker of the daemon cannot open, with its name. It is
+    /// also called for a guest that continues and has to wait for its template.
+    pub fn tell_unopened_by(&mut self, tell: impl Fn(&str, &StoreError) + Send + Sync + 'static) {
         self.unopened = Some(Arc::new(tell));
     }
 
-    pub(super) fn tell_unopened(&self, template: &str, error: &WorkerError) {
+    pub(super) fn tell_unopened(&self, template: &str, error: &StoreError) {
         if let Some(tell) = &self.unopened {
             tell(template, error);
         }

@@ -49,6 +49,7 @@ pub struct Keeper {
     kept: BTreeMap<u64, Kept>,
     next: u64,
     closed: Closed,
+    most_of_process: usize,
     sabotage: Option<Sabotage>,
 }
 
@@ -114,6 +115,7 @@ impl Keeper {
             kept: BTreeMap::new(),
             next: 0,
             closed: Closed::default(),
+            most_of_process: limits::MOST_OF_PROCESS,
             sabotage: None,
         })
     }
@@ -180,6 +182,13 @@ impl Keeper {
     #[must_use]
     pub fn supervised(self, is_supervised: bool) -> Self {
         Self { is_supervised, ..self }
+    }
+
+    /// Sets the most connections of one process that are kept: 32 unless this is called. A VMM has one; a process that
+    /// connects for others needs more.
+    #[must_use]
+    pub fn most_of_process(self, most: usize) -> Self {
+        Self { most_of_process: most, ..self }
     }
 
     #[doc(hidden)]
@@ -441,7 +450,7 @@ impl Keeper {
     /// Returns whether one more connection of this process is kept.
     fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
         let kept = self.kept.values().map(|kept| (kept.socket, kept.process));
-        limits::has_room(kept, self.sockets.len(), socket, process)
+        limits::has_room(kept, self.sockets.len(), socket, process, self.most_of_process)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Most connections that are kept; further ones are closed.
 const MOST_CONNECTIONS: usize = 4096;
-/// Most connections of one process that are kept. A VMM has one.
+/// Most connections of one process that are kept, unless the keeper is told otherwise. A VMM has one.
 pub const MOST_OF_PROCESS: usize = 32;
 /// Connections that are left for each socket, however many the others have.
 const RESERVE: usize = 32;
@@ -19,6 +19,7 @@ pub fn has_room(
     sockets: usize,
     socket: usize,
     process: Option<Pid>,
+    most_of_process: usize,
 ) -> bool {
     let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = (fds.saturating_sub(64) / FDS_OF_GUEST).clamp(1, MOST_CONNECTIONS as u64) as usize;
@@ -30,7 +31,7 @@ pub fn has_room(
         of_socket += usize::from(at == socket);
         of_process += usize::from(of.is_some() && of == process);
     }
-    all < most && of_socket < most_of_socket && of_process < MOST_OF_PROCESS
+    all < most && of_socket < most_of_socket && of_process < most_of_process
 }
 
 /// Connections that were closed and not told yet.

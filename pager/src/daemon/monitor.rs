@@ -1,5 +1,6 @@
 //! Shows operators what a worker does: as Prometheus' text, and as JSON.
 
+use super::channel::REFUSED;
 use crate::cache::{Cache, CacheStats, Source};
 use crate::guest::{GuestStats, Watch};
 use crate::store::{Steady, StoreStats};
@@ -115,6 +116,16 @@ impl Monitor {
         }
     }
 
+    /// Returns the guests with faults that wait, with their number, their process, the number of such faults, and the
+    /// reason of the last one.
+    pub fn waiting(&self) -> Vec<(u64, i32, u64, String)> {
+        let guests = self.0.guests.lock();
+        let waits = |(guest, (pid, _, watch)): (&u64, &(i32, String, Watch))| {
+            watch.waiting().map(|(faults, reason)| (*guest, *pid, faults, reason))
+        };
+        guests.live.iter().filter_map(waits).collect()
+    }
+
     /// Answers requests of HTTP at an address and port, or at the path of a socket that only this user may connect to: `/metrics` for
     /// Prometheus, and `/state`, a [`Moment`] as JSON.
     ///
@@ -130,7 +141,12 @@ impl Monitor {
             let socket = UnixListener::bind(path).map_err(named)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
             thread.spawn(move || {
-                for stream in socket.incoming().flatten() {
+                for stream in socket.incoming() {
+                    let Ok(stream) = stream else {
+                        // For instance, no descriptor is left.
+                        std::thread::sleep(REFUSED);
+                        continue;
+                    };
                     _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
                     _ = monitor.answer(stream);
                 }
@@ -138,7 +154,12 @@ impl Monitor {
         } else {
             let socket = TcpListener::bind(at).map_err(named)?;
             thread.spawn(move || {
-                for stream in socket.incoming().flatten() {
+                for stream in socket.incoming() {
+                    let Ok(stream) = stream else {
+                        // For instance, no descriptor is left.
+                        std::thread::sleep(REFUSED);
+                        continue;
+                    };
                     _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
                     _ = monitor.answer(stream);
                 }
@@ -233,12 +254,13 @@ fn text(moment: &Moment) -> String {
         };
         moment.guests.iter().map(|guest| (label(guest), value(&guest.stats) as f64)).collect::<Vec<_>>()
     };
-    let guests: [(&str, &str, Value); 6] = [
+    let guests: [(&str, &str, Value); 7] = [
         ("guest_pages_filled", "Pages that were filled.", |stats| stats.filled),
         ("guest_pages_ahead", "Pages that were filled ahead of faults.", |stats| stats.ahead),
         ("guest_chunks_left", "Chunks of the working set that are to come.", |stats| stats.chunks_left),
         ("guest_removals", "Removals that the guest told.", |stats| stats.removes),
         ("guest_faults_again", "Times that a fault had to be tried again.", |stats| stats.again),
+        ("guest_faults_waiting", "Faults that wait for the store or for memory.", |stats| stats.waiting),
         ("guest_pages_poisoned", "Pages that were given up.", |stats| stats.poisoned),
     ];
     for (name, help, value) in guests {

@@ -104,11 +104,10 @@ impl<W: Wire> Worker<W> {
                         if take.is_first {
                             self.open_all(guests).map_err(io::Error::other)?;
                         } else {
-                            // Nothing waits for it: each guest opens what it needs.
-                            let open = || self.open_each(guests);
-                            _ = std::thread::Builder::new()
-                                .name("templates".into())
-                                .spawn_scoped(scope, open);
+                            // Nothing waits for it, not even the end of this process: each guest opens what it needs.
+                            let (sources, guests) = (self.templates.clone(), guests.clone());
+                            let open = move || open_each(&sources, &guests);
+                            _ = std::thread::Builder::new().name("templates".into()).spawn(open);
                         }
                         keeper_state.tell_ready();
                         continue;
@@ -145,16 +144,6 @@ impl<W: Wire> Worker<W> {
         self.templates.iter().try_for_each(|source| Ok(guests.share(&source.open()?)?))
     }
 
-    /// Opens the templates that can be opened, and tells why the others cannot.
-    fn open_each(&self, guests: &Guests) {
-        for source in &self.templates {
-            let opened = source.open().map_err(WorkerError::from);
-            if let Err(error) = opened.and_then(|template| Ok(guests.share(&template)?)) {
-                guests.tell_unopened(&source.name(), &error);
-            }
-        }
-    }
-
     /// Serves a guest from its handshake to its end.
     fn serve(
         &self,
@@ -171,7 +160,9 @@ impl<W: Wire> Worker<W> {
         };
         // The template may have been replaced since the guest began.
         let template = match &take.version {
-            Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
+            Some(version) if self.options.sabotage != Some(Sabotage::Version) => {
+                at(template, version, |error| guests.tell_unopened(&template.name(), error))?
+            }
             _ => template.open()?,
         };
         let connection = UnixStream::from(connection);
@@ -208,6 +199,16 @@ impl<W: Wire> Worker<W> {
     }
 }
 
+/// Opens the templates that can be opened, and tells why the others cannot.
+fn open_each(sources: &[TemplateSource], guests: &Guests) {
+    for source in sources {
+        let shared = |error| StoreError::Io { key: source.name(), error };
+        if let Err(error) = source.open().and_then(|template| guests.share(&template).map_err(shared)) {
+            guests.tell_unopened(&source.name(), &error);
+        }
+    }
+}
+
 /// Kills the VMM at the other end, if `peer` is known and the handshake was accepted.
 fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
     match peer {
@@ -225,12 +226,21 @@ fn is_memory(file: &OwnedFd) -> bool {
 }
 
 /// Opens the template with which a guest began. It waits while the store is out of reach, because no other process
-/// serves the guest.
-pub(crate) fn at(template: &TemplateSource, version: &str) -> Result<Template, StoreError> {
-    let mut pause = Duration::from_millis(50);
+/// serves the guest. Calls `waits` once if it does.
+pub(crate) fn at(
+    template: &TemplateSource,
+    version: &str,
+    waits: impl FnOnce(&StoreError),
+) -> Result<Template, StoreError> {
+    let (mut pause, mut waits) = (Duration::from_millis(50), Some(waits));
     loop {
         match template.at(version) {
-            Err(error) if error.may_pass() => std::thread::sleep(pause),
+            Err(error) if error.may_pass() => {
+                if let Some(waits) = waits.take() {
+                    waits(&error);
+                }
+                std::thread::sleep(pause);
+            }
             found => return found,
         }
         pause = (pause * 2).min(Duration::from_secs(5));

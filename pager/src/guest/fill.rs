@@ -72,7 +72,10 @@ impl Inner {
         };
         let (content, source) = match content {
             Ok(content) => content,
-            Err(error) if error.may_pass() || self.options.lost == Lost::Wait => return Answer::NoContent,
+            Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
+                self.waits_for(error);
+                return Answer::NoContent;
+            }
             Err(_) => return self.give_up(fault),
         };
         let order = self.order.read();
@@ -91,7 +94,10 @@ impl Inner {
         let answer = match self.put(&own, place(page)).1 {
             None => self.done(fault, source),
             // The VMM's mapping is not the one that it announced.
-            Some(Refusal::Other(_)) if matches!(content, Content::Shared) => Answer::NoContent,
+            Some(Refusal::Other(error)) if matches!(content, Content::Shared) => {
+                self.waits_for(format_args!("its VMM did not map the file that clones share: {error}"));
+                Answer::NoContent
+            }
             Some(refusal) => self.refused(&refusal, fault),
         };
         if !matches!(answer, Answer::Done) {
@@ -264,7 +270,10 @@ impl Inner {
                 self.poisoned.fetch_add(1, Ordering::Relaxed);
                 Answer::Ignored
             }
-            (_, Some(Refusal::Other(_))) => Answer::NoContent,
+            (_, Some(Refusal::Other(error))) => {
+                self.waits_for(format_args!("the page is lost, and the kernel marks none: {error}"));
+                Answer::NoContent
+            }
             (_, Some(refusal)) => self.refused(&refusal, fault),
         }
     }
@@ -288,7 +297,10 @@ impl Inner {
                 self.done(fault, Source::Present)
             }
             // There is no memory, or no huge page, for now.
-            Refusal::Other(error) if error.raw_os_error() == Some(libc::ENOMEM) => Answer::NoContent,
+            Refusal::Other(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                self.waits_for(format_args!("the kernel has no page for it: {error}"));
+                Answer::NoContent
+            }
             // The thread faults again, and finds no page, or nothing mapped.
             Refusal::Unmapped | Refusal::Other(_) => {
                 _ = self.uffd.wake(address, self.page_bytes());

@@ -149,6 +149,9 @@ pub struct GuestStats {
     pub reclaimed: u64,
     /// Settled pages: their content is no longer the template's.
     pub settled: u64,
+    /// Faults that wait now, because the store, the swap file or the kernel refused at least once.
+    #[serde(default)]
+    pub waiting: u64,
 }
 
 impl GuestStats {
@@ -193,6 +196,9 @@ struct Inner {
     removes: AtomicU64,
     again: AtomicU64,
     poisoned: AtomicU64,
+    /// Faults that had to wait at least once, and are not answered yet; and why the last one had to.
+    waiting: AtomicU64,
+    waits_for: Mutex<String>,
 }
 
 /// A served guest. Dropping it stops the service; the guest's next fault then waits for another pager.
@@ -207,6 +213,12 @@ pub(crate) struct Watch(Arc<Inner>);
 impl Watch {
     pub fn stats(&self) -> GuestStats {
         self.0.stats()
+    }
+
+    /// Returns the number of faults that wait, and why the last one does. `None`: none waits.
+    pub fn waiting(&self) -> Option<(u64, String)> {
+        let waiting = self.0.waiting.load(Ordering::Relaxed);
+        (waiting > 0).then(|| (waiting, self.0.waits_for.lock().clone()))
     }
 }
 
@@ -294,6 +306,8 @@ impl Guest {
             removes: zero(),
             again: zero(),
             poisoned: zero(),
+            waiting: zero(),
+            waits_for: Mutex::default(),
         });
         if matches!(inner.backing, Backing::Swapped { .. }) {
             for region in inner.layout.regions() {
@@ -388,7 +402,13 @@ impl Inner {
             poisoned: read(&self.poisoned),
             reclaimed: read(&self.reclaimed),
             settled: self.journal.settled() as u64,
+            waiting: read(&self.waiting),
         }
+    }
+
+    /// Notes why a fault has to wait.
+    fn waits_for(&self, reason: impl std::fmt::Display) {
+        *self.waits_for.lock() = reason.to_string();
     }
 }
 

@@ -192,7 +192,8 @@ impl Inner {
         let pages = first..(page..last).take_while(is_away).last().unwrap_or(page) + 1;
         let mut content = vec![0; pages.len() * PAGE];
         let Ok(swap) = swap.try_clone_to_owned().map(File::from) else { return Answer::NoContent };
-        if swap.read_exact_at(&mut content, (pages.start * PAGE) as u64).is_err() {
+        if let Err(error) = swap.read_exact_at(&mut content, (pages.start * PAGE) as u64) {
+            self.waits_for(format_args!("the swap file: {error}"));
             return Answer::NoContent;
         }
         let _order = self.order.read();

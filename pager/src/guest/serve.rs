@@ -170,6 +170,9 @@ impl Inner {
 
     fn answer(&self, mut fault: Fault, may_sleep: bool) {
         match self.resolve(&fault, may_sleep) {
+            Answer::Done | Answer::Ignored if fault.failures > 0 => {
+                _ = self.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
             Answer::Done | Answer::Ignored => {}
             Answer::Gone => self.finish(),
             Answer::Again => {
@@ -187,6 +190,7 @@ impl Inner {
             }
             Answer::NoContent => {
                 fault.due = Instant::now() + super::pause(fault.failures);
+                self.waiting.fetch_add(u64::from(fault.failures == 0), Ordering::Relaxed);
                 fault.failures += 1;
                 fault.slow = self.options.threads > 1;
                 self.again.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use crate::daemon::{Daemon, folder, is_offered, with_template};
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
@@ -131,4 +132,41 @@ fn a_configuration_has_the_flags_and_the_command_line_goes_before() {
     let (code, text) = serve(&config, &["--store", "ftp://a"]);
     assert!(code == Some(2) && text.contains("ftp:// is unknown"), "{text}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_guest_that_waits_for_its_store_is_logged_with_the_reason() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("waits");
+    for chunk in std::fs::read_dir(folder.join("store/chunks")).unwrap() {
+        std::fs::write(chunk.unwrap().path(), "other").unwrap();
+    }
+    let metrics = folder.join("metrics");
+    let daemon = Daemon::in_folder(folder, &format!("--metrics {}", metrics.display()));
+    let twin = daemon.twin("--millis 100 --patience-ms 60000");
+    let said = daemon.find(|line| line.contains("\"waits\"").then(|| line.to_owned()));
+    let line: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(line["pid"], twin.0.id());
+    assert!(
+        line["faults"].as_u64() > Some(0) && said.contains("chunks/") && said.contains("is damaged"),
+        "{said}"
+    );
+    let text = get(UnixStream::connect(&metrics).unwrap(), "/metrics");
+    assert!(text.contains("slat_pager_guest_faults_waiting{guest=\"0\""), "{text}");
+}
+
+#[test]
+fn a_daemon_whose_metrics_address_is_in_use_serves_and_takes_it_when_it_is_free() {
+    if !is_offered() {
+        return;
+    }
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let daemon = Daemon::in_folder(with_template("address"), &format!("--metrics {address}"));
+    assert!(daemon.twin("--millis 100").report().is_right());
+    drop(other);
+    daemon.find(|line| line.contains("\"metrics\"").then_some(()));
+    assert!(TcpStream::connect(address).is_ok());
 }
