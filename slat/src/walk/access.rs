@@ -68,7 +68,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// let mapping = loop {
     ///     match vcpu.access(&mut idle, gpa, access) {
     ///         Ok(mapping) => break mapping,
-    ///         Err(fault) => drop(vcpu.fault(&mut idle, fault)?),
+    ///         Err(fault) => match vcpu.fault(&mut idle, fault)? {
+    ///             Done::Mapped(_) | Done::Fixed | Done::Spurious => {} // walk again
+    ///             other => panic!("emulate a device, wait for the page, or harvest the ring: {other:?}"),
+    ///         },
     ///     }
     /// };
     /// tlb.0 = Some(mapping);

@@ -192,9 +192,10 @@ impl Chores {
         println!("report: {} splits", stats.splits.iter().sum::<u64>());
         println!("report: {} recovered", stats.recovered.iter().sum::<u64>());
         let (check, mover) = &*self.work.lock();
-        let [changed, compared] = check.counts;
+        let [changed, compared, own] = check.counts;
         println!("report: {compared} pages compared");
         println!("report: {changed} of them changed");
+        println!("report: {own} of them by the hypervisor alone");
         let [blocks, moved, taken, zeroes] = mover.counts;
         println!("report: {blocks} blocks moved");
         println!("report: {moved} pages moved");

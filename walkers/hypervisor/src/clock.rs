@@ -205,6 +205,7 @@ impl<'g, F: Format> Clock<'g, F> {
             self.page = Some((at, held, None));
         } else if let Some(page) = held.write(idle) {
             clocks.write_wall(page.pfn(), at);
+            vm.host().note_own_store(at.gfn());
         } else {
             return Ok(false);
         }
@@ -222,6 +223,7 @@ impl<'g, F: Format> Clock<'g, F> {
                 self.version = self.version.wrapping_add(2);
                 let words = clocks.now(self.version);
                 store(page.pfn(), *at, words);
+                vm.host().note_own_store(at.gfn());
                 let first = *first.get_or_insert(page.pfn());
                 if clocks.mistake == Some(Mistake::StaleClock) && first != page.pfn() {
                     store(first, *at, words);

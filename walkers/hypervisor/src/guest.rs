@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::chores::Chores;
 use crate::clock::Clock;
-use crate::instruction::{Kind, Move};
+use crate::instruction::{Code, Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::moves::Mover;
@@ -52,8 +52,8 @@ pub enum After {
     Again,
     /// The guest has ended.
     End,
-    /// The guest has accessed its interrupt controller, which has no memory.
-    Controller(MemoryFault),
+    /// The guest, or L2, has accessed its interrupt controller at this address, which has no memory.
+    Controller(Gpa),
     /// Run another vCPU, or nothing, until the page of this token is ready.
     Wait(Token),
 }
@@ -135,7 +135,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             match self.handle(idle, exit)? {
                 After::Again => {}
                 After::End => break,
-                After::Controller(fault) => self.write_apic(idle, fault.gpa)?,
+                After::Controller(gpa) => self.write_apic(idle, gpa)?,
                 After::Wait(token) => return Err(format!("{token:x?} is not to be waited for").into()),
             }
         }
@@ -220,7 +220,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                 let token = self.vcpu.pending_token().ok_or("a page is pending, and has no token")?;
                 Ok(After::Wait(token))
             }
-            Done::Mmio if gpa.gfn() == apic::PAGE => Ok(After::Controller(fault)),
+            Done::Mmio if gpa.gfn() == apic::PAGE => Ok(After::Controller(gpa)),
             Done::Mmio => {
                 Err(format!("{fault:x?}: there is no memory; at {:#x}", self.processor.rip()).into())
             }
@@ -237,11 +237,18 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     /// Handles a write to the interrupt controller before the guest has started its second processor.
     fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
         let rip = self.processor.rip();
-        let found =
-            Move::at(rip, self.processor.tables(), self.guest.vm.host(), &self.registers).and_then(|found| {
-                if let Kind::Store(value) = found.kind { Some((found.next, value)) } else { None }
-            });
-        let (next, value) = found.ok_or_else(|| format!("no plain store to {gpa:x?}, at {rip:#x}"))?;
+        let (host, tables) = (self.guest.vm.host(), self.processor.tables());
+        let code = Code { host, tables, in_l1: &Some, at: rip };
+        let found = Move::of(code, &self.registers).and_then(|found| {
+            if let Kind::Store(value) = found.kind { Some((found.next, value)) } else { None }
+        });
+        let (next, value) = found.ok_or_else(|| {
+            format!(
+                "not supported: at {rip:#x} the guest accesses {gpa:x?} of its interrupt controller by an instruction \
+                 that is no 32-bit store of 64-bit code: {:02x?}",
+                code.bytes()
+            )
+        })?;
         self.processor.set_rip(next);
         match apic::Write::of(gpa, value) {
             apic::Write::Init => {}

@@ -1,10 +1,12 @@
 //! Decodes the only instructions that the hypervisor emulates: a store of 32 bits from a register (`89 /r`) or of a
-//! number (`c7 /0`), and a load of 32 bits (`8b /r`), in 64-bit code. Compilers use no others for a device's register.
+//! number (`c7 /0`), a load of 32 bits (`8b /r`), and both with EAX and an address (`a1`, `a3`), in 64-bit code, also
+//! with an address of 32 bits (prefix `67`).
 //!
 //! The fault has the address, so only the length of the address bytes matters. The decoder finds the instruction's
 //! bytes through the guest's own page tables, in the host's current frames.
 
 use crate::memory::Machine;
+use alloc::vec::Vec;
 use slat::{Gpa, Hva, PAGE_SIZE};
 use slat_walker_x86::guest::Registers;
 
@@ -31,16 +33,25 @@ pub struct Move {
 }
 
 impl Move {
-    /// Decodes the instruction at `rip`, through tables with this root and number of levels. `None` for any other
-    /// instruction.
-    pub fn at(rip: u64, tables: (Gpa, u8), host: &Machine, registers: &Registers) -> Option<Self> {
+    /// Decodes the next instruction of `code`. `None` for any other instruction.
+    pub fn of(mut code: Code<'_>, registers: &Registers) -> Option<Self> {
         const WIDE: u8 = 8;
         const NO_BASE: u8 = 5;
-        let mut code = Code { host, tables, at: rip };
-        let (rex, opcode) = match code.next()? {
+        const NARROW: u8 = 0x67;
+        let (is_narrow, first) = match code.next()? {
+            NARROW => (true, code.next()?),
+            first => (false, first),
+        };
+        let (rex, opcode) = match first {
             rex @ 0x40..=0x4f => (rex, code.next()?),
             opcode => (0, opcode),
         };
+        if matches!(opcode, 0xa1 | 0xa3) && rex & WIDE == 0 {
+            let next = code.at + if is_narrow { 4 } else { 8 };
+            let kind =
+                if opcode == 0xa1 { Kind::Load(Register(0)) } else { Kind::Store(registers.rax as u32) };
+            return Some(Self { kind, next });
+        }
         let modrm = code.next()?;
         let (mode, register) = (modrm >> 6, modrm >> 3 & 7 | (rex & 4) << 1);
         let base = match modrm & 7 {
@@ -67,6 +78,8 @@ impl Move {
 }
 
 const STACK_POINTER: u8 = 4;
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
 
 impl Register {
     fn of(self, all: &mut Registers) -> &mut u64 {
@@ -95,14 +108,25 @@ impl Register {
     }
 }
 
-/// Reads the guest's instructions byte by byte.
-struct Code<'h> {
-    host: &'h Machine,
-    tables: (Gpa, u8),
-    at: u64,
+/// Reads a guest's instructions byte by byte.
+#[derive(Clone, Copy)]
+pub struct Code<'h> {
+    /// The host.
+    pub host: &'h Machine,
+    /// Root and number of levels of the guest's tables.
+    pub tables: (Gpa, u8),
+    /// Leads from an address of the guest's memory to one of L1's: the same, unless the guest is L2.
+    pub in_l1: &'h dyn Fn(u64) -> Option<u64>,
+    /// The next linear address.
+    pub at: u64,
 }
 
 impl Code<'_> {
+    /// Returns the bytes of the next instruction, for an error message; fewer if they are not there.
+    pub fn bytes(mut self) -> Vec<u8> {
+        core::iter::from_fn(|| self.next()).take(LONGEST).collect()
+    }
+
     fn next(&mut self) -> Option<u8> {
         const PRESENT: u64 = 1;
         const LARGE: u64 = 1 << 7;
@@ -129,6 +153,7 @@ impl Code<'_> {
     /// Returns the word at a guest-physical address, a multiple of 8, which is its host address. Only the guest's code
     /// and tables, which stay unchanged while it waits, can be trusted.
     fn word(&self, at: u64) -> Option<u64> {
+        let at = (self.in_l1)(at)?;
         let word = (at % PAGE_SIZE / 8) as usize;
         let frames = self.host.frames.lock();
         (at < self.host.layout.ram_end()).then(|| self.host.contents(&frames, Hva(at), |words| words[word]))

@@ -2,8 +2,9 @@
 //! L2.
 
 use crate::Error;
+use crate::apic;
 use crate::guest::{After, Cached, Cpu};
-use crate::nested::{L2, UNDEFINED, answer, block_at, l1_page, raise};
+use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise};
 use crate::options::Mistake;
 use alloc::format;
 use slat::nested::{L1Access, L1Format as _, L2Done};
@@ -18,6 +19,11 @@ use slat_walker_x86::vmcb::{
 
 /// RFLAGS.IF.
 const INTERRUPTS_ON: u64 = 1 << 9;
+/// Bits of EFER that a write by L2 does not change: LMA, which is the processor's; and SVME, without which VMRUN fails.
+const EFER_KEPT: u64 = 1 << 10 | 1 << 12;
+/// Bits of EFER that no processor has.
+const EFER_RESERVED: u64 = 0xfe | 1 << 9 | 1 << 16 | 1 << 19 | !0 << 22;
+
 /// DR7 after an exit: no breakpoints.
 const DR7_OFF: u64 = 0x400;
 
@@ -77,9 +83,11 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
                 let there =
                     l1_page(&self.guest.vm, idle, map, Access::Read, |at| unsafe { *(at as *const u8) })?;
                 if there.is_some_and(|byte| byte >> (info >> 16 & 7) & 1 == 0) {
-                    return Err(
-                        format!("L2 reaches for port {:#x}, which L1 lets it have", info >> 16).into()
-                    );
+                    let port = info >> 16;
+                    return Err(format!(
+                        "not supported: L2 uses port {port:#x}, which L1 does not intercept"
+                    )
+                    .into());
                 }
                 true
             }
@@ -88,10 +96,17 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         if is_l1s {
             self.leave(idle, (code, info, more))?;
         } else if code == exit::MSR {
-            // The current EFER, without SVM's bits.
-            if info & 1 == 0 {
-                let value = if self.registers.rcx as u32 == EFER { save.efer } else { 0 };
-                answer(&mut self.registers, value);
+            // An MSR that L1 lets L2 have: EFER is L2's own. All others read as zero and ignore stores.
+            let value = self.registers.rdx << 32 | self.registers.rax & 0xffff_ffff;
+            match (info & 1 == 1, self.registers.rcx as u32) {
+                (false, EFER) => answer(&mut self.registers, save.efer),
+                (false, _) => answer(&mut self.registers, 0),
+                (true, EFER) if value & EFER_RESERVED != 0 => {
+                    raise(control, PROTECTION, true);
+                    return Ok(After::Again);
+                }
+                (true, EFER) => save.efer = value & !EFER_KEPT | save.efer & EFER_KEPT,
+                (true, _) => {}
             }
             save.rip += WRMSR_BYTES;
         } else {
@@ -123,8 +138,12 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
                 let token = guest.vcpu().pending_token().ok_or("a page is pending, and has no token")?;
                 Ok(After::Wait(token))
             }
+            L2Done::Handled { done: Done::Mmio, gpa: at } if at.gfn() == apic::PAGE => {
+                Ok(After::Controller(at))
+            }
             L2Done::Handled { done: Done::Mmio, gpa: at } => {
-                Err(format!("L2 is led to {at:x?} by L1, where there is no memory: {access:x?}").into())
+                Err(format!("not supported: L1 maps {at:x?} for L2, which is no memory of L1's: {access:x?}")
+                    .into())
             }
             L2Done::ForL1(fault) => {
                 nested.counts[3] += 1;

@@ -28,7 +28,7 @@ use core::sync::atomic::{
 use slat::table::Word;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
     VcpuId,
 };
 use slat_walker_x86::smp;
@@ -96,6 +96,8 @@ pub struct Machine {
     entries: Box<[AtomicU64]>,
     /// A page that a recent fault needed.
     asked: AtomicU64,
+    /// Pages that the hypervisor or the engine has stored to, a bit each.
+    own_stores: Box<[AtomicU64]>,
     /// The host's lock, and its free frames.
     pub frames: Mutex<Frames>,
 }
@@ -155,7 +157,11 @@ impl Host for Machine {
 
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         let word = self.word(hva)?;
-        Some(word.compare_exchange(current.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
+        let done = word.compare_exchange(current.0, new.0, AcqRel, Acquire).map(Word).map_err(Word);
+        if done.is_ok() && current != new {
+            self.note_own_store(Gfn(hva.0 >> PAGE_SHIFT));
+        }
+        Some(done)
     }
 
     /// The sender is out of its own guest, so it kicks the other processor. A vCPU that shares this processor is out,
@@ -203,6 +209,7 @@ impl Machine {
             has_other: options.processors > 1,
             entries: (0..pages).map(entry).collect(),
             asked: AtomicU64::new(0),
+            own_stores: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             frames: Mutex::new(frames),
         }
     }
@@ -245,6 +252,18 @@ impl Machine {
     /// A page that a recent fault needed.
     pub fn asked(&self) -> Hva {
         Hva(self.asked.load(Relaxed))
+    }
+
+    /// Notes a store by the hypervisor or the engine: it makes the page dirty, and not young.
+    pub fn note_own_store(&self, page: Gfn) {
+        let Some(word) = self.own_stores.get((page.0 / 64) as usize) else { return };
+        word.fetch_or(1 << (page.0 % 64), Relaxed);
+    }
+
+    /// Returns whether such a store has been noted since the last call for this page.
+    pub fn take_own_store(&self, page: Gfn) -> bool {
+        let Some(word) = self.own_stores.get((page.0 / 64) as usize) else { return false };
+        word.fetch_and(!(1 << (page.0 % 64)), Relaxed) >> (page.0 % 64) & 1 == 1
     }
 
     /// Calls `look` with the contents of a page of RAM, wherever they are. `frames` proves that the lock is held.

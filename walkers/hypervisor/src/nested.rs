@@ -37,7 +37,7 @@ use slat_walker_x86::vmcb::{
 
 /// Vectors of exceptions.
 pub const UNDEFINED: u64 = 6;
-const PROTECTION: u64 = 13;
+pub const PROTECTION: u64 = 13;
 /// Bytes of each instruction of SVM's.
 const SVM_BYTES: u64 = 3;
 const CR4_PAE: u64 = 1 << 5;
@@ -143,7 +143,11 @@ pub fn l1_page<F: Format, T>(
             Ok(mut held) => {
                 let page = if access == Access::Write { held.write(idle) } else { held.read(idle) };
                 if let Some(page) = page {
-                    return Ok(Some(look(page.pfn().address() + at.offset())));
+                    let seen = look(page.pfn().address() + at.offset());
+                    if access == Access::Write {
+                        vm.host().note_own_store(at.gfn());
+                    }
+                    return Ok(Some(seen));
                 }
             }
             Err(HoldError::Pending(_)) => {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
-//! | `image=ADDRESS+BYTES` | where it has put a Multiboot image, which is the guest instead of Linux, and may run guests of its own; words that are not listed here are for it |
+//! | `image=ADDRESS+BYTES` | where it has put a Multiboot image, which is the guest instead of Linux, and may run guests of its own; it gets the words that are not listed here |
 //! | `svm` | the guest, if it is Linux, may run guests of its own, too |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
 //! | `cpus=2` | the guest gets a second processor; AMD-V only. Where the machine has one, its two share that |
@@ -20,6 +20,7 @@
 use crate::Error;
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use slat::Level;
 use slat_walker_x86::cpu::processors;
 
@@ -34,7 +35,7 @@ pub struct Options {
     pub image: (u64, u64),
     /// The guest may run guests of its own.
     pub svm: bool,
-    /// The whole command line.
+    /// The whole command line; for a Multiboot image the words for it, behind a name.
     pub line: &'static str,
     /// Run the kernel without a hypervisor.
     pub plain: bool,
@@ -137,6 +138,8 @@ impl Options {
             chores: Wanted::default(),
             record: false,
         };
+        // A loader's line begins with the image's name.
+        let mut for_image = String::from("image");
         for word in line.split_ascii_whitespace() {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             let hexadecimal = |text: &str| {
@@ -176,12 +179,15 @@ impl Options {
                     options.chores.mistake = Some(mistake);
                 }
                 ("record", "") => options.record = true,
-                _ if options.image.1 > 0 => {}
+                _ if options.image.1 > 0 => for_image.extend([" ", word]),
                 _ => return Err(format!("{word}: no option").into()),
             }
         }
         if options.svm && (options.cpus, processors()) != (2, 1) {
             return Err("guests of guests are for two vCPUs on one processor".into());
+        }
+        if options.image.1 > 0 {
+            options.line = for_image.leak();
         }
         options.processors = options.cpus.min(processors());
         Ok(options)

@@ -12,16 +12,16 @@
 
 use crate::Error;
 use crate::guest::{After, Cpu, Guest};
-use crate::instruction::{Kind, Move};
+use crate::instruction::{Code, Kind, Move};
 use crate::late;
 use crate::local::{Command, Local};
 use crate::nested::Nested;
 use alloc::format;
 use core::sync::atomic::Ordering::Relaxed;
-use slat::{Format, Idle, Token, VcpuId};
+use slat::{Format, Gpa, Idle, PAGE_SIZE, Token, VcpuId};
 use slat_walker_x86::cpu::ticks;
 use slat_walker_x86::extended::{self, Extended};
-use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::guest::{Exit, Processor, Registers};
 use slat_walker_x86::interrupts::{self, Taken};
 use slat_walker_x86::println;
 
@@ -112,7 +112,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
                 exit => match current.cpu.handle(idle, exit)? {
                     After::Again => {}
                     After::End => break,
-                    After::Controller(fault) => self.controller(fault)?,
+                    After::Controller(gpa) => self.controller(gpa)?,
                     After::Wait(token) => {
                         current.waits = Some((token, self.ticks));
                         self.pending += 1;
@@ -235,14 +235,34 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
     }
 
     /// Handles an access of the current vCPU to its controller.
-    fn controller(&mut self, fault: MemoryFault) -> Result<(), Error> {
-        let (now, at) = (ticks(), fault.gpa.0 & 0xff0);
+    fn controller(&mut self, gpa: Gpa) -> Result<(), Error> {
+        let (now, at) = (ticks(), gpa.0 & 0xff0);
         let logical = self.all.each_ref().map(|sharer| sharer.local.logical());
         let Sharer { cpu, local, .. } = &mut self.all[self.current];
-        let rip = cpu.processor.rip();
-        let found = Move::at(rip, cpu.processor.tables(), self.guest.vm.host(), &cpu.registers)
-            .ok_or_else(|| format!("no plain move at {rip:#x}, to or from {:x?}", fault.gpa))?;
-        cpu.processor.set_rip(found.next);
+        let vm = &self.guest.vm;
+        let (rip, tables, table) = match &cpu.nested {
+            Some(Nested { ours, l2: Some(l2), .. }) => (ours.rip(), ours.tables(), Some(l2.table)),
+            _ => (cpu.processor.rip(), cpu.processor.tables(), None),
+        };
+        let in_l1 = |at: u64| match table {
+            None => Some(at),
+            Some(table) => {
+                let leaf = vm.slots().look_l1(&table, Gpa(at)).ok()?;
+                Some(leaf.gfn.gpa().0 + at % PAGE_SIZE)
+            }
+        };
+        let code = Code { host: vm.host(), tables, in_l1: &in_l1, at: rip };
+        let found = Move::of(code, &cpu.registers).ok_or_else(|| {
+            format!(
+                "not supported: at {rip:#x} the guest accesses {gpa:x?} of its interrupt controller by an instruction that \
+                 is no 32-bit move of 64-bit code: {:02x?}",
+                code.bytes()
+            )
+        })?;
+        match &mut cpu.nested {
+            Some(Nested { ours, l2: Some(_), .. }) => ours.set_rip(found.next),
+            _ => cpu.processor.set_rip(found.next),
+        }
         let commanded = match found.kind {
             Kind::Load(register) => {
                 register.set(&mut cpu.registers, u64::from(local.read(at, now)));

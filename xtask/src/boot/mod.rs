@@ -40,7 +40,7 @@ pub struct Args {
         long,
         value_name = "FILE",
         conflicts_with = "ept",
-        help = "A hypervisor as guest, whose own guests are slat's, too: a Multiboot image; own: ours; kvm: Linux's"
+        help = "A hypervisor as guest, whose own guests are slat's, too: a Multiboot image (limits: walkers/hypervisor/README.md); own: ours; kvm: Linux's"
     )]
     l1: Option<String>,
     /// The guest's processors: 1 or 2
@@ -114,9 +114,10 @@ pub fn run(args: &Args) -> Outcome {
 fn compare(pc: Pc, guest: &Guest, l1: Option<&str>) -> Outcome {
     let files = BootFiles::prepare(pc, l1)?;
     eprintln!("boot: {} on {}", files.what, pc.name);
-    let under = files.whole(files.boot(guest)?, guest.cpus)?;
+    let under = files.whole(files.boot(guest)?, guest.cpus).context("under slat")?;
     let words = ["plain".into()].into_iter().chain(guest.words.clone()).collect();
-    let plain = files.whole(files.boot(&Guest { words, ..guest.clone() })?, guest.processors)?;
+    let plain = files.whole(files.boot(&Guest { words, ..guest.clone() })?, guest.processors);
+    let plain = plain.context("without slat, on the emulator's own machine")?;
     let what = format!("{} on {}; {}", files.what, pc.name, guest.words.join(" "));
     print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
