@@ -43,6 +43,7 @@ use slat::{Level, RingSize, Track};
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_cli::{flags, interrupt};
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 /// All programs, in the order of `BENCHMARKS.md`; those that virtual time has too come last. A bench that is added here is known
@@ -215,7 +216,13 @@ impl Typed {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
         let status = self.report()?.finish(self.asked.json)?;
-        Ok(if interrupt::asked() { interrupt::status() } else { status })
+        if !interrupt::asked() {
+            return Ok(status);
+        }
+        if !self.asked.json {
+            writeln!(stdout(), "INTERRUPTED: the rows are those of the rounds until then")?;
+        }
+        Ok(interrupt::status())
     }
 
     /// Runs it.

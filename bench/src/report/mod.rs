@@ -62,7 +62,9 @@ use std::time::{Duration, Instant};
   slat report --quick -o /tmp/report
   slat report --from slat-report/data.json -o elsewhere
 
-Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.")]
+Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
+
+Exit status: 0 every check holds; 1 one does not, or the page claims what its rows do not carry; 2 bad input; 130 interrupted.")]
 pub struct Report {
     /// Small sizes and few rounds: three minutes; else twenty
     #[arg(long)]
@@ -85,7 +87,7 @@ impl Report {
         };
         let page = folder.write(&data)?;
         writeln!(stdout(), "{}", page.display())?;
-        Ok(match data.checks().all(|(_, check)| check.ok) {
+        Ok(match sound(&data) {
             _ if data.interrupted && self.from.is_none() => slat_cli::interrupt::status(),
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
@@ -133,6 +135,11 @@ impl Report {
             parts,
         }
     }
+}
+
+/// Whether every check holds, and every claim of the page is one that its rules allow.
+fn sound(data: &Data) -> bool {
+    data.checks().all(|(_, check)| check.ok) && page::broken(&series::answers(data)).is_empty()
 }
 
 fn read(file: &Path) -> Result<Data, Error> {

@@ -18,6 +18,11 @@ pub fn doc(data: &Data) -> Doc {
     Doc { title: "slat: the report".into(), sections }
 }
 
+/// Each rule that a claim of the page breaks, in words.
+pub fn broken(answers: &[Answer]) -> Vec<String> {
+    rules::broken(&claims::of(answers))
+}
+
 fn summary(data: &Data, answers: &[Answer]) -> Section {
     let machine = &data.machine;
     let mut blocks = vec![Block::Text(
@@ -39,8 +44,12 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
             "Interrupted: {measured} parts were measured, and the others are missing here."
         )));
     }
-    // Only data that no test has could do that.
-    blocks.extend(rules::broken(&claims::of(answers)).into_iter().map(Block::Alarm));
+    let broken = broken(answers);
+    let claims = match broken.len() {
+        0 => "each is carried by its rows".to_owned(),
+        count => format!("{count} break a rule: see above"),
+    };
+    blocks.extend(broken.into_iter().map(Block::Alarm));
     blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown CPU");
     let verdicts = || answers.iter().flat_map(|answer| &answer.verdicts);
@@ -63,6 +72,7 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
             ),
         ),
         ("checks", format!("{} of {checks} hold", checks - failed)),
+        ("what this page claims", claims),
         ("to make it again", format!("`slat report{}`", if data.quick { " --quick" } else { "" })),
     ];
     let columns: [Filled<'_, (&str, String)>; 2] =

@@ -234,6 +234,44 @@ fn a_page_claims_nothing_that_its_rows_do_not_carry() {
     }
 }
 
+/// The simulated ratios of a report, beside the series'.
+fn simulated_ratios(data: &mut Data) -> Vec<&mut crate::sim::outcome::Against> {
+    let sims = data.parts.iter_mut().filter_map(|part| match &mut part.outcome {
+        Outcome::Sim(sim) => Some(sim),
+        _ => None,
+    });
+    sims.flat_map(|sim| &mut sim.against_series).filter(|one| one.unit == "ratio").collect()
+}
+
+/// `sim` prints these for every report. Without them here, no test judges what the page says of them.
+#[test]
+fn simulated_ratios_name_their_sides() {
+    let mut data = fixture();
+    let ratios = simulated_ratios(&mut data);
+    assert!(ratios.len() >= 30 && ratios.iter().all(|one| one.sides.is_some()), "{}", ratios.len());
+    assert!(super::sound(&data));
+}
+
+#[test]
+fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
+    let mut data = fixture();
+    let ratios = simulated_ratios(&mut data);
+    let count = ratios.len();
+    ratios.into_iter().for_each(|one| one.sides = None);
+    assert!(!super::sound(&data));
+    let doc = page::doc(&data);
+    assert_eq!(blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count(), count);
+    assert!(markdown::page(&doc).contains(&format!("{count} break a rule")));
+}
+
+/// An earlier version called a published figure `seed`, and named no sides.
+#[test]
+fn a_report_of_an_earlier_version_is_read() {
+    let text = include_str!("../../tests/report.data.json").replace("\"published\":", "\"seed\":");
+    let data: Data = serde_json::from_str(&text).unwrap();
+    assert!(super::sound(&data));
+}
+
 #[test]
 fn a_page_whose_title_is_typed_has_an_alarm() {
     let mut all = answers(&fixture());

@@ -2,8 +2,9 @@
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
 use super::data::Sim;
-use super::doc::{Cell, Mark, Sides, Source, Table, cell, figures, marked, number, strong, words};
+use super::doc::{Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words};
 use super::figure::with;
+use crate::sim::outcome::Against;
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -112,10 +113,14 @@ impl Verdict {
 
 /// What a simulation says of a series' figures.
 pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
-    sim.against_series.iter().map(|one| Verdict {
+    let of = |one: &Against, value| {
+        let sides = one.sides.as_ref().map(|[over, under]| sides(over, under));
+        Told { sides, ..told(value, &one.unit) }
+    };
+    sim.against_series.iter().map(move |one| Verdict {
         claim: one.what.clone(),
-        published: told(one.published, &one.unit),
-        ours: told(one.simulated, &one.unit),
+        published: of(one, one.published),
+        ours: of(one, one.simulated),
         from: Source::Simulated,
         tolerance: if one.fitted {
             Tolerance::Fitted
@@ -145,7 +150,7 @@ pub fn table(verdicts: &[Verdict]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::doc::{Better, sides};
+    use super::super::doc::Better;
     use super::*;
 
     fn says(ours: Told, tolerance: Tolerance) -> Says {

@@ -167,10 +167,14 @@ pub struct SweptRow {
 pub struct Against {
     /// What it is a figure of.
     pub what: String,
-    #[serde(rename = "seed")]
+    /// The series' figure. Reports of earlier versions called it `seed`.
+    #[serde(alias = "seed")]
     pub published: f64,
     pub simulated: f64,
     pub unit: Name,
+    /// Of a ratio: what is divided by what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sides: Option<[String; 2]>,
     /// A parameter was chosen so that this one agrees. It proves nothing; those that are not fitted do.
     pub fitted: bool,
     /// Whether the two agree as closely as `detail` says.
@@ -182,6 +186,7 @@ impl From<slat_sim::benches::Against> for Against {
     fn from(against: slat_sim::benches::Against) -> Self {
         let slat_sim::benches::Against { what, published, simulated, unit, fitted, reproduced, detail } =
             against;
-        Self { what, published, simulated, unit: unit.into(), fitted, reproduced, detail }
+        let sides = unit.sides().map(|sides| sides.map(str::to_owned));
+        Self { what, published, simulated, unit: unit.name().into(), sides, fitted, reproduced, detail }
     }
 }

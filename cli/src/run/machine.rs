@@ -25,6 +25,8 @@ pub struct Machine<F: Format> {
     /// The swap devices, if there are any.
     pub swap: Option<Arc<Swap>>,
     _swap_files: Vec<Temporary>,
+    /// The limit of host memory, if one was given.
+    limit: Option<u64>,
     pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
     memory: u64,
@@ -82,7 +84,18 @@ impl<F: Format> Machine<F> {
         // A guest that migrates logs from its first page on.
         let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
         let (placed, placed_inside) = Default::default();
-        Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed, placed_inside })
+        Ok(Self {
+            space,
+            swap,
+            _swap_files: swap_files,
+            limit: run.limit,
+            vm,
+            vcpus,
+            memory,
+            logs,
+            placed,
+            placed_inside,
+        })
     }
 
     /// Places the next region at the next free guest addresses: maps its memory, and creates its memslot. Callable from
@@ -141,6 +154,19 @@ impl<F: Format> Machine<F> {
                     "guest address {gpa}: out of memory: --limit is reached, and swap does not take enough ({} pages stored, \
                  {} refused for want of room, {} failed)",
                     swap.stored, swap.refused, swap.store_errors
+                ))
+            }
+            (FaultError::Host(HostError::NoMemory) | FaultError::NoMemory, None) => {
+                let (reached, more) = self.limit.map_or(
+                    (
+                        "the host memory that follows from -m (--memory) is used up".to_owned(),
+                        "a larger --limit or -m",
+                    ),
+                    |limit| (format!("--limit {}M is reached", limit >> 20), "a larger --limit"),
+                );
+                Error::Machine(format!(
+                    "guest address {gpa}: out of memory: {reached}; give {more}, or --swap mem (or --swap FILE), which evicts \
+                     cold pages at the limit"
                 ))
             }
             _ => Error::Machine(format!("guest address {gpa}: {error}")),

@@ -145,8 +145,10 @@ impl Run {
         let moved = moves.gate.is_some() || arrived.is_some();
         if outcome.accesses == 0 && !outcome.interrupted && !moved {
             return Err(Error::Usage(format!(
-                "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package valgrind)",
-                feeds.traces
+                "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package \
+                 valgrind); the formats of a line: {}",
+                feeds.traces,
+                slat_vcpu::trace::FORMATS
             )));
         }
         if let Some(events) = machine.vm.host().observer() {

@@ -151,6 +151,9 @@ impl Report {
             0 => writeln!(out)?,
             lines => writeln!(out, ", {lines} that reach beyond 2^57")?,
         }
+        if self.interrupted {
+            writeln!(out, "INTERRUPTED: these are the figures until then, and the traces have not ended")?;
+        }
         writeln!(out, "accesses  {accesses} in {wall_s:.2} s: {:.1} M/s", self.accesses_per_s / 1e6)?;
         let Faults { total, map, permission, spurious, mmio, retry, retry_by, asked_again } = self.faults;
         writeln!(

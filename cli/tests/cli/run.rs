@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// A program in lackey's format: code, a stack, and a heap of `pages` pages that is written, read and modified
 /// `rounds` times.
@@ -147,7 +147,10 @@ fn running_out_of_host_memory_is_an_error_and_no_panic() {
     let file = File::new("large.trace", trace(3000, 1).as_bytes());
     let args = ["-t", file.path(), "--limit", "16M", "-v", "4", "--churn", "0"];
     refused(&args, b"", "out of memory");
-    assert!(!text(&slat(&args).stderr).contains("swap"), "there is none to blame");
+    let output = slat(&args);
+    let says = text(&output.stderr);
+    assert!(says.contains("--limit 16M is reached") && says.contains("--swap mem"), "{says}");
+    assert!(!says.contains("swap does not take"), "there is none to blame: {says}");
 }
 
 #[test]
@@ -173,7 +176,18 @@ fn a_closed_pipe_ends_the_run_without_a_panic() {
 /// Standard input stays open, so only the signal can end the run.
 #[test]
 fn an_interrupt_prints_what_there_is() {
-    let mut child = start(&["-t", "-", "--json"]);
+    let report: Value = serde_json::from_slice(&interrupted(&["--json"]).stdout).unwrap();
+    assert!(report["interrupted"] == true && report["accesses"].as_u64().unwrap() > 0);
+    let page = interrupted(&[]).stdout;
+    assert!(text(&page).contains("INTERRUPTED") && text(&page).contains("accesses"), "{}", text(&page));
+    let file = File::new("whole.trace", trace(8, 2).as_bytes());
+    let whole = slat(&["-t", file.path()]);
+    assert!(whole.status.success() && !text(&whole.stdout).contains("INTERRUPTED"));
+}
+
+/// The output of an interrupted run.
+fn interrupted(args: &[&str]) -> Output {
+    let mut child = start(&[&["-t", "-"], args].concat());
     let mut stdin = child.stdin.take().unwrap();
     // More than pipe and queues hold: when all of it is written, the replay runs and the signal handler is installed.
     stdin.write_all(trace(64, 500).as_bytes()).unwrap();
@@ -182,8 +196,7 @@ fn an_interrupt_prints_what_there_is() {
     let output = end(child, "an interrupt");
     drop(stdin);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(report["interrupted"] == true && report["accesses"].as_u64().unwrap() > 0);
+    output
 }
 
 /// Why the guest must find corruption: the host moves a million random pages per second, one in 186 of them a page of

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// `SplitMix64`.
 pub struct Random(pub u64);
@@ -50,6 +51,20 @@ struct Bytes {
     most: Option<u64>,
     flip: Option<u64>,
     closed: bool,
+    /// Its reader waits for more.
+    waited_for: bool,
+}
+
+impl Bytes {
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        let len = into.len().min(self.waiting.len());
+        self.waiting.drain(..len).zip(into).for_each(|(byte, into)| *into = byte);
+        len
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waited_for && self.waiting.is_empty() && !self.closed
+    }
 }
 
 /// One direction of a connection.
@@ -80,13 +95,33 @@ impl Pipe {
     }
 
     fn get(&self, into: &mut [u8]) -> usize {
-        let mut pipe = self
-            .1
-            .wait_while(self.0.lock().unwrap(), |pipe| pipe.waiting.is_empty() && !pipe.closed)
-            .unwrap();
-        let len = into.len().min(pipe.waiting.len());
-        pipe.waiting.drain(..len).zip(into).for_each(|(byte, into)| *into = byte);
-        len
+        let mut pipe = self.0.lock().unwrap();
+        pipe.waited_for = true;
+        pipe = self.1.wait_while(pipe, |pipe| pipe.waiting.is_empty() && !pipe.closed).unwrap();
+        pipe.waited_for = false;
+        pipe.take(into)
+    }
+
+    /// The same where `back` is the other direction: `None` if each side waits for the other, as after a changed length.
+    fn get_in_time(&self, into: &mut [u8], back: &Self) -> Option<usize> {
+        loop {
+            let pipe = self.0.lock().unwrap();
+            let wait = Duration::from_millis(5);
+            let (mut pipe, waited) = self
+                .1
+                .wait_timeout_while(pipe, wait, |pipe| pipe.waiting.is_empty() && !pipe.closed)
+                .unwrap();
+            if !waited.timed_out() {
+                return Some(pipe.take(into));
+            }
+            drop(pipe);
+            // Only this thread writes to `back`: its reader waits until this one gives up.
+            let waits = { back.0.lock().unwrap().is_waited_for() };
+            let pipe = self.0.lock().unwrap();
+            if waits && pipe.waiting.is_empty() && !pipe.closed {
+                return None;
+            }
+        }
     }
 
     fn close(&self) {
@@ -132,7 +167,8 @@ pub fn replay(bytes: &[u8]) -> There {
 
 impl Read for Here {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.waits { Err(ErrorKind::TimedOut.into()) } else { Ok(self.down.get(into)) }
+        let read = if self.waits { None } else { self.down.get_in_time(into, &self.up) };
+        read.ok_or(ErrorKind::TimedOut.into())
     }
 }
 

@@ -33,8 +33,18 @@ pub enum Error {
         /// The decoder's error.
         source: io::Error,
     },
+    /// The file has a format that is not read.
+    #[error("{name}: {format} is not read: {how}")]
+    Format {
+        /// The trace.
+        name: String,
+        /// The format.
+        format: &'static str,
+        /// How to convert it.
+        how: String,
+    },
     /// A garbled line, with [`Reader::strict`](super::Reader::strict).
-    #[error("{name}: line {line}: {flaw}")]
+    #[error("{name}: line {line}: {flaw}; the formats of a line: {}", super::FORMATS)]
     Line {
         /// The trace.
         name: String,

@@ -7,7 +7,8 @@
 //!                                                       M 0421e0a0,4     Modify: load, then store
 //! ```
 //! 1. `source` opens the input and decompresses gzip or zstd, recognized by the first bytes, not by the name.
-//! 2. `line` parses one line: a record, another line, or a garbled record.
+//! 2. `line` parses one line: a record, another line, or a garbled record. `formats` has what else is read: lackey's lines
+//!    spelled otherwise, addresses with `R` or `W`, page faults of ftrace and perf.
 //! 3. [`Reader`] splits a large buffer into lines and returns the records in batches.
 //! 4. [`Filter`] reduces a trace to accesses that miss in a small TLB.
 //! 5. [`bundled`] has the traces inside the library.
@@ -29,6 +30,7 @@
 
 mod bundled;
 mod error;
+mod formats;
 mod line;
 mod reader;
 mod reduce;
@@ -38,6 +40,7 @@ mod tests;
 
 pub use bundled::{Bundled, bundled};
 pub use error::Error;
+pub use formats::FORMATS;
 pub use line::Flaw;
 pub use reader::Reader;
 pub use reduce::Filter;

@@ -5,8 +5,9 @@
 //! buffer, which is moved to the front before more is read. A line without a newline in its first [`LONGEST`]
 //! bytes is judged by these, and the rest is dropped.
 
+use super::formats::Format;
 use super::line::{Flaw, LONGEST, NoRecord, line, record};
-use super::source::Source;
+use super::source::{NoSource, Source};
 use super::{Access, Error};
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,6 +25,8 @@ pub struct Reader {
     next: usize,
     filled: usize,
     strict: bool,
+    /// The format of the first record that is not spelled as lackey does.
+    format: Option<Format>,
     lines: u64,
     skipped: u64,
     garbled: u64,
@@ -34,7 +37,7 @@ impl Reader {
     /// Opens a file: plain, gzip or zstd.
     ///
     /// # Errors
-    /// [`Error::Open`] or [`Error::Read`].
+    /// [`Error::Open`], [`Error::Read`] or [`Error::Format`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let name = path.as_ref().display().to_string();
         match File::open(path) {
@@ -47,7 +50,7 @@ impl Reader {
     /// need not be buffered. Waits for its first bytes, which identify the compression.
     ///
     /// # Errors
-    /// [`Error::Read`].
+    /// [`Error::Read`] or [`Error::Format`].
     pub fn new(name: impl Into<String>, input: impl Read + Send + 'static) -> Result<Self, Error> {
         Self::with_buffer(name.into(), input, BUFFER)
     }
@@ -60,7 +63,17 @@ impl Reader {
         assert!(buffer >= LONGEST, "a record must fit");
         let source = match Source::detect(input) {
             Ok(source) => source,
-            Err(source) => return Err(Error::Read { name, source }),
+            Err(NoSource::Io(source)) => return Err(Error::Read { name, source }),
+            Err(NoSource::Format(format, convert)) => {
+                // A zip is how DynamoRIO keeps its traces.
+                let how = match format {
+                    "zip" => {
+                        format!("`{convert} {name}` if it holds text; drmemtrace's own records are not text")
+                    }
+                    _ => format!("`{convert} {name}` prints what is read, to a file or to standard input"),
+                };
+                return Err(Error::Format { name, format, how });
+            }
         };
         let buffer = vec![0; buffer].into_boxed_slice();
         Ok(Self {
@@ -70,6 +83,7 @@ impl Reader {
             next: 0,
             filled: 0,
             strict: false,
+            format: None,
             lines: 0,
             skipped: 0,
             garbled: 0,
@@ -104,7 +118,17 @@ impl Reader {
                 continue;
             }
             match self.odd_line()? {
-                Some(Ok(access)) => batch.push(access),
+                Some(Ok((access, None))) => batch.push(access),
+                Some(Ok((access, Some(format)))) => {
+                    // Earlier records without a format were spelled as lackey does.
+                    let lackeys = self.lines > 1 + self.skipped + self.garbled;
+                    let known = if lackeys { Format::Lackey } else { format };
+                    if *self.format.get_or_insert(known) == format {
+                        batch.push(access);
+                    } else {
+                        self.skipped += 1;
+                    }
+                }
                 Some(Err(NoRecord::Other)) => self.skipped += 1,
                 Some(Err(NoRecord::Garbled(flaw))) => {
                     self.garbled += 1;
@@ -124,7 +148,7 @@ impl Reader {
         self.lines
     }
 
-    /// Returns the number of lines that are no records: valgrind's, and the program's.
+    /// Returns the number of lines that are no records: valgrind's, the program's, other events.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
@@ -140,7 +164,7 @@ impl Reader {
     }
 
     /// Parses the next line, of any kind. `None` at the end.
-    fn odd_line(&mut self) -> Result<Option<Result<Access, NoRecord>>, Error> {
+    fn odd_line(&mut self) -> Result<Option<Result<(Access, Option<Format>), NoRecord>>, Error> {
         loop {
             let text = &self.buffer[self.next..self.filled];
             if let Some(len) = newline(text) {

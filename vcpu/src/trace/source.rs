@@ -13,7 +13,23 @@ use std::iter;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 /// Bytes needed to recognize the format.
-const MAGIC: u64 = ZSTD.len() as u64;
+const MAGIC: u64 = 6;
+
+/// Formats that are not read: their first bytes, their names, and the command that converts a file.
+const OTHERS: [(&[u8], &str, &str); 5] = [
+    (b"\xfd7zXZ\0", "xz", "xz -dc"),
+    (b"BZh", "bzip2", "bzip2 -dc"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc"),
+    (b"PK\x03\x04", "zip", "unzip -p"),
+    (b"PERFILE2", "perf.data", "perf script -i"),
+];
+
+/// Why an input cannot be read.
+pub(super) enum NoSource {
+    Io(io::Error),
+    /// Its format, and the command that converts it.
+    Format(&'static str, &'static str),
+}
 
 /// Decompressed bytes, and the name of the compression format.
 pub(super) struct Source {
@@ -23,9 +39,14 @@ pub(super) struct Source {
 
 impl Source {
     /// Reads the first bytes of `input` to recognize its format; may block.
-    pub(super) fn detect(mut input: impl Read + Send + 'static) -> io::Result<Self> {
+    pub(super) fn detect(mut input: impl Read + Send + 'static) -> Result<Self, NoSource> {
         let mut head = Vec::new();
-        input.by_ref().take(MAGIC).read_to_end(&mut head)?;
+        input.by_ref().take(MAGIC).read_to_end(&mut head).map_err(NoSource::Io)?;
+        let other =
+            OTHERS.iter().find(|(magic, ..)| head.starts_with(&magic[..magic.len().min(MAGIC as usize)]));
+        if let Some(&(_, format, convert)) = other {
+            return Err(NoSource::Format(format, convert));
+        }
         let (gzip, zstd) = (head.starts_with(&GZIP), head.starts_with(&ZSTD));
         let all = Cursor::new(head).chain(input);
         Ok(if gzip {

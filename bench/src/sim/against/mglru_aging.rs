@@ -10,7 +10,7 @@ use super::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_machine::Costs;
 use slat_series::mglru_aging::{MOST, Row, TABLE};
-use slat_sim::benches::{Policy, Work};
+use slat_sim::benches::{Policy, Unit, Work, ratio};
 
 /// Pages of a vCPU's gigabyte.
 const PAGES: f64 = (1 << 18) as f64;
@@ -112,20 +112,39 @@ fn compare(line: &Row, simulated: &Simulated, chosen: Option<String>) -> Vec<Aga
     let of = |what: &str| format!("{what}, {} vCPUs", line.vcpus);
     let Row { wall, pass, .. } = line;
     let Simulated { fault: time, page: aged } = simulated;
-    let within = |what, published, simulated, unit, factor| {
+    let within = |what, published, simulated, unit: Unit, factor| {
         predicted(of(what), (published, simulated), unit, Within::Factor(factor), "")
     };
+    let ns = || Unit::from("ns");
     let first = "a fault, no aging";
     vec![
         match chosen {
             Some(detail) => fitted(of(first), fault(line, 0), time[0], "ns", detail),
-            None => within(first, fault(line, 0), time[0], "ns", 1.25),
+            None => within(first, fault(line, 0), time[0], ns(), 1.25),
         },
-        within("time with locked aging over without", wall[1] / wall[0], time[1] / time[0], "x", 1.1),
-        within("time with lockless aging over without", wall[2] / wall[0], time[2] / time[0], "x", 1.1),
-        within("a page of a locked pass", page(line, 0), aged[0], "ns", 2.0),
-        within("a page of a lockless pass", page(line, 1), aged[1], "ns", 2.0),
-        within("pass, locked over lockless", pass[0] / pass[1], aged[0] / aged[1], "x", 2.0),
+        within(
+            "time with locked aging over without",
+            wall[1] / wall[0],
+            time[1] / time[0],
+            ratio("locked aging", "no aging"),
+            1.1,
+        ),
+        within(
+            "time with lockless aging over without",
+            wall[2] / wall[0],
+            time[2] / time[0],
+            ratio("lockless aging", "no aging"),
+            1.1,
+        ),
+        within("a page of a locked pass", page(line, 0), aged[0], ns(), 2.0),
+        within("a page of a lockless pass", page(line, 1), aged[1], ns(), 2.0),
+        within(
+            "pass, locked over lockless",
+            pass[0] / pass[1],
+            aged[0] / aged[1],
+            ratio("locked pass", "lockless pass"),
+            2.0,
+        ),
     ]
 }
 

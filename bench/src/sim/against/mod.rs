@@ -14,7 +14,7 @@ mod tdp_mmu;
 
 use super::outcome::Against;
 use slat_machine::Costs;
-use slat_sim::benches::{Bench, Point, Policy, Setting, Work};
+use slat_sim::benches::{Bench, Point, Policy, Setting, Unit, Work};
 
 /// What to run, and how.
 pub struct Trial<'t> {
@@ -60,16 +60,16 @@ impl Within {
 }
 
 /// A figure that a parameter was chosen for: it has to agree.
-fn fitted(what: String, published: f64, simulated: f64, unit: &'static str, detail: String) -> Against {
-    let reproduced = Within::Factor(1.02).holds(published, simulated);
-    Against { what, published, simulated, unit: unit.into(), fitted: true, reproduced, detail }
+fn fitted(what: String, published: f64, simulated: f64, unit: impl Into<Unit>, detail: String) -> Against {
+    let (unit, reproduced) = (unit.into(), Within::Factor(1.02).holds(published, simulated));
+    slat_sim::benches::Against { what, published, simulated, unit, fitted: true, reproduced, detail }.into()
 }
 
 /// A figure that nothing was chosen for.
 fn predicted(
     what: String,
     (published, simulated): (f64, f64),
-    unit: &'static str,
+    unit: impl Into<Unit>,
     within: Within,
     detail: &str,
 ) -> Against {
@@ -79,7 +79,8 @@ fn predicted(
         Within::Factor(factor) => format!("within a factor of {factor}"),
     };
     let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
-    Against { what, published, simulated, unit: unit.into(), fitted: false, reproduced, detail }
+    let unit = unit.into();
+    slat_sim::benches::Against { what, published, simulated, unit, fitted: false, reproduced, detail }.into()
 }
 
 #[cfg(test)]

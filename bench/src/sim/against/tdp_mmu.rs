@@ -99,6 +99,7 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
             published: SAVED,
             simulated: tried.saved_by_none,
             unit: "share".into(),
+            sides: None,
             fitted: false,
             reproduced: tried.saved_by_none >= SAVED,
             detail: "at least".to_owned(),

@@ -12,7 +12,7 @@ pub struct Against {
     /// Ours.
     pub simulated: f64,
     /// Of both.
-    pub unit: &'static str,
+    pub unit: Unit,
     /// A parameter was chosen so that this one agrees: it proves nothing.
     pub fitted: bool,
     /// Whether the two agree as closely as `detail` says.
@@ -21,14 +21,53 @@ pub struct Against {
     pub detail: String,
 }
 
+/// The unit of a figure. A ratio says what it divides by what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Of a figure that compares nothing.
+    Plain(&'static str),
+    /// Of a ratio: the name of what is divided, and of what it is divided by.
+    Ratio(String, String),
+}
+
+/// A ratio of these sides.
+pub fn ratio(over: impl Into<String>, under: impl Into<String>) -> Unit {
+    Unit::Ratio(over.into(), under.into())
+}
+
+impl From<&'static str> for Unit {
+    fn from(unit: &'static str) -> Self {
+        assert!(!["x", "ratio", "times"].contains(&unit), "a ratio names its sides: use `ratio`");
+        Self::Plain(unit)
+    }
+}
+
+impl Unit {
+    /// Its name, as reports print it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Plain(unit) => unit,
+            Self::Ratio(..) => "ratio",
+        }
+    }
+
+    /// What is divided by what.
+    pub fn sides(&self) -> Option<[&str; 2]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Ratio(over, under) => Some([over, under]),
+        }
+    }
+}
+
 impl Against {
     /// One that agrees if it differs by this part at most.
-    pub fn within(part: f64, what: &str, (published, simulated): (f64, f64), unit: &'static str) -> Self {
+    pub fn within(part: f64, what: &str, (published, simulated): (f64, f64), unit: impl Into<Unit>) -> Self {
         Self {
             what: what.to_owned(),
             published,
             simulated,
-            unit,
+            unit: unit.into(),
             fitted: false,
             reproduced: (simulated - published).abs() <= part * published,
             detail: format!("to {:.0}%", 100.0 * part),
@@ -36,8 +75,8 @@ impl Against {
     }
 
     /// One that does not agree, and why.
-    pub fn not(what: &str, (published, simulated): (f64, f64), unit: &'static str, detail: &str) -> Self {
-        let (what, detail) = (what.to_owned(), detail.to_owned());
+    pub fn not(what: &str, (published, simulated): (f64, f64), unit: impl Into<Unit>, detail: &str) -> Self {
+        let (what, unit, detail) = (what.to_owned(), unit.into(), detail.to_owned());
         Self { what, published, simulated, unit, fitted: false, reproduced: false, detail }
     }
 

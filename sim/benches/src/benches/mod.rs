@@ -49,7 +49,7 @@ pub mod vm_setup;
 pub mod zap;
 
 use crate::world::Costs;
-pub use against::Against;
+pub use against::{Against, Unit, ratio};
 pub use point::{Check, Figure, Point, Tally};
 pub use slat::Level;
 use slat::MmuLock;

@@ -1,7 +1,7 @@
 //! The series' "move active" beside ours: microseconds of two moves, there and back, under a guest with one vCPU.
 
 use super::{MOVE, MOVE_FEW};
-use crate::benches::against::{Against, figure};
+use crate::benches::against::{Against, figure, ratio};
 use crate::benches::{Point, Policy};
 use slat_series::scalable_memslots;
 
@@ -13,20 +13,21 @@ pub fn against(points: &[Point]) -> Vec<Against> {
         return Vec::new();
     };
     let grows = most / few;
-    let ratio = |nth: usize| (published_most[nth] / published_few[nth], grows);
+    let figures = |nth: usize| (published_most[nth] / published_few[nth], grows);
+    let sides = || ratio("a move with 32,764 slots", "one with 10 slots");
     vec![
         Against::not(
             "a move with 32,764 slots over one with 10, after",
-            ratio(1),
-            "ratio",
+            figures(1),
+            sides(),
             "agrees where it does not grow, to 10%: each of ten slots is long, and takes longer to unmap; of the \
              search virtual time sees nothing, of the copies some",
         )
         .unless(grows <= 1.1),
         Against::not(
             "a move with 32,764 slots over one with 10, before",
-            ratio(0),
-            "ratio",
+            figures(0),
+            sides(),
             "an array of all slots was copied for each move, which this engine does not: nothing here is that array; \
              slat bench memslot-perf measures both",
         ),

@@ -2,7 +2,7 @@
 //! call was one for each 2 MiB before, and one for each page after.
 
 use super::{CALLS, FLUSHES};
-use crate::benches::against::{Against, figure};
+use crate::benches::against::{Against, figure, ratio};
 use crate::benches::{Point, Policy};
 use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 
@@ -35,7 +35,7 @@ pub fn against(points: &[Point]) -> Vec<Against> {
             PART,
             "flushes before over after, on average",
             (AVERAGE.flushes[0] / AVERAGE.flushes[1], yielding / page),
-            "ratio",
+            ratio("flushes before", "flushes after"),
         ),
         Against::not(
             "flushes for each 2 MiB, before, in the best boot",
