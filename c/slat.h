@@ -1153,8 +1153,9 @@ slat_status slat_held_current(const struct slat_held *held,
                               const struct slat_vcpu *vcpu,
                               uint64_t *pfn);
 
-// Marks the frame dirty, if its memslot logs, because hardware has or may have written it. Call this after the write.
-// Any thread; never sleeps. Errors: `SLAT_EBUSY`, `SLAT_EINVAL`.
+// Marks the frame dirty, if its memslot logs, because hardware has or may have written it. Call this after the write,
+// and before `slat_held_refresh`. The memslot may have moved meanwhile. Any thread; never sleeps. Errors: `SLAT_EBUSY`,
+// `SLAT_EINVAL`.
 slat_status slat_held_mark_dirty(const struct slat_held *held);
 
 // A kernel supplies this to a library without std. Returns unused memory of `bytes` bytes, aligned to `align`; or

@@ -258,8 +258,9 @@ pub extern "C" fn slat_held_current(
     })
 }
 
-/// Marks the frame dirty, if its memslot logs, because hardware has or may have written it. Call this after the write.
-/// Any thread; never sleeps. Errors: `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Marks the frame dirty, if its memslot logs, because hardware has or may have written it. Call this after the write,
+/// and before `slat_held_refresh`. The memslot may have moved meanwhile. Any thread; never sleeps. Errors: `SLAT_EBUSY`,
+/// `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_mark_dirty(held: Option<&slat_held>) -> slat_status {
     guarded(|| {

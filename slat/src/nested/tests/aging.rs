@@ -139,6 +139,22 @@ fn a_leaf_that_an_aging_pass_withdrew_comes_back() {
 }
 
 #[test]
+fn a_leaf_that_an_aging_pass_withdrew_is_mapped_and_not_accessed() {
+    let mut aged = Aged::<Ept4NoAd>::new();
+    aged.touches(&[3]);
+    assert_eq!(aged.ages(false), [DATA + 3]);
+    let ept = EptTable::new(1 << 12 | 3 << 3 | 6, EptFeatures::of(46)).unwrap();
+    let mut vcpu = aged.vm.vcpu(VcpuId(0)).unwrap();
+    let l2 = vcpu.nested(&mut aged.idle, ept).unwrap();
+    let leaf = l2.translate(Gpa(3 << 12)).unwrap();
+    assert_eq!(
+        (leaf.accessed, leaf.pfn),
+        (false, Flat.lookup(BASE + ((DATA + 3) << 12), Access::Read).unwrap().pfn)
+    );
+    assert_eq!(l2.translate(Gpa(4 << 12)), None);
+}
+
+#[test]
 fn mistakes_about_aging() {
     assert!(!seeded::with(Bug::WithdrawnServes, withdrawn_comes_back));
     seeded::found(Bug::WithdrawnServes, 1);
