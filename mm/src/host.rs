@@ -6,6 +6,7 @@ use slat::table::Word;
 use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Span, TableMemory, VcpuId};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -64,6 +65,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// assert_eq!(KICKS.load(Relaxed), 1);
 /// # Ok::<(), MmError>(())
 /// ```
+///
+/// A panic of the observer, of `kick` or of `broadcast` is printed, and goes no further: the change of the address space
+/// goes on. Such a broadcast counts as refused, and the VM waits for the vCPU that such a kick did not reach.
 ///
 /// Where another MMU holds the translations of all processors, [broadcast](Self::with_broadcast) flushes to it.
 #[derive(Clone)]
@@ -195,16 +199,23 @@ impl<O: Observer> Host for HostView<O> {
 
     fn kick(&self, vcpu: VcpuId) {
         if let Some(kick) = &self.kick {
-            kick(vcpu);
+            _ = caught(|| kick(vcpu));
         }
     }
 
     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
-        self.broadcast.as_ref().is_some_and(|broadcast| broadcast(gfns))
+        self.broadcast.as_ref().is_some_and(|broadcast| caught(|| broadcast(gfns)).unwrap_or(false))
     }
 
     #[inline(always)]
     fn observe(&self, event: TraceEvent) {
-        self.observer.observe(event);
+        _ = caught(|| self.observer.observe(event));
     }
+}
+
+/// Returns the answer of the embedder's code; `None` if it panicked, which its thread has printed. A VM calls this code
+/// while an address space changes: a panic must not unwind through the middle of the change.
+#[inline(always)]
+fn caught<R>(code: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(code)).ok()
 }

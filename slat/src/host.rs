@@ -120,10 +120,11 @@ errors! { HostError:
 /// repeat it. A transaction of memslots took place if the published slots say so. An invalidation whose
 /// [`apply`](crate::Invalidation::apply) panicked has not protected its range: begin it again.
 ///
-/// Exceptions: [`TableMemory::pfn`] and [`TableMemory::at`] must not panic. If a function that takes memory back
+/// Exceptions: [`TableMemory::pfn`] and [`TableMemory::at`] must not panic. If
+/// [`compare_exchange`](Self::compare_exchange) panics, it must not have stored. If a function that takes memory back
 /// panics, that memory is lost, because the engine cannot know how far the function came. Without the feature `std` a
-/// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick) or
-/// [`broadcast_flush`](Self::broadcast_flush).
+/// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick), of
+/// [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
 ///
 /// **Dirty.** The engine does not report the Dirty bits of pages that it unmaps. The host must treat each page that it
 /// returned as writable as written.
@@ -357,9 +358,6 @@ impl<'h, H: Host> Kicks<'h, H> {
     /// Reports the flush, also after a kick has panicked.
     #[inline(always)]
     pub(crate) fn report(&self, flush: TraceEvent) {
-        if seeded!(FlushEventUncaught) {
-            return self.host.observe(flush);
-        }
         self.panics.call_last(|| self.host.observe(flush));
     }
 

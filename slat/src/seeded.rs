@@ -37,6 +37,8 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
+    /// Small worlds under Miri: `slat/tests/miri`.
+    Miri,
     /// The test suite under `AddressSanitizer`, the soak under `ThreadSanitizer`.
     Sanitizer,
 }
@@ -265,19 +267,23 @@ bugs! {
     ZeroedInName "zeroed-in-name" Host "free frames are offered as zeroed ahead and still hold old contents",
     EvictorAlone "evictor-alone" Load "an evictor uses the limit of its address space, not its group's",
 
-    // --- unit tests ---
-    IdleInSection "idle-in-section" Unit "a thread takes its token inside a section of a call that has not got it",
-    CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first one while readers use it",
+    // --- miri ---
+    NoteNarrowed "note-narrowed" Miri "the place of a chunk's notes is computed from a reference to one of them",
+
+    // --- callbacks that panic ---
     ArmedAfterEvent "armed-after-event" Inject "a transaction reports a grace period before it arms the log that it has published",
     ArmedAfterSplit "armed-after-split" Inject "a panic while large pages are split leaves a published log without arming",
     BusyForEver "busy-for-ever" Inject "a panic of the host while it takes memory back leaves a thread counted as busy",
     TakenAside "taken-aside" Inject "pages taken from a log are not in the harvest yet when the host is called",
-    FlushEventUncaught "flush-event-uncaught" Inject "a panic of the observer leaves a flush before a panic of a kick is resumed",
     AskedOnce "asked-once" Inject "a flush that L1 asked for is forgotten when the host panics in it",
     PartUnmarked "part-unmarked" Inject "an emulated store that panics half-way does not mark its page",
     ListenersCutShort "listeners-cut-short" Inject "if one listener panics, the others are not told of a store that was made",
     UnansweredForgotten "unanswered-forgotten" Inject "a vCPU whose cache panics in an answer stays in the guest without a kick",
     ToldBeforeCalled "told-before-called" Inject "a collected page counts as reported before the callback has it",
+
+    // --- unit tests ---
+    IdleInSection "idle-in-section" Unit "a thread takes its token inside a section of a call that has not got it",
+    CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first one while readers use it",
     KicksCutShort "kicks-cut-short" Unit "if one kick panics, the remaining vCPUs are not kicked, and the flusher waits for none",
     CopiedUnsettled "copied-unsettled" Unit "a page is copied before the flush that an earlier change owes",
     SeatsFixed "seats-fixed" Unit "a thread waits when all seats are taken, and adds no seats",

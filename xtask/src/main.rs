@@ -8,6 +8,7 @@ mod fuzz;
 mod gate;
 mod house;
 mod longer;
+mod miri;
 mod page;
 mod process;
 mod sanitize;
@@ -53,6 +54,8 @@ enum Chore {
     Simulate(longer::Simulate),
     /// Run the soak under `ThreadSanitizer`
     Sanitize,
+    /// Run small worlds and unit tests under Miri; installs it if it is missing
+    Miri,
     /// Let hardware walkers, in emulators, judge tables
     Walkers(walkers::Args),
     /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
@@ -89,6 +92,7 @@ impl Chore {
             Self::Explore(Words { words }) => longer::explore(words),
             Self::Simulate(args) => longer::simulate(args),
             Self::Sanitize => sanitize::thread(),
+            Self::Miri => miri::run(),
             Self::Walkers(args) => walkers::run(args),
             Self::Clients(name) => process::succeed(process::bounded(3600, "clients/run").args(&name.words)),
             Self::Boot(args) => boot::run(args),

@@ -6,6 +6,7 @@ use slat::PAGE_SIZE;
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ pub(super) type Bytes = [u8; PAGE];
 /// let swap = Swap::builder().device(Megabyte(Mutex::new(vec![0; 1 << 20])), 1 << 20).build(&arena)?;
 /// # Ok::<(), MmError>(())
 /// ```
+///
+/// A function that panics has failed, as by `EIO`: the panic is caught, and goes no further.
 pub trait SwapDevice: Debug + Send + Sync {
     /// Writes a prefix of `bytes` at this offset, and returns its length. May sleep.
     ///
@@ -138,12 +141,14 @@ pub(super) unsafe fn read(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], off
     })
 }
 
-/// Calls `ask` until all pages are done or have failed. `ask` starts at a page and a byte of it.
+/// Calls `ask` until all pages are done or have failed. `ask` starts at a page and a byte of it. If it panics, the device
+/// has failed: the panic may not unwind through a caller in the middle of a batch.
 fn each(pages: usize, mut ask: impl FnMut(usize, usize) -> io::Result<usize>) -> Outcome {
     let mut outcome = Outcome::new();
     let mut within = 0;
     while outcome.len() < pages {
-        let failed = match ask(outcome.len(), within) {
+        let asked = catch_unwind(AssertUnwindSafe(|| ask(outcome.len(), within)));
+        let failed = match asked.unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EIO))) {
             Ok(0) => Failed::Ended,
             Ok(count) => {
                 within += count;

@@ -10,7 +10,7 @@ use slat::{Level, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::io;
 
-/// `ROOM` blocks in memory, with a switch that makes them fail.
+/// `ROOM` blocks in memory, with a switch that makes them fail: by an error, and every second one by a panic.
 #[derive(Debug, Default)]
 struct Blocks(Mutex<(Vec<u8>, bool)>);
 
@@ -19,8 +19,11 @@ const ROOM: usize = 12;
 impl SwapDevice for Arc<Blocks> {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let mut blocks = self.0.lock();
-        if blocks.1 || offset as usize >= ROOM * PAGE {
-            return Err(io::Error::from_raw_os_error(if blocks.1 { libc::EIO } else { libc::ENOSPC }));
+        if blocks.1 {
+            return Err(failed(offset));
+        }
+        if offset as usize >= ROOM * PAGE {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         blocks.0.resize(ROOM * PAGE, 0);
         blocks.0[offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -30,11 +33,18 @@ impl SwapDevice for Arc<Blocks> {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let blocks = self.0.lock();
         if blocks.1 {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
+            return Err(failed(offset));
         }
         bytes.copy_from_slice(&blocks.0[offset as usize..][..bytes.len()]);
         Ok(bytes.len())
     }
+}
+
+fn failed(offset: u64) -> io::Error {
+    if offset / PAGE_SIZE % 2 == 1 {
+        std::panic::resume_unwind(Box::new("the device"));
+    }
+    io::Error::from_raw_os_error(libc::EIO)
 }
 
 fn arena() -> Arc<Arena> {

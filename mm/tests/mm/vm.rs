@@ -2,9 +2,11 @@
 
 use crate::fixture::*;
 use slat::table::formats::Npt4;
+use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Slot, SlotId, Vcpu, VcpuId, Vm};
-use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot};
+use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot, Swap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 pub type Guest = Vm<Npt4, HostView>;
 
@@ -141,4 +143,58 @@ fn a_guest_without_memory_is_told_so_and_goes_on_when_there_is_some() {
     assert_eq!(fits, 512 - 2 * 64);
     space.dontneed(&mut idle, pages(0, 1)).unwrap();
     assert_eq!(write(&mut idle, fits), Ok(Done::Mapped(Level::K4)));
+}
+
+/// An observer each call of which panics while it is armed.
+#[derive(Default)]
+struct Panics(AtomicBool);
+
+impl Observer for Panics {
+    fn observe(&self, _: TraceEvent) {
+        if self.0.load(SeqCst) {
+            std::panic::resume_unwind(Box::new("the observer"));
+        }
+    }
+}
+
+/// A panic in the middle of a change would leave it half-done: faults in a range that was being moved would wait for
+/// ever, and `mprotect` would withdraw nothing the next time either.
+#[test]
+fn an_observer_that_panics_interrupts_no_change() {
+    let mut idle = Idle::take().unwrap();
+    let arena = arena();
+    let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), 16 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let host = HostView::observed(&space, Panics::default());
+    let vm = Arc::new(Vm::<Npt4, _>::builder(host).build().unwrap());
+    space.register(&vm);
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, BASE))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut store =
+        |idle: &mut Idle, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
+    for gfn in 0..16 {
+        store(&mut idle, gfn).unwrap();
+        space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
+    }
+    let leaf = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
+    vm.host().observer().0.store(true, SeqCst);
+    space.munmap(&mut idle, pages(15, 1)).unwrap();
+    assert_eq!(leaf(&mut idle, 15), None);
+    space.mprotect(&mut idle, pages(0, 1), Prot::Read).unwrap();
+    assert!(!leaf(&mut idle, 0).unwrap().perms.allows(Access::Write));
+    assert_eq!(space.mremap(&mut idle, pages(1, 2), 2 * PAGE_SIZE, Place::Fixed(at(32))), Ok(pages(32, 2)));
+    assert_eq!(leaf(&mut idle, 1), None);
+    store(&mut idle, 33).unwrap();
+    space.dontneed(&mut idle, pages(3, 1)).unwrap();
+    assert_eq!(leaf(&mut idle, 3), None);
+    assert_eq!(space.pageout(&mut idle, pages(4, 2)), Ok(2));
+    assert_eq!(leaf(&mut idle, 4), None);
+    let child = space.fork(&mut idle).unwrap();
+    store(&mut idle, 6).unwrap();
+    let mut word = [0; 8];
+    child.read(&mut idle, at(33), &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), 2, "page 2 has moved to 33");
+    space.exit(&mut idle).unwrap();
+    assert!((0..64).all(|gfn| leaf(&mut idle, gfn).is_none()));
 }

@@ -362,6 +362,37 @@ fn each_callback_panics_in_turn() {
     std::println!("EXECUTIONS Inject panics {panics}");
 }
 
+/// A VM that is dropped returns all of its memory but the block for which the host panics.
+fn drops<const SINGLE: bool>() {
+    let run = |panics: Panics| {
+        let (machine, mut idle) = (Machine::new(), Idle::take().unwrap());
+        let vm = Vm::<Npt4, On<'_, SINGLE>>::builder(On(&machine)).build().unwrap();
+        let slot = Slot::new(RAM, Gfn(0), 200 * 512, HVA);
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for table in 0..200 {
+            let fault = Fault { gpa: Gfn(table * 512).gpa(), access: Access::Read };
+            let _ = vcpu.fault(&mut idle, fault).unwrap();
+        }
+        drop(vcpu);
+        let (calls, _) = planned(panics, || drop(vm));
+        let (lent, lost) = (machine.lent.load(SeqCst), machine.lost.load(SeqCst));
+        assert!(lent == lost && lost <= calls, "{panics:?}: {lent} blocks are lent, {lost} were lost");
+        (calls, lost)
+    };
+    let (calls, _) = run(Panics::Never);
+    for nth in 0..calls {
+        assert_eq!(run(Panics::Once(nth)), (calls, 1));
+        assert_eq!(run(Panics::From(nth)), (calls, calls - nth));
+    }
+}
+
+#[test]
+fn a_host_that_panics_while_a_vm_is_dropped_loses_nothing_else() {
+    drops::<false>();
+    drops::<true>();
+}
+
 mod mistakes {
     use super::*;
     use crate::seeded::{self, Bug};

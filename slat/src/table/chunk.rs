@@ -68,7 +68,7 @@ impl Chunk {
     pub(super) unsafe fn of(node: Node) -> (Self, u32) {
         // Not from `&Note`: a pointer made of a reference may leave the note no more than the reference may.
         // SAFETY: owned by the caller.
-        let note = unsafe { node.note_at() };
+        let note = unsafe { if seeded!(NoteNarrowed) { node.note().into() } else { node.note_at() } };
         let offset = note.as_ptr().addr() & (PAGE_SIZE as usize - 1);
         let number = offset / size_of::<Note>();
         // SAFETY: the notes of a chunk fill one page.

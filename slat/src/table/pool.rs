@@ -9,7 +9,7 @@ use super::entry::Word;
 use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
-use crate::callbacks::Finally;
+use crate::callbacks::{Caught, Finally};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 
 /// Maximum number of chunks returned under one hold of the lock.
@@ -323,14 +323,22 @@ impl Pool {
     /// # Safety
     /// No thread can reach any page of this pool.
     pub(crate) unsafe fn release<M: TableMemory>(&mut self, memory: &M) {
-        let free = self.free.get_mut();
+        let (panics, free) = (Caught::new(), self.free.get_mut());
         for list in 0..=WHOLE {
-            while let Some(chunk) = free.remove_first(list) {
-                // SAFETY: this host lent it once; unreachable by the caller's contract. After a panic nothing frees the
-                // rest.
-                unsafe { chunk.give_back(memory, |_| ()) };
+            while let Some(mut chunk) = free.remove_first(list) {
+                loop {
+                    let mut rest = None;
+                    // SAFETY: this host lent it once; unreachable by the caller's contract.
+                    panics.call(|| unsafe { chunk.give_back(memory, |left| rest = Some(left)) });
+                    // The pages of a group that the host has not seen when it panicked.
+                    match rest {
+                        Some(rest) => chunk = rest,
+                        None => break,
+                    }
+                }
             }
         }
+        panics.end();
     }
 }
 

@@ -232,6 +232,18 @@ worlds! {
     }
 }
 
+/// One thread, so that Miri reports a mistake in the notes of table pages within seconds.
+#[test]
+fn alone() {
+    let vm = World::<Npt4, false>::builder(Machine::new()).build().unwrap();
+    let (mut idle, slot) = (idle(), Slot::new(SlotId(0), Gfn(0), PAGES, HVA));
+    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    vcpu.give_tables_back();
+    vm.zap_all(&mut idle).unwrap();
+}
+
 /// L1's table in pages 0 to 3 of RAM, which maps L2's frame 5 to L1's frame 5.
 fn l1_maps<const SINGLE: bool>(machine: &Machine<SINGLE>) -> EptTable {
     for table in 0..3 {

@@ -200,7 +200,10 @@ mod tests {
         };
         let push = "Explore Fuzz History Host Inject Load Loom Model Shared Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
-        assert_eq!(tools(Tier::Nightly), push.replace("Shared", "Sanitizer Shared"));
+        assert_eq!(
+            tools(Tier::Nightly),
+            push.replace("Model", "Miri Model").replace("Shared", "Sanitizer Shared")
+        );
         assert!(!Request { tier: Tier::Quick, only: None }.demands_mistakes());
     }
 

@@ -159,7 +159,7 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 1300, 1800, "cargo xtask explore --seeds 10000000 --minutes 20")
+            Line::new(NIGHTLY, 1000, 1500, "cargo xtask explore --seeds 10000000 --minutes 15")
                 .hears(&["Explore"]),
         ],
     },
@@ -192,6 +192,11 @@ pub const STEPS: &[Step] = &[
         name: "threads",
         about: "the soak under the thread sanitizer",
         lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize").hears(&["Sanitizer"])],
+    },
+    Step {
+        name: "miri",
+        about: "small worlds and unit tests under Miri: the memory model, the aliasing rules, leaks",
+        lines: &[Line::new(NIGHTLY, 360, 1500, "cargo xtask miri").hears(&["Miri"])],
     },
     Step {
         name: "walkers",
