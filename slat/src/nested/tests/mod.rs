@@ -31,6 +31,7 @@ mod mistakes;
 mod oracle;
 mod random;
 mod reclaim;
+mod sections;
 mod shadows;
 mod windows;
 
