@@ -339,6 +339,7 @@ bugs! {
     DoubtUnfenced "doubt-unfenced" Loom "no fence between the doubt of a hint and the second look at its entry",
     StaleUndoubted "stale-undoubted" Loom "a hint whose leaf is gone is replaced at once, without a doubt and a second look",
     DoubtedByTwo "doubted-by-two" Loom "two threads doubt hints of one page at a time",
+    ShadowsAtOnce "shadows-at-once" Unit "all leaves of nested guests that an operation covers are visited in one section",
     StaleKept "stale-kept" Unit "hints whose leaves are gone are never replaced",
     SlowerKept "slower-kept" Unit "of two vCPUs that begin the first nested guest at once, the slower one keeps its tables",
     PlanesLost "planes-lost" Unit "tables that were made before memory ran out do not go back",

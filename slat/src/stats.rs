@@ -1,6 +1,6 @@
 //! Statistics of a VM: sums of counters, and a census of its table pages.
 
-use crate::addr::{Level, PAGE_SIZE};
+use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
@@ -8,7 +8,7 @@ use crate::sync::prim::Relaxed;
 use crate::sync::tally::{Count, RetryCause};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
-use crate::table::retire::count_tables;
+use crate::table::retire::TableCount;
 pub use crate::tlb::{Flushes, FlushesByCause};
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -243,11 +243,17 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Counts the VM's table pages by a walk.
+    /// Counts the VM's table pages by a walk, with rests. For tests and diagnosis: it locks the queue of dead tables while
+    /// it counts those.
     pub fn table_pages(&self, idle: &mut Idle) -> TablePages {
         let reachable = self.spaces.iter().map(|space| {
-            let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
-            count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
+            let mut walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
+            let mut tables = TableCount::<F>::default();
+            let mut steps = walk.steps(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), Level::M2);
+            while let Some((_, step)) = steps.next() {
+                tables.see(&step.at, step.gfns);
+            }
+            tables.pages()
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
         let nested = nested.map(|shadows| shadows.pages(&self.host));

@@ -16,7 +16,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::Slot;
-use crate::slots::bitmap::{WORD, bits};
+use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
@@ -170,10 +170,16 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
         let words = if seeded!(ArmForgetsShadows) { &[] } else { words };
         for (nth, &word) in (0..).zip(words) {
-            for bit in bits(word) {
-                let page = Span::sized(first + nth * WORD + u64::from(bit), 1);
+            let (mut left, mut page) = (word, first + nth * WORD);
+            while left != 0 {
+                // The next pages that follow each other.
+                let skip = left.trailing_zeros();
+                let run = (left >> skip).trailing_ones();
+                let pages = Span::sized(page + u64::from(skip), run.into());
                 let (host, active) = (&self.vm.host, &self.vm.active);
-                shadows.reach(host, active, (page, page), Reach::WithdrawWrite, &mut Pages::none());
+                shadows.reach_whole(host, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+                page = pages.end;
+                left = left.checked_shr(skip + run).unwrap_or(0);
             }
         }
     }

@@ -7,12 +7,12 @@
 //! flush
 //! paid          drop the hints of the range, except those of large pages that reach out of it; faults on its frames still wait
 //! ```
-//! Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
+//! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
 use super::begun::{Begun, Range, Scope};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
-use crate::shadows::{Pages, Reach, Shadows};
+use crate::shadows::{Pages, Reach, Shadows, Stretches};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -20,9 +20,6 @@ use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::why::Why;
-
-/// Number of frames per section.
-const STRETCH: u64 = 4096;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `scope`. With `idle` it may ask for table pages.
@@ -70,8 +67,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let has_seat = left_out
             || self.reserve.with(|cache| {
                 let mut pages = Pages { defers, ..Pages::of(cache) };
-                let has_seat = self.for_frames(space, scope, |gfns, all| {
-                    any |= shadows.reach(host, active, (gfns, all), Reach::Zap, &mut pages);
+                let has_seat = self.for_frames(space, scope, |left, all| {
+                    any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
                 });
                 is_short = pages.is_short;
                 has_seat
@@ -98,31 +95,36 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Without a seat the hints stay, and may cost a needless flush later.
-                self.for_frames(space, Scope::Whole, |gfns, all| {
-                    shadows.reverse.remove(&self.vm.host, gfns, all);
+                self.for_frames(space, Scope::Whole, |left, all| {
+                    shadows.reverse.remove(&self.vm.host, left, all);
                 });
             }
         }
     }
 
-    /// Calls `visit` with invalidated frames of `space`. Each call is inside a section in which the frames' slot stays.
-    /// The second argument is the frames around them for which that holds too. Returns false without a seat.
+    /// Calls `visit` with invalidated frames of `space`, of which it visits one stretch. Each call is inside a section in
+    /// which the frames' slot stays. The second argument is the frames around them for which that holds too. Returns false
+    /// without a seat.
     fn for_frames(
         &self,
         space: &Space<F>,
         scope: Scope<'_>,
-        mut visit: impl FnMut(Span<Gfn>, Span<Gfn>),
+        mut visit: impl FnMut(&mut Stretches, Span<Gfn>),
     ) -> bool {
+        let mut whole = |gfns| {
+            let mut left = Stretches::new(gfns);
+            while !left.is_over() {
+                visit(&mut left, gfns);
+            }
+        };
         let hvas = match (self.range, scope) {
             (Range::Gfns(only, _), _) if only != space.id => return true,
             (_, Scope::Parts(parts)) => {
-                for &part in parts {
-                    visit(part, part);
-                }
+                parts.iter().copied().for_each(whole);
                 return true;
             }
             (Range::Gfns(_, gfns), _) => {
-                visit(gfns, gfns);
+                whole(gfns);
                 return true;
             }
             (Range::Hvas(hvas), Scope::Changed(told)) => hvas.clamp(&told),
@@ -130,16 +132,17 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         };
         // An invalidation may end without the token.
         let Some(seat) = self.vm.try_borrow_seat().map(BorrowedWithoutIdle::new) else { return false };
-        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::default());
+        let (mut left, mut all, mut stretch) = (Behind::new(hvas), Span::default(), Stretches::default());
+        let mut goal = Gfn(u64::MAX);
         while !left.is_nothing() {
             // A transaction on these frames ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, &seat);
             let Some(part) = space.memslots.behind(reading.published(), &left) else { break };
-            let goal = part.gfns.end.min(part.gfns.start + STRETCH);
-            let first = if seen == part.gfns.start { all.start } else { part.gfns.start };
+            let first = if goal == part.gfns.start { all.start } else { part.gfns.start };
             all = Span::new(first, part.gfns.end);
-            seen = goal;
-            visit(Span::new(part.gfns.start, goal), all);
+            stretch = stretch.within(part.gfns);
+            visit(&mut stretch, all);
+            goal = stretch.goal();
             left = left.after(&part, goal);
         }
         true

@@ -4,7 +4,7 @@
 //! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
 //! changes.
 
-use super::{Row, Rows, Shadows, g2s_of};
+use super::{Row, Rows, Shadows, Stretches, g2s_of};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::Word;
@@ -12,24 +12,42 @@ use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 
 impl<F: Format> Shadows<F> {
-    /// Returns the first 2 MiB, clamped to `g1s`, in which a frame has a hint.
-    pub(crate) fn next_used<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Span<Gfn>> {
-        let first = self.reverse.first(memory, g1s)?.max(g1s.start);
-        Some(Span::sized(first.base(Level::M2), Level::M2.pages()).clamp(&g1s))
+    /// Looks in a stretch of `g1s` for a frame with a hint. Returns the 2 MiB around the first one, clamped to `g1s`, or
+    /// the end of the stretch.
+    pub(crate) fn next_used<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Result<Span<Gfn>, Gfn> {
+        let mut left = Stretches::new(g1s);
+        let Some(first) = self.reverse.first(memory, &mut left) else { return Err(left.goal()) };
+        let first = first.max(g1s.start);
+        Ok(Span::sized(first.base(Level::M2), Level::M2.pages()).clamp(&g1s))
     }
 
     /// Returns a bit for each of `g1s`, frames of one 2 MiB, that L2 has accessed since its bit was cleared.
     pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
-        let mut bits = [0; 8];
-        self.reverse.hints(memory, g1s, |page, hint| {
+        let (mut bits, mut left) = ([0; 8], Stretches::new(g1s));
+        while !left.is_over() {
+            self.young_in(memory, (g1s, &mut left), clears, &mut bits);
+        }
+        bits
+    }
+
+    fn young_in<M: TableMemory>(
+        &self,
+        memory: &M,
+        (g1s, left): (Span<Gfn>, &mut Stretches),
+        clears: bool,
+        bits: &mut [u64; 8],
+    ) {
+        self.reverse.stretch(memory, left, |at, page, part| {
+            let (hint, mut entries) = (at.hint(), 1);
             let g2 = hint.g2;
-            let Some((shadow, _inside)) = self.visit(hint.shadow) else { return };
-            let g2s = g2s_of(page, g2, g1s);
+            let Some((shadow, _inside)) = self.visit(hint.shadow) else { return entries };
+            let g2s = g2s_of(page, g2, part);
             // SAFETY: roots stay.
             let root = unsafe { shadow.radix.root(memory) };
             let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
             // SAFETY: inside the door.
             while let Some(Step { at, gfns }) = unsafe { cursor.next(memory) } {
+                entries += 1;
                 let Some(aged) = aged::<F>(at.word).filter(|_| !F::is_table(at.word, at.level)) else {
                     continue;
                 };
@@ -48,8 +66,8 @@ impl<F: Format> Shadows<F> {
                     bits[(bit / 64) as usize] |= 1 << (bit % 64);
                 }
             }
+            entries
         });
-        bits
     }
 }
 

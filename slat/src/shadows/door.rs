@@ -34,6 +34,8 @@ impl Door {
         {
             now = found;
         }
+        #[cfg(test)]
+        crate::sync::longest::begins();
         Inside(self, one(now))
     }
 
@@ -53,5 +55,7 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         // ORDER(door): Release, for `outlast`.
         self.0.0.fetch_sub(self.1, Release);
+        #[cfg(test)]
+        crate::sync::longest::ends();
     }
 }

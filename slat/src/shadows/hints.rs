@@ -235,11 +235,22 @@ impl HintBlock {
         block.hints.iter().map(|place| (place, place.load(Relaxed)))
     }
 
-    /// Calls `visit` with each hint in this block and below it, until it returns false. Returns whether it never did.
-    pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(HintAt<'a>) -> bool) -> bool {
-        let here = Self::places((self, 0)).filter(|&(_, bits)| bits != 0);
-        here.into_iter().all(|(place, bits)| visit(HintAt::Block(place, bits)))
-            && (0..2).all(|nth| self.below(nth).is_none_or(|block| block.each(visit)))
+    /// Calls `visit` with each hint in this block and below it, from place `from` on, until it returns false. Returns
+    /// whether it never did. `nth` counts places; blocks that are linked meanwhile only make the same place a later one.
+    pub(super) fn each<'a>(
+        &'a self,
+        from: u64,
+        nth: &mut u64,
+        visit: &mut impl FnMut(HintAt<'a>) -> bool,
+    ) -> bool {
+        for place in &self.hints {
+            *nth += 1;
+            let bits = if *nth > from { place.load(Relaxed) } else { 0 };
+            if bits != 0 && !visit(HintAt::Block(place, bits)) {
+                return false;
+            }
+        }
+        (0..2).all(|side| self.below(side).is_none_or(|block| block.each(from, nth, visit)))
     }
 }
 

@@ -51,7 +51,7 @@ impl Page {
     /// Panics if a leaf has no hint.
     fn check(&self) {
         let mut hints = Vec::new();
-        self.first.each(&mut |at| {
+        self.first.each(0, &mut 0, &mut |at| {
             hints.push(at.hint());
             true
         });
@@ -102,7 +102,7 @@ fn linked() {
     let theirs = page.clone();
     let fault = loom::thread::spawn(move || theirs.fault(2));
     let mut found = 0;
-    page.first.each(&mut |_| {
+    page.first.each(0, &mut 0, &mut |_| {
         found += 1;
         true
     });

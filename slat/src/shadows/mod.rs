@@ -35,6 +35,7 @@ pub(crate) use drops::{Drops, Taking};
 pub(crate) use hints::{Hint, HintAt};
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 
+pub(crate) use reverse::Stretches;
 pub(crate) use shadow::{Frozen, HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps};
 pub(crate) use split::Pages;
 pub(crate) use vcpu_state::VcpuShadows;
@@ -52,7 +53,7 @@ use crate::table::entry::{Entry, Version};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::retire::count_tables;
+use crate::table::retire::{TableCount, count_tables};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -256,9 +257,9 @@ impl<F: Format> Shadows<F> {
         level == Level::M2 && entries.iter().enumerate().all(is_other)
     }
 
-    /// Edits all leaves made of `g1s`, a part of `all`. A leaf that is zapped and reaches out of `all` is [split]
-    /// first. Returns true if any leaf was ever made of them whose hint no invalidation has removed. **The caller then
-    /// owes a flush of L2's tag**, whatever leaf is there now: a fault may have replaced a leaf that a TLB still holds
+    /// Edits all leaves made of a stretch of `left`, frames of `all`. A leaf that is zapped and reaches out of `all` is
+    /// [split] first. Returns true if any leaf was ever made of them whose hint no invalidation has removed. **The caller
+    /// then owes a flush of L2's tag**, whatever leaf is there now: a fault may have replaced a leaf that a TLB still holds
     /// by that of another L1 frame.
     ///
     /// Call it after the invalidation is announced: a fault whose hint comes too late then begins again.
@@ -266,43 +267,54 @@ impl<F: Format> Shadows<F> {
         &self,
         memory: &M,
         active: &impl Numbers,
-        (g1s, all): (Span<Gfn>, Span<Gfn>),
+        (left, all): (&mut Stretches, Span<Gfn>),
         how: Reach,
         pages: &mut Pages<'_>,
     ) -> bool {
         let (mut any, taking) = (false, self.drops.taking(active));
         // ORDER(nested-hint): after the fence in `Ticket::announce`; pairs with the one in `stands`.
-        self.reverse.hints(memory, g1s, |page, hint| {
+        self.reverse.stretch(memory, left, |at, page, part| {
             any = true;
-            if let Some((shadow, inside)) = self.visit(hint.shadow) {
-                let g2s = (g2s_of(page, hint.g2, g1s), g2s_of(page, hint.g2, all));
-                self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages);
-            }
+            let hint = at.hint();
+            let Some((shadow, inside)) = self.visit(hint.shadow) else { return 1 };
+            let g2s = (g2s_of(page, hint.g2, part), g2s_of(page, hint.g2, all));
+            self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages)
         });
         any
     }
 
-    /// Edits all leaves of all shadows.
-    pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
-        let (taking, all) = (self.drops.taking(active), Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        for shadow in self.shadows() {
-            let at = (shadow, &shadow.door.enter());
-            self.reach_in(memory, at, &taking, ((all, all), how), &mut Pages::none());
+    /// Like [`reach`](Self::reach), for all of `g1s`: one page, or frames that a thread in no section visits.
+    pub(crate) fn reach_whole<M: TableMemory>(
+        &self,
+        memory: &M,
+        active: &impl Numbers,
+        g1s: Span<Gfn>,
+        how: Reach,
+        pages: &mut Pages<'_>,
+    ) -> bool {
+        let (mut any, mut left) = (false, Stretches::new(g1s));
+        while !left.is_over() {
+            any |= self.reach(memory, active, (&mut left, g1s), how, pages);
         }
+        any
     }
 
     /// Returns the number of table pages in shadows and in the reverse map.
     pub(crate) fn pages<M: TableMemory>(&self, memory: &M) -> u64 {
-        let count = |root| count_tables::<F, M>(memory, root, F::ROOT_LEVEL);
         let in_shadow = |shadow: &Shadow<F>| {
-            let _inside = shadow.door.enter();
-            // SAFETY: roots stay.
-            count(unsafe { shadow.radix.root(memory) })
+            let mut tables = TableCount::<F>::default();
+            shadow.visit(memory, Level::M2, |at, g2s| {
+                tables.see(at, g2s);
+                None
+            });
+            tables.pages()
         };
+        // No walk of the reverse map is in a section.
+        let in_plane = |root| count_tables::<F, M>(memory, root, F::ROOT_LEVEL);
         self.row_pages.load(Relaxed)
             + self.reverse.block_pages()
             + self.shadows().map(in_shadow).sum::<u64>()
-            + self.reverse.roots(memory).map(count).sum::<u64>()
+            + self.reverse.roots(memory).map(in_plane).sum::<u64>()
     }
 }
 

@@ -34,6 +34,39 @@ use core::ptr::NonNull;
 /// The sizes of pages that have hints, and a table each.
 const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
+/// Maximum number of entries that are visited before a walk rests, in the reverse map and in shadows; and of frames of a
+/// page of 1 GiB.
+pub(super) const STRETCH: u64 = 4096;
+const PART: u64 = 8 * STRETCH;
+
+/// The rest of some frames whose hints are visited stretch by stretch, with a rest in between.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stretches {
+    g1s: Span<Gfn>,
+    /// For each size, how many places of the first page were visited.
+    skip: [u64; SIZES.len()],
+}
+
+impl Stretches {
+    pub(crate) fn new(g1s: Span<Gfn>) -> Self {
+        Self { g1s, ..Self::default() }
+    }
+
+    /// Continues in `g1s`, if those begin at the goal.
+    pub(crate) fn within(self, g1s: Span<Gfn>) -> Self {
+        Self { g1s, skip: if g1s.start == self.g1s.start { self.skip } else { Self::default().skip } }
+    }
+
+    /// The first frame whose hints were not all visited.
+    pub(crate) fn goal(&self) -> Gfn {
+        self.g1s.start
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.g1s.is_empty()
+    }
+}
+
 /// The reverse map. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
@@ -187,70 +220,86 @@ impl<F: Format> Reverse<F> {
         Some(unsafe { table.entries() })
     }
 
-    /// Calls `visit` with each hint of `g1s`, and the page that it is for.
-    pub(super) fn hints<M: TableMemory>(
+    /// Calls `visit` with hints of the next stretch of `left`, and the part of their page that is asked for. `visit`
+    /// returns how many entries it has visited.
+    pub(super) fn stretch<M: TableMemory>(
         &self,
         memory: &M,
-        g1s: Span<Gfn>,
-        mut visit: impl FnMut(Span<Gfn>, Hint),
+        left: &mut Stretches,
+        mut visit: impl FnMut(HintAt<'_>, Span<Gfn>, Span<Gfn>) -> u64,
     ) {
-        self.entries(memory, g1s, |at, page| {
-            visit(page, at.hint());
-            true
-        });
-    }
-
-    /// Returns the first frame of `g1s` that has a hint, or the start of the page that has one.
-    pub(super) fn first<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Gfn> {
-        let mut first = None;
-        self.entries(memory, g1s, |_, page| {
-            first = Some(first.map_or(page.start, |first: Gfn| first.min(page.start)));
-            false
-        });
-        first
-    }
-
-    /// Removes the hints of `g1s`, a part of `all`, after the flush, while faults on `g1s` wait. The hint of a page
-    /// that reaches out of `all` stays, for the parts of its split leaf.
-    pub(crate) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
-        self.entries(memory, g1s, |at, page| {
-            if all.covers(&page) || seeded!(HintGoesWithPart) {
-                at.remove();
-            }
-            true
-        });
-    }
-
-    /// Calls `visit` with the hints in each plane, until it returns false.
-    fn entries<M: TableMemory>(
-        &self,
-        memory: &M,
-        g1s: Span<Gfn>,
-        mut visit: impl FnMut(HintAt<'_>, Span<Gfn>) -> bool,
-    ) {
-        for (level, plane) in SIZES.into_iter().zip(&self.planes) {
+        let (start, most) = (left.g1s.start, if seeded!(ShadowsAtOnce) { u64::MAX } else { STRETCH });
+        let (mut end, mut skip) = (left.g1s.end, [0; SIZES.len()]);
+        for (nth, (level, plane)) in SIZES.into_iter().zip(&self.planes).enumerate() {
             if level > Level::K4 && seeded!(LargeHintsMissed) {
                 continue;
             }
+            let (mut work, mut from) = (0, left.skip[nth]);
             // SAFETY: nothing is ever unlinked from a plane.
             let root = unsafe { plane.root(memory) };
-            let mut cursor = Cursor::<F>::new(root, g1s, level);
+            let mut cursor = Cursor::<F>::new(root, Span::new(start, end), level);
             // SAFETY: as above.
             while let Some(step) = unsafe { cursor.next(memory) } {
                 let (at, page) = (step.at, step.gfns);
-                let goes_on = if at.level != level || at.word == NONE {
+                work += 1;
+                let is_hint = at.level == level && at.word != NONE;
+                let least = page.start.max(start) + PART;
+                if is_hint && level == Level::G1 && least < end && most < u64::MAX {
+                    // Its leaf may have been split into very many.
+                    (end, skip) = (least, [0; SIZES.len()]);
+                }
+                let part = page.clamp(&Span::new(start, end));
+                let mut visits = |at| {
+                    work = u64::saturating_add(work, visit(at, page, part));
+                    work < most
+                };
+                let mut places = 0;
+                let is_done = if !is_hint {
                     true
                 } else if at.word.is_mmio() {
                     // SAFETY: read from a plane.
-                    unsafe { block(memory, at.word) }.each(&mut |at| visit(at, page))
+                    unsafe { block(memory, at.word) }.each(from, &mut places, &mut visits)
                 } else {
-                    visit(HintAt::First(at.entry, at.word), page)
+                    visits(HintAt::First(at.entry, at.word));
+                    true
                 };
-                if !goes_on {
+                from = 0;
+                if !is_done {
+                    (end, skip) = (part.start, [0; SIZES.len()]);
+                    skip[nth] = places;
+                    break;
+                }
+                if work >= most || is_hint && page.end > end {
+                    let goal = cursor.goal().min(end);
+                    if goal < end {
+                        (end, skip) = (goal, [0; SIZES.len()]);
+                    }
                     break;
                 }
             }
         }
+        *left = Stretches { g1s: Span::new(end, left.g1s.end), skip };
+    }
+
+    /// Returns the first frame in a stretch of `left` that has a hint, or the start of the page that has one.
+    pub(super) fn first<M: TableMemory>(&self, memory: &M, left: &mut Stretches) -> Option<Gfn> {
+        let mut first: Option<Gfn> = None;
+        self.stretch(memory, left, |_, page, _| {
+            first = Some(first.map_or(page.start, |first| first.min(page.start)));
+            u64::MAX
+        });
+        first
+    }
+
+    /// Removes the hints of a stretch of `left`, frames of `all`, after the flush, while faults on `all` wait. The hint of
+    /// a page that reaches out of `all` stays, for the parts of its split leaf.
+    pub(crate) fn remove<M: TableMemory>(&self, memory: &M, left: &mut Stretches, all: Span<Gfn>) {
+        self.stretch(memory, left, |at, page, _| {
+            if all.covers(&page) || seeded!(HintGoesWithPart) {
+                at.remove();
+            }
+            1
+        });
     }
 
     /// Returns the roots, to count pages.

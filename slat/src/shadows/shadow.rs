@@ -13,9 +13,11 @@
 
 use super::door::Door;
 use super::drops::Taking;
+use super::reverse::STRETCH;
 use super::{Numbers, Reach};
-use crate::addr::Level;
+use crate::addr::{Gfn, Level, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
+use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
@@ -107,6 +109,35 @@ impl<F: Format> Shadow<F> {
             hand: AtomicU64::new(0),
             flushed: Mutex::new(Version::default()),
         })
+    }
+
+    /// Calls `visit` with all entries down to level `lowest`, inside the door, which it leaves now and then: tables of
+    /// this shadow may go meanwhile. `visit` returns a link that it has found, if it looked again.
+    pub(super) fn visit<M: TableMemory>(
+        &self,
+        memory: &M,
+        lowest: Level,
+        mut visit: impl FnMut(&At<'_>, Span<Gfn>) -> Option<Word>,
+    ) {
+        let mut left = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
+        while !left.is_empty() {
+            let _inside = self.door.enter();
+            // SAFETY: the root stays.
+            let mut cursor = Cursor::<F>::new(unsafe { self.radix.root(memory) }, left, lowest);
+            let most = if seeded!(ShadowsAtOnce) { u64::MAX } else { STRETCH };
+            let mut entries = 0;
+            left.start = loop {
+                // SAFETY: inside the door.
+                let Some(step) = (unsafe { cursor.next(memory) }) else { break left.end };
+                entries += 1;
+                if let Some(link) = visit(&step.at, step.gfns) {
+                    cursor.saw(link);
+                }
+                if entries == most {
+                    break cursor.goal();
+                }
+            };
+        }
     }
 
     /// Flushes the whole shadow for L1, requested when the newest number was `asked`: calls `walk`, unless a flush that

@@ -50,7 +50,16 @@ impl<'p> Pages<'p> {
 }
 
 impl<F: Format> Shadows<F> {
-    /// Edits the entries of `g2s` in a shadow. Before it zaps a leaf that reaches out of `all`, it splits it.
+    /// Edits all leaves of all shadows.
+    pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
+        let taking = self.drops.taking(active);
+        for shadow in self.shadows() {
+            shadow.visit(memory, Level::K4, |at, _| edit::<F>(&taking, at.entry, at.word, at.level, how));
+        }
+    }
+
+    /// Edits the entries of `g2s` in a shadow. Before it zaps a leaf that reaches out of `all`, it splits it. Returns the
+    /// number of entries.
     pub(crate) fn reach_in<M: TableMemory>(
         &self,
         memory: &M,
@@ -58,12 +67,14 @@ impl<F: Format> Shadows<F> {
         taking: &Taking<'_, impl Numbers>,
         ((g2s, all), how): ((Span<Gfn>, Span<Gfn>), Reach),
         pages: &mut Pages<'_>,
-    ) {
+    ) -> u64 {
+        let mut entries = 0;
         // SAFETY: the root stays.
         let root = unsafe { shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
         // SAFETY: inside the door.
         while let Some(step) = unsafe { cursor.next(memory) } {
+            entries += 1;
             let mut at = step.at;
             let splits = how == Reach::Zap && !all.covers(&step.gfns);
             while splits && maps::<F>(&at) {
@@ -77,6 +88,7 @@ impl<F: Format> Shadows<F> {
                 cursor.saw(link);
             }
         }
+        entries
     }
 
     /// Splits the leaf `at`, whose first frame is `g2`. Returns the entry's word afterwards.

@@ -26,6 +26,7 @@
 //! | `blocks`, `once` | cells that never move and whose number grows; a value made at its first use |
 //! | `gate` | the entry of a walk: the read side, and the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
+//! | `longest` | for tests: the greatest number of entries visited in one section |
 //! | `prim` | atomics and locks, with versions for loom, shuttle and virtual time |
 //! | `orderings.md` | every named ordering: its two sides, its test, its mistakes |
 
@@ -33,6 +34,8 @@ pub(crate) mod barrier;
 pub(crate) mod blocks;
 pub(crate) mod gate;
 pub mod idle;
+#[cfg(test)]
+pub(crate) mod longest;
 pub mod mode;
 pub(crate) mod once;
 pub(crate) mod prim;

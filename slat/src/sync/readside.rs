@@ -218,6 +218,8 @@ impl ReadSide {
         // either the writer sees this seat inside, or this section sees the unlinking.
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
         seat.word.store(now + INSIDE, unless_seeded!(NextSectionRelaxed, Release));
+        #[cfg(test)]
+        super::longest::begins();
         self.barrier.light();
         Section { seat: Some(seat), before: now }
     }
@@ -229,6 +231,8 @@ impl ReadSide {
         debug_assert!(now & INSIDE == 0, "one section at a time");
         // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
         seat.word.store(now + INSIDE, Release);
+        #[cfg(test)]
+        super::longest::begins();
         compiler_fence(SeqCst);
         Section { seat: Some(seat), before: now }
     }
@@ -382,6 +386,11 @@ impl Section<'_> {
             seat.word.store(self.before, Release);
             // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
             seat.word.store(self.before + INSIDE, Release);
+            #[cfg(test)]
+            {
+                super::longest::ends();
+                super::longest::begins();
+            }
             side.barrier.light();
         }
     }
@@ -392,6 +401,8 @@ impl Section<'_> {
         if let Some(seat) = self.seat {
             // ORDER(grace-end): as in `drop`.
             seat.word.store(self.before + MAPPED, Release);
+            #[cfg(test)]
+            super::longest::ends();
         }
         core::mem::forget(self);
     }
@@ -403,6 +414,8 @@ impl Drop for Section<'_> {
         if let Some(seat) = self.seat {
             // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
             seat.word.store(self.before.wrapping_add(OTHER), unless_seeded!(SectionEndRelaxed, Release));
+            #[cfg(test)]
+            super::longest::ends();
         }
     }
 }

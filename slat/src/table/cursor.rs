@@ -66,6 +66,8 @@ impl<F: Format> Cursor<F> {
     /// nothing is unlinked from this table.
     #[inline]
     pub(crate) unsafe fn next<'w, M: TableMemory>(&mut self, memory: &M) -> Option<Step<'w>> {
+        #[cfg(test)]
+        crate::sync::longest::visits(1);
         if let Some(was_link) = self.visited.take() {
             let first = Gfn(self.next.0 - self.level.pages());
             // No table is below the lowest level, so the entry need not be reloaded.
@@ -127,6 +129,8 @@ impl<F: Format> Cursor<F> {
 
     /// Skips the next `entries` of those [`ahead`](Self::ahead), which have been visited.
     pub(crate) fn advance(&mut self, entries: u64) {
+        #[cfg(test)]
+        crate::sync::longest::visits(entries);
         self.next = self.next + entries;
     }
 

@@ -23,10 +23,12 @@ use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{Node, NodeList, TableMemory};
 use super::pool::Pool;
-use crate::addr::Level;
+use super::radix::At;
+use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
+use core::cmp::Reverse;
 use core::marker::PhantomData;
 
 /// Unhooked subtrees that a hardware walker may still hold.
@@ -376,6 +378,36 @@ pub(crate) fn for_tables<F: Format, M: TableMemory>(
             }
         }
         visit(page);
+    }
+}
+
+/// Counts the pages of a table along a walk, which may visit entries again after a rest.
+#[derive(Debug)]
+pub(crate) struct TableCount<F> {
+    pages: u64,
+    /// The last link that was counted. A walk visits an entry before those below it.
+    last: Option<(Gfn, Reverse<Level>)>,
+    _format: PhantomData<F>,
+}
+
+impl<F: Format> Default for TableCount<F> {
+    fn default() -> Self {
+        Self { pages: F::ROOT_PAGES as u64, last: None, _format: PhantomData }
+    }
+}
+
+impl<F: Format> TableCount<F> {
+    /// Counts the table that an entry links.
+    pub(crate) fn see(&mut self, at: &At<'_>, gfns: Span<Gfn>) {
+        let this = Some((gfns.start, Reverse(at.level)));
+        if F::is_table(at.word, at.level) && self.last < this {
+            (self.last, self.pages) = (this, self.pages + 1);
+        }
+    }
+
+    /// Returns the number of pages, the root's included.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
     }
 }
 

@@ -53,7 +53,12 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// Makes a pass over `gfns`, with rests, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let mut at = gfns.start;
-        while let Some(used) = self.used_by_l2(Span::new(at, gfns.end)) {
+        while let Some(next) = self.used_by_l2(Span::new(at, gfns.end)) {
+            let used = match next {
+                Ok(used) => used,
+                Err(goal) if goal >= gfns.end => break,
+                Err(goal) => Span::new(goal, goal),
+            };
             let young = self.young_of_l2(used, how);
             let goes_on =
                 self.pass_own(Span::new(at, used.start), how, &mut seen) && young.is_none_or(&mut seen);
@@ -90,18 +95,22 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         goes_on
     }
 
-    /// Returns the first 2 MiB of `gfns` of which L2 may have a page; `None` in a VM without nested guests.
+    /// Looks for the first 2 MiB of `gfns` of which L2 may have a page. Returns them, or the frame up to which there are
+    /// none; `None` in a VM without nested guests.
     #[inline(always)]
-    fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Span<Gfn>> {
-        if !self.vm.runs_nested() || seeded!(AgingForgetsShadows) {
+    fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Result<Span<Gfn>, Gfn>> {
+        if !self.vm.runs_nested() || seeded!(AgingForgetsShadows) || gfns.is_empty() {
             return None;
         }
-        self.space.nested.get()?.next_used(&self.vm.host, gfns)
+        Some(self.space.nested.get()?.next_used(&self.vm.host, gfns))
     }
 
     /// Returns the pages of `gfns`, within 2 MiB, that the guest or L2 has accessed.
     #[cold]
     fn young_of_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
+        if gfns.is_empty() {
+            return None;
+        }
         let mut bits = self.space.nested.get()?.young(&self.vm.host, gfns, how.clears());
         let mut pass = Pass::<F, Accessed, H, _>::new(&self.vm.host, how, |own: AccessedPages<Gfn>| {
             let by = own.first().0 - gfns.start.0;
@@ -136,11 +145,18 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                 go_on
             };
             let used = self.used_by_l2(part.gfns);
-            let goal = if let Some(used) = used.filter(|used| used.start == part.gfns.start) {
+            let goal = if let Some(Ok(used)) = used
+                && used.start == part.gfns.start
+            {
                 self.young_of_l2(used, how).map(&mut told);
                 used.end
             } else {
-                let own = Span::new(part.gfns.start, used.map_or(part.gfns.end, |used| used.start));
+                let end = match used {
+                    Some(Ok(used)) => used.start,
+                    Some(Err(goal)) => goal,
+                    None => part.gfns.end,
+                };
+                let own = Span::new(part.gfns.start, end);
                 let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, told);
                 // SAFETY: as above.
                 unsafe { pass.stretch(self.root(), own) }

@@ -37,6 +37,7 @@ mod random;
 mod reclaim;
 mod sections;
 mod shadows;
+mod stretches;
 mod windows;
 mod worlds;
 

@@ -1,0 +1,133 @@
+//! How long the operations of `ARCHITECTURE.md` hold a section, or the door of a shadow, in entries that they visit: the
+//! same for a small and for a large memory of L1 that L2 uses.
+
+use crate::nested::*;
+use crate::notify::{SecondaryMmu, Young};
+use crate::seeded::{self, Bug};
+use crate::sync::longest::longest;
+use crate::table::formats::Ept4;
+use crate::table::{TableMemory, Word};
+use crate::*;
+use std::vec::Vec;
+
+const BASE: Hva = Hva(0x4000_0000);
+/// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links those from 4 on. L2's frame n is L1's frame `DATA` + n.
+const DATA: u64 = 512;
+const RIGHTS: u64 = 6 << 3 | 7;
+
+struct Straight;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Straight {}
+
+impl Host for Straight {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
+        Some(Word(match (page, nth) {
+            (1 | 2, 0) => (page + 1) << 12 | 7,
+            (3, _) => (4 + nth) << 12 | 7,
+            (4.., _) => (DATA + (page - 4) * 512 + nth) << 12 | RIGHTS,
+            _ => 0,
+        }))
+    }
+}
+
+type Operation<'a> = &'a dyn Fn(&Vm<Ept4, Straight>, &mut Idle);
+
+/// A VM whose L2 uses `pages` pages.
+struct World {
+    idle: Idle,
+    vm: Vm<Ept4, Straight>,
+    pages: u64,
+}
+
+impl World {
+    fn new(pages: u64) -> Self {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Ept4, _>::builder(Straight).build().unwrap();
+        let slot = Slot::new(SlotId(0), Gfn(0), DATA + pages, BASE);
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        let mut world = Self { idle, vm, pages };
+        world.touch();
+        world
+    }
+
+    /// L2 and L1 store to each page.
+    fn touch(&mut self) {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        let ept = EptTable::new(1 << 12 | 3 << 3 | 6, EptFeatures::of(46)).unwrap();
+        let mut l2 = vcpu.nested(&mut self.idle, ept).unwrap();
+        for g2 in 0..self.pages {
+            let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Write));
+            assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+        }
+        for g1 in (DATA..DATA + self.pages).step_by(64) {
+            vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();
+        }
+    }
+
+    /// Returns the longest section of each operation.
+    fn operate(&mut self) -> Vec<(&'static str, u64)> {
+        let gfns = Span::new(Gfn(0), Gfn(DATA + self.pages));
+        let hvas = Span::sized(BASE, (DATA + self.pages) << PAGE_SHIFT);
+        let operations: [(&'static str, Operation<'_>); 13] = [
+            ("translate, visit leaves", &|vm, idle| vm.lockless(idle).for_each(gfns, |_| ())),
+            ("count table pages", &|vm, idle| _ = vm.table_pages(idle)),
+            ("age", &|vm, idle| vm.lockless(idle).age(gfns, |_| ())),
+            ("age by host addresses", &|vm, idle| {
+                SecondaryMmu::young(vm, idle, hvas, Young::ClearAndFlush);
+            }),
+            ("write-protect", &|vm, idle| _ = vm.write_protect(idle, gfns).settle()),
+            ("begin a log", &|vm, idle| {
+                vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
+            }),
+            ("harvest", &|vm, idle| vm.slots().harvest(idle, SlotId(0)).unwrap().commit()),
+            ("look at a log", &|vm, idle| vm.slots().dirty(idle, SlotId(0), |_| ()).unwrap()),
+            ("invalidate", &|vm, idle| _ = vm.invalidate(hvas, Why::Unmap).apply(idle).settle()),
+            ("invalidate frames", &|vm, idle| vm.take_away(idle, SpaceId(0), gfns)),
+            ("take from a shadow", &|vm, idle| _ = vm.take_back_from_a_shadow(idle, false)),
+            ("zap all", &|vm, idle| vm.zap_all(idle).unwrap()),
+            ("delete a slot", &|vm, idle| {
+                vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
+            }),
+        ];
+        let mut all = Vec::new();
+        for (name, work) in operations {
+            self.touch();
+            let ((), most) = longest(|| work(&self.vm, &mut self.idle));
+            all.push((name, most));
+        }
+        all
+    }
+}
+
+/// Returns the operations that visit more than a fixed number of entries in one section.
+fn too_long() -> Vec<(&'static str, u64)> {
+    let mut all = World::new(24 * 1024).operate();
+    all.retain(|&(_, most)| most > 30_000);
+    all
+}
+
+#[test]
+fn no_operation_holds_a_section_for_all_that_l2_uses() {
+    assert_eq!(too_long(), []);
+}
+
+#[test]
+fn mistake_all_is_visited_in_one_section() {
+    let found = seeded::with(Bug::ShadowsAtOnce, too_long);
+    let names: Vec<_> = found.iter().map(|(name, _)| *name).collect();
+    assert!(
+        ["write-protect", "begin a log", "invalidate"].iter().all(|name| names.contains(name)),
+        "{found:?}"
+    );
+    seeded::found(Bug::ShadowsAtOnce, 1);
+}
