@@ -5,6 +5,7 @@
 //! and a read of L1's table must not outlive its memslot. The others work on *extra* memslots, whose pages have no
 //! books: they are there for the address sanitizer, for overflow checks and for the watchdog.
 
+use crate::hazards::often;
 use crate::host::{Change, Primary, RAM, hva, some_page};
 use crate::logs::Logs;
 use crate::meddlers::Meddler;
@@ -348,12 +349,14 @@ fn look_up<F: Format>(meddler: &mut Meddler<'_, F>) {
 fn tidy<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("compact, shrink, count");
     let (vm, idle) = (&meddler.world.vm, &mut meddler.idle);
-    match meddler.random.below(4) {
+    let choice = meddler.random.below(5);
+    often(meddler.random.one_in(3), || match choice {
         0 => drop(vm.compact(idle)),
         1 => drop(vm.shrink(idle)),
         2 => drop(vm.stats()),
+        3 => vm.collect(idle),
         _ => drop(vm.table_pages(idle)),
-    }
+    });
 }
 
 /// L1's second table comes and goes; vCPUs run L2 on it (`vcpu_thread`), and the VMM walks it.

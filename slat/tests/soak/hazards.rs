@@ -2,13 +2,17 @@
 //! an operation.
 
 use crate::random::Random;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 thread_local! {
     static RANDOM: RefCell<Random> = RefCell::new(Random::new(0));
+    static OFTEN: Cell<bool> = const { Cell::new(false) };
 }
+
+/// One call in this many panics in [`often`].
+const OFTEN_ONE_IN: u64 = 12;
 
 /// The payload of a panic on purpose.
 struct OnPurpose;
@@ -37,8 +41,9 @@ impl Hazards {
         if draws(self.waits) {
             std::thread::yield_now();
         }
+        let panics = if OFTEN.get() { self.panics.min(OFTEN_ONE_IN) } else { self.panics };
         // A second panic would end the process.
-        if !std::thread::panicking() && draws(self.panics) {
+        if !std::thread::panicking() && draws(panics) {
             self.panicked.fetch_add(1, Relaxed);
             resume_unwind(Box::new(OnPurpose));
         }
@@ -48,6 +53,14 @@ impl Hazards {
 /// Seeds this thread's choices.
 pub fn seed(seed: u64) {
     RANDOM.set(Random::new(seed));
+}
+
+/// Runs `work`, in which callbacks panic often if `is_often` is set.
+pub fn often<R>(is_often: bool, work: impl FnOnce() -> R) -> R {
+    OFTEN.set(is_often);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    OFTEN.set(false);
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Runs `work`. Returns `None` if a callback panicked on purpose; any other panic goes on.

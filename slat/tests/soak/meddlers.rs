@@ -3,7 +3,7 @@
 
 use crate::VCPUS;
 use crate::chaos;
-use crate::hazards::{self, caught};
+use crate::hazards::{self, caught, often};
 use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
 use crate::memslots;
 use crate::nested;
@@ -136,7 +136,7 @@ impl<F: Format> Meddler<'_, F> {
         match random.below(16) {
             0 => {
                 self.share.about_to("zap all");
-                if vm.zap_all(&mut self.idle).is_ok() {
+                if often(self.random.one_in(3), || vm.zap_all(&mut self.idle)).is_ok() {
                     count(&self.world.counts.zaps);
                 }
             }

@@ -1,7 +1,7 @@
 //! Memslots are created, deleted, moved and logged while their guests run; each log is compared with the stores.
 
 use crate::VCPUS;
-use crate::hazards::caught;
+use crate::hazards::{caught, often};
 use crate::meddlers::Meddler;
 use crate::slot_places::{Known, SIZE, SLOTS, State, places_of, slot_at};
 use crate::vm_under_test::{Wrong, count};
@@ -83,7 +83,9 @@ impl<F: Format> Changing<'_, '_, F> {
     ) {
         let (world, idle) = (self.meddler.world, &mut self.meddler.idle);
         self.known.going(to);
-        let made = caught(|| change(world.vm.slots(), idle).expect("no other slot is in the way"));
+        let is_often = self.meddler.random.one_in(3);
+        let slots = || change(world.vm.slots(), idle).expect("no other slot is in the way");
+        let made = caught(|| often(is_often, slots));
         let slot = world.vm.slots().get(idle, SlotId(self.slot as u32));
         state.at = slot.map(|slot| slot.gfns.start);
         assert!(made.is_none() || state.at == to, "{slot:?} {to:?}");
