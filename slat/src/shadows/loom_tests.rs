@@ -2,15 +2,16 @@
 
 use super::hints::{Doubts, Hint, HintBlock, SpareHints};
 use super::{Frozen, HOLE, frozen};
-use crate::loom_tests::{explore, explore_within, finds_seeded};
-use crate::seeded::Bug;
-use crate::sync::prim::{SeqCst, fence};
+use crate::loom_tests::{explore, explore_within, finds, finds_seeded};
+use crate::seeded::{Bug, with};
+use crate::sync::prim::{AtomicBool, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 use crate::{Gfn, VcpuId};
 use std::sync::Arc;
 use std::vec::Vec;
 
 const LOST: &str = "a leaf that no hint leads to";
+const MISSED: &str = "a leaf that the invalidation has not found";
 const LEAF: Word = Word(7 << 12 | 7);
 /// The number of entries, each with a frame of L2 and a hint. A block has two hints under loom.
 const PLACES: usize = 4;
@@ -20,6 +21,8 @@ struct Page {
     first: HintBlock,
     doubts: Doubts,
     entries: [Entry; PLACES],
+    /// Whether an invalidation of the page was announced.
+    announced: AtomicBool,
 }
 
 fn hint(nth: usize) -> Hint {
@@ -32,7 +35,8 @@ impl Page {
         let first = HintBlock::default();
         first.fill([Some(hint(0)), Some(hint(1))]);
         let entry = |nth: usize| Entry::new(if mapped.contains(&nth) { LEAF } else { HOLE });
-        Arc::new(Self { first, doubts: Doubts::default(), entries: core::array::from_fn(entry) })
+        let (entries, announced) = (core::array::from_fn(entry), AtomicBool::new(false));
+        Arc::new(Self { first, doubts: Doubts::default(), entries, announced })
     }
 
     /// F7 to F9: enters the hint of an entry, and maps the page there.
@@ -42,10 +46,26 @@ impl Page {
         let entered = entered.expect("there is a block");
         if let Ok(frozen) = Frozen::new(&self.entries[nth], HOLE, frozen(VcpuId(nth as u32))) {
             fence(SeqCst);
-            if entered.stands() {
+            if entered.stands() && !self.announced.load(Relaxed) {
                 frozen.thaw(|entry, mine| entry.cas(mine, LEAF));
             }
         }
+    }
+
+    /// An invalidation of the page: zaps the entries that its hints name.
+    fn invalidate(&self) {
+        self.announced.store(true, Relaxed);
+        fence(SeqCst);
+        self.first.each(0, &mut 0, &mut |at| {
+            let entry = &self.entries[at.hint().g2.0 as usize];
+            let mut word = entry.load();
+            while word != HOLE
+                && let Err(found) = entry.cas(word, HOLE)
+            {
+                word = found;
+            }
+            true
+        });
     }
 
     /// Panics if a leaf has no hint.
@@ -94,6 +114,26 @@ fn hints_of_two_faults_fit_where_no_block_has_room() {
 fn a_hint_that_was_made_firm_is_not_taken_for_the_doubted_one() {
     explore_within(2, faults(&[1], &[0, 2, 3]));
     finds_seeded(Bug::DoubtedByTwo, LOST, faults(&[1], &[0, 2, 3]));
+}
+
+/// An invalidation beside a fault whose hint another fault may replace.
+fn invalidated() {
+    let page = Page::new(&[1]);
+    let (theirs, others) = (page.clone(), page.clone());
+    let fault = loom::thread::spawn(move || theirs.fault(0));
+    let replaces = loom::thread::spawn(move || others.fault(2));
+    page.invalidate();
+    fault.join().expect("it ends");
+    replaces.join().expect("it ends");
+    assert!(page.entries.iter().all(|entry| entry.load() == HOLE), "{MISSED}");
+}
+
+#[test]
+fn an_invalidation_finds_each_leaf_while_hints_are_replaced() {
+    explore_within(2, invalidated);
+    for bug in [Bug::HintUnlooked, Bug::DoubtUnfenced, Bug::StaleUndoubted] {
+        assert!(with(bug, || finds(MISSED, invalidated)), "{bug:?}");
+    }
 }
 
 /// A block is found with its hints.
