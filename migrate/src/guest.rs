@@ -39,7 +39,7 @@ pub trait Source {
     /// anew, with every page.
     type Error: Error + 'static;
 
-    /// Returns the guest memory to migrate, the same on each call.
+    /// Returns the guest memory to migrate, at least one range, the same on each call.
     fn ranges(&self) -> Vec<MemoryRange>;
 
     /// Returns the session that the source keeps beside its log. See [`Session`].

@@ -28,6 +28,10 @@ struct Guest {
     /// What happened, in order.
     calls: Vec<&'static str>,
     session: Session,
+    /// Negative control: what is given back is forgotten.
+    forgets: bool,
+    /// No page can be read.
+    unreadable: bool,
     /// May end the migration or the connection.
     watch: fn(Progress) -> ControlFlow<()>,
 }
@@ -45,6 +49,8 @@ impl Guest {
             next: 0,
             calls: Vec::new(),
             session: Session::new(),
+            forgets: false,
+            unreadable: false,
             watch: |_| Continue(()),
         }
     }
@@ -85,10 +91,16 @@ impl Source for Guest {
     }
 
     fn give_back(&mut self) {
+        if self.forgets {
+            self.taken.clear();
+        }
         self.log.append(&mut self.taken);
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> io::Result<()> {
+        if self.unreadable {
+            return Err(io::Error::other("bad page"));
+        }
         for (page, contents) in (first.gfn.0..).zip(contents.chunks_mut(PAGE)) {
             contents.fill(self.memory[page as usize]);
             self.read += 1;
@@ -312,90 +324,27 @@ fn another_call_goes_on_where_the_tries_are_used_up() {
     assert_eq!(memory.unwrap(), guest.memory);
 }
 
-/// A guest whose log forgets what is given back.
-struct Forgets(Guest);
-
-impl Source for Forgets {
-    type Error = io::Error;
-    fn ranges(&self) -> Vec<MemoryRange> {
-        self.0.ranges()
-    }
-    fn session(&mut self) -> &mut Session {
-        self.0.session()
-    }
-    fn mark_all(&mut self) -> io::Result<()> {
-        self.0.mark_all()
-    }
-    fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
-        self.0.harvest()
-    }
-    fn commit(&mut self) {
-        self.0.commit();
-    }
-    fn give_back(&mut self) {
-        self.0.commit();
-    }
-    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> io::Result<()> {
-        self.0.read(first, contents)
-    }
-    fn halt(&mut self) -> io::Result<()> {
-        self.0.halt()
-    }
-    fn resume(&mut self) {
-        self.0.resume();
-    }
-}
-
 #[test]
 fn negative_control_a_log_that_forgets_what_is_given_back_loses_pages() {
-    let mut guest = Forgets(Guest::new(4));
+    let mut guest = Guest { forgets: true, ..Guest::new(4) };
     let memory = with_receiver(|open| {
         let mut bytes = [100_000, usize::MAX].into_iter();
         let connect = || Ok(Breaks(connect(open)?, bytes.next().unwrap()));
         PreCopy::new().max_rounds(2).downtime(Duration::ZERO).send(&mut guest, connect).unwrap();
     });
-    assert_ne!(memory.unwrap(), guest.0.memory);
+    assert_ne!(memory.unwrap(), guest.memory);
 }
 
 #[test]
 fn an_error_of_the_guest_ends_the_migration_and_lets_it_run() {
-    struct Unreadable(Guest);
-    impl Source for Unreadable {
-        type Error = io::Error;
-        fn ranges(&self) -> Vec<MemoryRange> {
-            self.0.ranges()
-        }
-        fn session(&mut self) -> &mut Session {
-            self.0.session()
-        }
-        fn mark_all(&mut self) -> io::Result<()> {
-            self.0.mark_all()
-        }
-        fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
-            self.0.harvest()
-        }
-        fn commit(&mut self) {}
-        fn give_back(&mut self) {
-            self.0.give_back();
-        }
-        fn read(&mut self, _: DirtyPage, _: &mut [u8]) -> io::Result<()> {
-            Err(io::Error::other("bad page"))
-        }
-        fn halt(&mut self) -> io::Result<()> {
-            self.0.halt()
-        }
-        fn resume(&mut self) {
-            self.0.resume();
-        }
-    }
-    let mut guest = Unreadable(Guest::new(4));
+    let mut guest = Guest { unreadable: true, ..Guest::new(4) };
     let received = with_receiver(|open| {
         let error = PreCopy::new().max_rounds(1).send(&mut guest, || connect(open)).unwrap_err();
         assert_eq!(error.to_string(), "bad page");
     });
     assert!(received.is_err());
-    assert_eq!(guest.0.calls, ["halt", "resume"]);
-    assert_eq!(guest.0.log.len() as u64, PAGES);
+    assert_eq!(guest.calls, ["halt", "resume"]);
+    assert_eq!(guest.log.len() as u64, PAGES);
 }
 
 #[test]

@@ -210,8 +210,10 @@ impl<T: Target> Receiver<T> {
         let mut frame = from.next(&mut [])?;
         loop {
             let sender = match frame {
-                Frame::Hello { ranges } if ranges <= MOST_RANGES => self.sender(from, ranges)?,
-                Frame::Hello { ranges } => return Err(WireError::TooManyRanges(ranges).into()),
+                Frame::Hello { ranges } if (1..=MOST_RANGES).contains(&ranges) => {
+                    self.sender(from, ranges)?
+                }
+                Frame::Hello { ranges } if ranges > 0 => return Err(WireError::TooManyRanges(ranges).into()),
                 Frame::Cancel => return Err(Interrupted::Over(MigrateError::Cancelled)),
                 other => return Err(WireError::Unexpected(other).into()),
             };

@@ -8,6 +8,7 @@
 //! | a write | the fault that grants write permission |
 //! | the contents are dropped: `dontneed`, `reap`, a file's page that leaves for swap | the change that empties the entry |
 //! | an empty entry is filled, by a fault or a handler | the filling: the page may be writable at once |
+//! | a device stores to a pinned page, without a fault | the clear leaves pinned pages without a record |
 //! | a mapping is new: `mmap` in place of another, `mremap` that moves or grows | the change of the mappings |
 //!
 //! A page without a record counts as changed, so a way that is forgotten here is copied once too often. Changes that keep
@@ -77,8 +78,12 @@ impl AddressSpace {
             result = self.each_filled(pages, |filled| {
                 filled.set(filled.pte.read_only());
                 // A fault may have removed a record of this clear.
-                let meanwhile = self.clean.insert(Span::sized(filled.page, filled.level.pages()));
+                let page = Span::sized(filled.page, filled.level.pages());
+                let meanwhile = self.clean.insert(page);
                 taken.extend(meanwhile.pages.into_iter().map(hvas_of));
+                if filled.found().is_some_and(|found| self.is_pinned(found.pfn, found.level)) {
+                    self.clean.remove(page);
+                }
                 Ok(())
             });
         });

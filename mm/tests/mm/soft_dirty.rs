@@ -160,6 +160,23 @@ fn other_changes_keep_what_is_known() {
 }
 
 #[test]
+fn what_a_device_may_store_to_counts_as_changed() {
+    let mut machine = Machine::new();
+    machine.map(0, 8);
+    machine.number(0, 8);
+    let device = machine.space.pin(&mut machine.idle, pages(3, 1)).unwrap();
+    machine.space.clear_soft_dirty(&mut machine.idle, pages(0, 8)).unwrap();
+    // SAFETY: the frame belongs to the arena and is pinned, and the write takes one byte.
+    unsafe { machine.arena.frame(device.frames()[0]).write(99) };
+    assert_eq!(machine.space.take_soft_dirty(&mut machine.idle, pages(0, 8)), Ok(vec![pages(3, 1)]));
+    assert_eq!(written(&machine.space), [pages(3, 1)], "it may store again");
+    drop(device);
+    machine.space.clear_soft_dirty(&mut machine.idle, pages(0, 8)).unwrap();
+    assert_eq!(written(&machine.space), []);
+    assert!(machine.all_free());
+}
+
+#[test]
 fn a_huge_page_is_written_as_one_until_it_is_divided() {
     let mut machine = clean(Machine::huge(), 1024);
     machine.put(700, 1);

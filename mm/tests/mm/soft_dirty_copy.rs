@@ -76,9 +76,8 @@ impl World {
         self.value += 1;
         let value = self.value;
         match &mut self.reads[page as usize] {
-            None => return,
             Some(Reads::Shared(index)) if others == 1 => self.file_holds[*index as usize] = value,
-            Some(Reads::Shared(_)) => return,
+            None | Some(Reads::Shared(_)) => return,
             Some(Reads::Anonymous(old)) => *old = value,
             Some(Reads::Private(_, old)) => *old = Some(value),
         }

@@ -117,9 +117,12 @@ pub(super) fn record(text: &[u8]) -> Result<(Access, usize), NoRecord> {
     Ok((Access { addr, size: size as u16, kind }, mark.len() + digits + 1 + more))
 }
 
+/// A record, and its format if it is not spelled as lackey does.
+pub(super) type Line = Result<(Access, Option<Format>), NoRecord>;
+
 /// Parses a whole line without its newline, in any format. Accepts a carriage return before the newline. Returns no format
 /// for a record that is spelled as lackey does.
-pub(super) fn line(text: &[u8]) -> Result<(Access, Option<Format>), NoRecord> {
+pub(super) fn line(text: &[u8]) -> Line {
     let other = |text| formats::line(text).map(|(access, format)| (access, Some(format)));
     match record(text) {
         Ok((access, used)) => match &text[used..] {

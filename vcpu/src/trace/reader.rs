@@ -6,7 +6,7 @@
 //! bytes is judged by these, and the rest is dropped.
 
 use super::formats::Format;
-use super::line::{Flaw, LONGEST, NoRecord, line, record};
+use super::line::{Flaw, LONGEST, Line, NoRecord, line, record};
 use super::source::{NoSource, Source};
 use super::{Access, Error};
 use std::fs::File;
@@ -164,7 +164,7 @@ impl Reader {
     }
 
     /// Parses the next line, of any kind. `None` at the end.
-    fn odd_line(&mut self) -> Result<Option<Result<(Access, Option<Format>), NoRecord>>, Error> {
+    fn odd_line(&mut self) -> Result<Option<Line>, Error> {
         loop {
             let text = &self.buffer[self.next..self.filled];
             if let Some(len) = newline(text) {
