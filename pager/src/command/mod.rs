@@ -26,7 +26,7 @@ pub enum Command {
     Bench(bench::Bench),
     /// Measure the memory that clones of one template take on this host
     Clones(clones::Clones),
-    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. SIGTERM drains it: it takes no further guest, and ends with its last one
+    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. SIGTERM drains it: it takes no further guest, and ends with its last one. SIGHUP gives new guests the newest versions of their templates
     Serve(serve::Serve),
     /// Watch a daemon: its guests, its cache, its store
     Top(top::Top),

@@ -166,8 +166,9 @@ impl Serve {
             }
             _ => {}
         };
-        let [drain, leave] = signals().map_err(other)?;
-        let keeper = keeper.drain_on(drain).leave_on(leave).most_of_process(self.per_process);
+        let [drain, leave, reload] = signals().map_err(other)?;
+        let keeper = keeper.drain_on(drain).leave_on(leave).reload_on(reload);
+        let keeper = keeper.most_of_process(self.per_process);
         keeper.sabotage(self.sabotage).run(command, told).map_err(other)
     }
 
@@ -189,7 +190,7 @@ impl Serve {
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
         give_memory_back();
-        // The keeper handles these signals, and drains. The end of a terminal ends no guest.
+        // The keeper handles these signals.
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
@@ -230,8 +231,11 @@ impl Serve {
         if let Some(folder) = &self.share {
             guests.share_in(folder);
         }
-        guests.tell_unopened_by(|template, error| {
-            say("not opened", serde_json::json!({ "template": template, "error": error.to_string() }));
+        guests.tell_templates_by(|template, opened| match opened {
+            Ok(version) => say("opened", serde_json::json!({ "template": template, "version": version })),
+            Err(error) => {
+                say("not opened", serde_json::json!({ "template": template, "error": error.to_string() }));
+            }
         });
         if let Some(folder) = &self.swap {
             guests.swap_in(folder);
@@ -327,11 +331,13 @@ fn give_memory_back() {
     }
 }
 
-/// Returns two descriptors: one is readable after the first signal to end, the other after the second.
-fn signals() -> std::io::Result<[OwnedFd; 2]> {
+/// Returns three descriptors: one is readable after the first signal to end, the next after the second, and the last
+/// after each signal to reload.
+fn signals() -> std::io::Result<[OwnedFd; 3]> {
     let ((asked, signal), (drain, first), (leave, second)) =
         (UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?);
-    signal_hook::flag::register(SIGHUP, Arc::default())?;
+    let (hang_up, reload) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGHUP, hang_up)?;
     for number in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
@@ -344,7 +350,7 @@ fn signals() -> std::io::Result<[OwnedFd; 2]> {
             std::mem::forget(asks);
         }
     })?;
-    Ok([drain.into(), leave.into()])
+    Ok([drain.into(), leave.into(), reload.into()])
 }
 
 /// Logs one line for a guest that ended.

@@ -18,7 +18,7 @@ pub struct Take {
     pub connection: u64,
     /// Number of the socket on which the connection came.
     pub socket: usize,
-    /// Version of the template of a guest that was served before.
+    /// Version of the template of a guest that was served before, or of the new guests on a socket.
     #[serde(default)]
     pub version: Option<String>,
     #[serde(default)]
@@ -35,6 +35,10 @@ pub enum What {
     Guest,
     /// A socket on which guests connect: the descriptor. The worker holds it in case the keeper is killed.
     Socket,
+    /// The version of the template that new guests on a socket get.
+    Version,
+    /// New guests get the newest versions from now on.
+    Reload,
     /// The daemon takes no further guest: close the sockets.
     Drains,
     /// The keeper ends, and must not be replaced.
@@ -55,6 +59,9 @@ pub struct Keep {
     /// The message is about no connection: the worker has all sockets and guests.
     #[serde(default)]
     pub is_ready: bool,
+    /// The message is about the new guests on this socket: the version of their template, if there is one.
+    #[serde(default)]
+    pub opened: Option<usize>,
     /// The guest has files, although none may have arrived.
     #[serde(default)]
     pub has_files: bool,

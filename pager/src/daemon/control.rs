@@ -31,11 +31,11 @@ pub struct Guests {
     shares: Arc<Mutex<BTreeMap<String, Share>>>,
     swap: Option<PathBuf>,
     start_keeper: Option<StartKeeper>,
-    unopened: Option<TellUnopened>,
+    templates: Option<TellTemplates>,
 }
 
-/// Tells the name of a template that cannot be opened, and why.
-type TellUnopened = Arc<dyn Fn(&str, &StoreError) + Send + Sync>;
+/// Tells the name of a template, and the version that new guests get from now on, or why it cannot be opened.
+type TellTemplates = Arc<dyn Fn(&str, Result<&str, &StoreError>) + Send + Sync>;
 
 /// A request for a snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -80,15 +80,19 @@ impl Guests {
         Ok(())
     }
 
-    /// Sets the function that tells of a template that a later worker of the daemon cannot open, with its name. It is
-    /// also called for a guest that continues and has to wait for its template.
-    pub fn tell_unopened_by(&mut self, tell: impl Fn(&str, &StoreError) + Send + Sync + 'static) {
-        self.unopened = Some(Arc::new(tell));
+    /// Sets the function that tells of templates, with their name: the version that new guests get after a reload, or why
+    /// a later worker of the daemon cannot open one. The latter also for a guest that continues and has to wait for its
+    /// template.
+    pub fn tell_templates_by(
+        &mut self,
+        tell: impl Fn(&str, Result<&str, &StoreError>) + Send + Sync + 'static,
+    ) {
+        self.templates = Some(Arc::new(tell));
     }
 
-    pub(super) fn tell_unopened(&self, template: &str, error: &StoreError) {
-        if let Some(tell) = &self.unopened {
-            tell(template, error);
+    pub(super) fn tell_template(&self, template: &str, opened: Result<&str, &StoreError>) {
+        if let Some(tell) = &self.templates {
+            tell(template, opened);
         }
     }
 

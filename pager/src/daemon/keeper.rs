@@ -48,6 +48,10 @@ pub struct Keeper {
     was_ready: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
+    /// The version of the template that new guests on a socket get, also from later workers.
+    versions: BTreeMap<usize, String>,
+    /// Becomes readable when new guests are to get the newest versions.
+    reload: Option<OwnedFd>,
     closed: Closed,
     most_of_process: usize,
     sabotage: Option<Sabotage>,
@@ -114,6 +118,8 @@ impl Keeper {
             was_ready: false,
             kept: BTreeMap::new(),
             next: 0,
+            versions: BTreeMap::new(),
+            reload: None,
             closed: Closed::default(),
             most_of_process: limits::MOST_OF_PROCESS,
             sabotage: None,
@@ -144,6 +150,9 @@ impl Keeper {
                     keeper.kept.insert(number, kept);
                 }
                 (What::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
+                (What::Version, _) => {
+                    keeper.versions.extend(take.version.map(|version| (take.socket, version)));
+                }
                 (What::All, _) => {
                     keeper.next = take.connection;
                     // Unless the worker has ended, and another process has its number.
@@ -175,6 +184,13 @@ impl Keeper {
     #[must_use]
     pub fn leave_on(self, signal: OwnedFd) -> Self {
         Self { leave: Some(signal), ..self }
+    }
+
+    /// Gives new guests the newest version of their template whenever this descriptor becomes readable; it is read then.
+    /// Otherwise they get the version that the daemon's first worker opened, whichever worker serves them.
+    #[must_use]
+    pub fn reload_on(self, signal: OwnedFd) -> Self {
+        Self { reload: Some(signal), ..self }
     }
 
     /// Says that another process, such as systemd, restarts a keeper for the sockets if this one is killed. The keeper
@@ -281,6 +297,7 @@ impl Keeper {
         if !self.is_supervised {
             (0..self.sockets.len()).for_each(|number| outbox.push(Letter::Socket(number)));
         }
+        self.versions.keys().for_each(|socket| outbox.push(Letter::Version(*socket)));
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
         outbox.push(Letter::All);
         Ok(Running { channel, process: Process::mine(child), outbox, is_ready: false })
@@ -306,7 +323,8 @@ impl Keeper {
             let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
             let never = || PollFd::new(channel, PollFlags::empty());
-            for fd in [self.drain.as_ref().filter(|_| !self.drains), self.leave.as_ref()] {
+            let drain = self.drain.as_ref().filter(|_| !self.drains);
+            for fd in [drain, self.leave.as_ref(), self.reload.as_ref()] {
                 fds.push(fd.map_or_else(never, |fd| PollFd::new(fd, PollFlags::IN)));
             }
             if accepts {
@@ -335,8 +353,25 @@ impl Keeper {
                 worker.outbox.push(Letter::Drains);
                 continue;
             }
-            for (socket, _) in ready[3..].iter().enumerate().filter(|(_, ready)| **ready) {
+            if ready[3] && self.has_to_reload() {
+                worker.outbox.push(Letter::Reload);
+            }
+            for (socket, _) in ready[4..].iter().enumerate().filter(|(_, ready)| **ready) {
                 self.accept(socket, worker, told);
+            }
+        }
+    }
+
+    /// Takes the requests to reload. Returns whether there are any.
+    fn has_to_reload(&mut self) -> bool {
+        let Some(signal) = &self.reload else { return false };
+        match rustix::io::read(signal, &mut [0; 64]) {
+            Ok(got) if got > 0 => true,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => false,
+            // It is closed.
+            _ => {
+                self.reload = None;
+                false
             }
         }
     }
@@ -385,6 +420,11 @@ impl Keeper {
                 fds.push(kept.connection.as_fd());
                 fds.extend(kept.files.iter().map(AsFd::as_fd));
             }
+            Letter::Version(socket) => {
+                (take.what, take.socket) = (What::Version, socket);
+                take.version = self.versions.get(&socket).cloned();
+            }
+            Letter::Reload => take.what = What::Reload,
             Letter::All => (take.what, take.is_first) = (What::All, !self.was_ready),
             Letter::Drains => take.what = What::Drains,
             Letter::Leaves => take.what = What::Leaves,
@@ -402,6 +442,10 @@ impl Keeper {
                 Ok(Some((keep, _))) if keep.is_ready => {
                     (self.was_ready, worker.is_ready) = (true, true);
                     told(Event::Ready);
+                }
+                Ok(Some((Keep { opened: Some(socket), version, .. }, _))) => {
+                    self.versions.remove(&socket);
+                    self.versions.extend(version.map(|version| (socket, version)));
                 }
                 Ok(Some((keep, files))) if files.is_empty() => {
                     // Without a descriptor to spare, the files of a guest do not arrive. The guest is still there.

@@ -26,6 +26,8 @@ struct Parts {
     keeper: Arc<Line>,
     sockets: BTreeMap<usize, Arc<OwnedFd>>,
     guests: BTreeMap<u64, Guest>,
+    /// The versions of the new guests, by socket.
+    versions: BTreeMap<usize, String>,
     next: u64,
 }
 
@@ -73,8 +75,8 @@ impl Line {
 
 impl KeeperState {
     pub fn new(keeper: Channel, sabotage: Option<Sabotage>) -> Self {
-        let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
-        let parts = Parts { keeper: Line::new(keeper, true), sockets, guests, next: 0 };
+        let (sockets, guests, versions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let parts = Parts { keeper: Line::new(keeper, true), sockets, guests, versions, next: 0 };
         Self { parts: Mutex::new(parts), child: Mutex::new(None), sabotage }
     }
 
@@ -86,6 +88,23 @@ impl KeeperState {
     /// Adds a socket from the keeper.
     pub fn socket(&self, number: usize, socket: OwnedFd) {
         self.parts.lock().sockets.insert(number, Arc::new(socket));
+    }
+
+    /// Notes the version of the new guests on a socket, which the keeper knows.
+    pub fn version(&self, socket: usize, version: String) {
+        self.parts.lock().versions.insert(socket, version);
+    }
+
+    /// Tells the keeper the version of the new guests on a socket. `None`: there is no template any more.
+    pub fn opened(&self, socket: usize, version: Option<&str>) {
+        let version = version.map(str::to_owned);
+        let keeper = {
+            let mut parts = self.parts.lock();
+            parts.versions.remove(&socket);
+            parts.versions.extend(version.clone().map(|version| (socket, version)));
+            parts.keeper.clone()
+        };
+        self.send(&keeper, &Keep { opened: Some(socket), version, ..Keep::default() }, &[]);
     }
 
     /// Closes the sockets: the daemon takes no further guest.
@@ -120,7 +139,7 @@ impl KeeperState {
             }
             parts.keeper.clone()
         };
-        self.send(&keeper, &Keep { connection, version, is_ready: false, has_files: true }, &files);
+        self.send(&keeper, &Keep { connection, version, has_files: true, ..Keep::default() }, &files);
     }
 
     /// Removes a guest that has ended.
@@ -155,15 +174,19 @@ impl KeeperState {
         }
         // Later changes wait until the keeper has what there is now.
         let line = Line::new(channel, false);
-        let (sockets, guests, connection) = {
+        let (sockets, guests, versions, connection) = {
             let mut parts = self.parts.lock();
             parts.keeper = line.clone();
-            (parts.sockets.clone(), parts.guests.clone(), parts.next)
+            (parts.sockets.clone(), parts.guests.clone(), parts.versions.clone(), parts.next)
         };
         // If this keeper is killed, too, the caller sees the closed channel.
         for (number, socket) in &sockets {
             let take = Take { socket: *number, what: What::Socket, ..Take::default() };
             _ = line.channel.send(&take, &[socket.as_fd()]);
+        }
+        for (socket, version) in versions {
+            let take = Take { socket, version: Some(version), what: What::Version, ..Take::default() };
+            _ = line.channel.send(&take, &[]);
         }
         for guest in guests.values().filter(|_| self.sabotage != Some(Sabotage::Heir)) {
             let fds: Vec<_> = guest.fds.iter().map(|fd| fd.as_fd()).collect();

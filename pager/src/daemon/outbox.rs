@@ -19,6 +19,9 @@ pub enum Letter {
     Socket(usize),
     /// The connection with this number.
     Guest(u64),
+    /// The version of the new guests on the socket with this number.
+    Version(usize),
+    Reload,
     All,
     Drains,
     Leaves,

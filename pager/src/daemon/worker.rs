@@ -80,7 +80,8 @@ impl<W: Wire> Worker<W> {
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let (keeper_state, ended) = (&KeeperState::new(Channel::new(keeper), self.options.sabotage), &ended);
+        let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper), self.options.sabotage));
+        let ended = &ended;
         std::thread::scope(|scope| {
             loop {
                 let Some((take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
@@ -101,15 +102,27 @@ impl<W: Wire> Worker<W> {
                         continue;
                     }
                     What::All => {
+                        let opening = self.opening(keeper_state, guests);
                         if take.is_first {
-                            self.open_all(guests).map_err(io::Error::other)?;
+                            opening.all(TemplateSource::open).map_err(io::Error::other)?;
                         } else {
-                            // Nothing waits for it, not even the end of this process: each guest opens what it needs.
-                            let (sources, guests) = (self.templates.clone(), guests.clone());
-                            let open = move || open_each(&sources, &guests);
-                            _ = std::thread::Builder::new().name("templates".into()).spawn(open);
+                            opening.begin(false);
                         }
                         keeper_state.tell_ready();
+                        continue;
+                    }
+                    What::Version => {
+                        let source = self.templates.get(take.socket);
+                        if let (Some(source), Some(version)) = (source, take.version)
+                            && self.options.sabotage != Some(Sabotage::Version)
+                        {
+                            source.pin(&version);
+                            keeper_state.version(take.socket, version);
+                        }
+                        continue;
+                    }
+                    What::Reload => {
+                        self.opening(keeper_state, guests).begin(true);
                         continue;
                     }
                     What::Leaves => return Ok(()),
@@ -139,9 +152,9 @@ impl<W: Wire> Worker<W> {
         })
     }
 
-    /// Opens all templates.
-    fn open_all(&self, guests: &Guests) -> Result<(), WorkerError> {
-        self.templates.iter().try_for_each(|source| Ok(guests.share(&source.open()?)?))
+    fn opening(&self, keeper_state: &Arc<KeeperState>, guests: &Guests) -> Opening {
+        let (sources, guests) = (self.templates.clone(), guests.clone());
+        Opening { sources, guests, keeper_state: keeper_state.clone() }
     }
 
     /// Serves a guest from its handshake to its end.
@@ -158,16 +171,16 @@ impl<W: Wire> Worker<W> {
         let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
             return Err(WorkerError::Keeper(count, take.socket));
         };
-        // The template may have been replaced since the guest began.
-        let template = match &take.version {
-            Some(version) if self.options.sabotage != Some(Sabotage::Version) => {
-                at(template, version, |error| guests.tell_unopened(&template.name(), error))?
-            }
-            _ => template.open()?,
-        };
         let connection = UnixStream::from(connection);
         *pid = peer::pid(&connection).map_or(0, |peer| peer.as_raw_nonzero().get());
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        // The template may have been replaced since the guest began.
+        let template = match &take.version {
+            Some(version) if self.options.sabotage != Some(Sabotage::Version) => {
+                at(template, version, |error| guests.tell_template(&template.name(), Err(error)))?
+            }
+            _ => template.open()?,
+        };
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
@@ -199,13 +212,53 @@ impl<W: Wire> Worker<W> {
     }
 }
 
-/// Opens the templates that can be opened, and tells why the others cannot.
-fn open_each(sources: &[TemplateSource], guests: &Guests) {
-    for source in sources {
+/// Opens the templates of all sockets.
+struct Opening {
+    sources: Vec<TemplateSource>,
+    guests: Guests,
+    keeper_state: Arc<KeeperState>,
+}
+
+impl Opening {
+    /// Opens each one by `open`. Ends at the first error.
+    fn all(&self, open: impl Fn(&TemplateSource) -> Result<Template, StoreError>) -> Result<(), StoreError> {
+        (0..self.sources.len()).try_for_each(|socket| self.one(socket, &open).map(drop))
+    }
+
+    /// Opens them in a thread of its own, for which nothing waits, not even the end of this process: each guest opens what
+    /// it needs. Tells why some cannot be opened. If it is a reload, opens the newest versions, and tells them.
+    fn begin(self, is_reload: bool) {
+        let open = move || {
+            let open = if is_reload { TemplateSource::reload } else { TemplateSource::open };
+            for (socket, source) in self.sources.iter().enumerate() {
+                match self.one(socket, &open) {
+                    Ok(template) if is_reload => {
+                        self.guests.tell_template(&source.name(), Ok(template.version()));
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        if is_reload && matches!(error, StoreError::Missing(_)) {
+                            self.keeper_state.opened(socket, None);
+                        }
+                        self.guests.tell_template(&source.name(), Err(&error));
+                    }
+                }
+            }
+        };
+        _ = std::thread::Builder::new().name("templates".into()).spawn(open);
+    }
+
+    fn one(
+        &self,
+        socket: usize,
+        open: &impl Fn(&TemplateSource) -> Result<Template, StoreError>,
+    ) -> Result<Template, StoreError> {
+        let source = &self.sources[socket];
+        let template = open(source)?;
         let shared = |error| StoreError::Io { key: source.name(), error };
-        if let Err(error) = source.open().and_then(|template| guests.share(&template).map_err(shared)) {
-            guests.tell_unopened(&source.name(), &error);
-        }
+        self.guests.share(&template).map_err(shared)?;
+        self.keeper_state.opened(socket, Some(template.version()));
+        Ok(template)
     }
 }
 

@@ -160,7 +160,10 @@ impl Library {
         }
         let pin = self.lease.pin(version)?;
         let manifest = self.manifest(version)?;
-        Ok(Template::new(name, version, manifest, self.clone(), None, pin))
+        let template = Template::new(name, version, manifest, self.clone(), None, pin);
+        // A record of it would replace that of the current version.
+        template.record_none();
+        Ok(template)
     }
 
     /// Reads and checks every chunk of a template, and its working set.

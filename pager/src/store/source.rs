@@ -26,8 +26,15 @@ pub struct TemplateSource(Arc<Inner>);
 
 struct Inner {
     origin: Origin,
-    /// The template of new guests, once it is open.
-    opened: Mutex<Option<Template>>,
+    opened: Mutex<Opened>,
+}
+
+/// The template of new guests.
+#[derive(Default)]
+struct Opened {
+    template: Option<Template>,
+    /// The version that it must have.
+    version: Option<String>,
 }
 
 enum Origin {
@@ -54,7 +61,7 @@ impl TemplateSource {
     }
 
     fn new(origin: Origin) -> Self {
-        Self(Arc::new(Inner { origin, opened: Mutex::new(None) }))
+        Self(Arc::new(Inner { origin, opened: Mutex::default() }))
     }
 
     /// Returns the name of the template, the path of the image, or its address.
@@ -66,23 +73,46 @@ impl TemplateSource {
         }
     }
 
-    /// Returns the template of new guests. Opens it if it is not open yet; later calls return the same one. May sleep.
+    /// Returns the template of new guests. Opens it if it is not open yet: the newest version, unless another one is
+    /// [pinned](Self::pin). Later calls return the same one. May sleep.
     ///
     /// # Errors
     /// The template's, and the next call tries again.
     pub fn open(&self) -> Result<Template, StoreError> {
         let mut opened = self.0.opened.lock();
-        if let Some(template) = &*opened {
+        if let Some(template) = &opened.template {
             return Ok(template.clone());
         }
-        let template = match &self.0.origin {
-            Origin::Library(library, name) => library.open(name),
-            Origin::Image(path) => Template::of_image(path),
-            Origin::Nbd(address) => Template::of_nbd(address),
-            Origin::Opened(template) => Ok(template.clone()),
+        let template = match &opened.version {
+            Some(version) => self.version(version),
+            None => self.newest(),
         }?;
-        *opened = Some(template.clone());
+        *opened = Opened { version: Some(template.version().into()), template: Some(template.clone()) };
         Ok(template)
+    }
+
+    /// Makes this version the one that is opened, so that a process that follows another one serves the same. It has no
+    /// effect on a template that is open.
+    pub fn pin(&self, version: &str) {
+        self.0.opened.lock().version = Some(version.into());
+    }
+
+    /// Opens the newest version, for new guests from now on. May sleep.
+    ///
+    /// # Errors
+    /// The template's. If it is not in the store any more, new guests have none; otherwise they still get the version of
+    /// before.
+    pub fn reload(&self) -> Result<Template, StoreError> {
+        let newest = self.newest();
+        match &newest {
+            Ok(template) => {
+                let (template, version) = (Some(template.clone()), Some(template.version().into()));
+                *self.0.opened.lock() = Opened { template, version };
+            }
+            Err(StoreError::Missing(_)) => *self.0.opened.lock() = Opened::default(),
+            Err(_) => {}
+        }
+        newest
     }
 
     /// Opens this version of the template, for a guest that began with it and continues. In a store it may have been
@@ -91,7 +121,23 @@ impl TemplateSource {
     /// # Errors
     /// The image file has changed; or an error of the store.
     pub fn at(&self, version: &str) -> Result<Template, StoreError> {
-        match (self.open(), &self.0.origin) {
+        match self.open() {
+            Ok(template) => template.at(version),
+            Err(_) => self.version(version),
+        }
+    }
+
+    fn newest(&self) -> Result<Template, StoreError> {
+        match &self.0.origin {
+            Origin::Library(library, name) => library.open(name),
+            Origin::Image(path) => Template::of_image(path),
+            Origin::Nbd(address) => Template::of_nbd(address),
+            Origin::Opened(template) => Ok(template.clone()),
+        }
+    }
+
+    fn version(&self, version: &str) -> Result<Template, StoreError> {
+        match (self.newest(), &self.0.origin) {
             (Ok(template), _) => template.at(version),
             (Err(_), Origin::Library(library, name)) => library.open_version(name, version),
             (Err(error), _) => Err(error),

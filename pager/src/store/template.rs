@@ -159,6 +159,11 @@ impl Template {
         self.0.set.lock().is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
     }
 
+    /// Makes [`Template::begin_recording`] return false from now on.
+    pub(super) fn record_none(&self) {
+        self.0.recording.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn end_recording(&self) {
         self.0.recording.store(false, Ordering::Relaxed);
     }

@@ -196,8 +196,13 @@ impl Daemon {
 
     /// Asks the daemon to take no further guest, and to end with its last one.
     pub fn drain(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Sends a signal to the keeper.
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.keeper);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Waits for the end of a draining daemon.

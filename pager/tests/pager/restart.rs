@@ -214,64 +214,126 @@ fn a_guest_that_cannot_be_served_waits_under_the_policy_wait() {
     assert!(said.contains("manifests/") && twin.report().frozen, "{said}");
 }
 
-/// Makes it impossible to open a template of a daemon with two, and kills the worker. Guests of both go on; new guests
-/// of this template are refused for the reason, and those of the other one are served.
-fn is_unopened(name: &str, spoil: impl FnOnce(&Path), reason: &str) {
-    if !is_offered() {
-        return;
+/// A daemon of the templates `twin` and `other`, with a guest of each, after something happened to the store of `other`
+/// and the worker was killed.
+struct Two {
+    daemon: Daemon,
+    socket: std::path::PathBuf,
+    twins: [Twin; 2],
+}
+
+/// A guest that runs during the kill.
+const GOES_ON: &str = "--millis 1500 --balloon --patience-ms 10000";
+
+impl Two {
+    fn after(name: &str, spoil: impl FnOnce(&Path)) -> Option<Self> {
+        if !is_offered() {
+            return None;
+        }
+        let folder = with_template(name);
+        // A manifest of its own.
+        library(&folder).snapshot("other", IMAGE.read(), (MIB << 20) as u64, 128 << 10).unwrap();
+        let (socket, metrics) = (folder.join("other.socket"), folder.join("metrics"));
+        let flags = format!("{SLOW} --guest {}=other --metrics {}", socket.display(), metrics.display());
+        let mut daemon = Daemon::in_folder(folder, &flags);
+        let twins = [&daemon.socket(), &socket].map(|socket| Twin::at(socket, MIB, GOES_ON));
+        has_guests(&daemon, 2);
+        spoil(&daemon.folder);
+        daemon.kill();
+        Some(Self { daemon, socket, twins })
     }
-    let folder = with_template(name);
-    let image = Image { seed: 1, ..IMAGE };
-    library(&folder).snapshot("other", image.read(), (MIB << 20) as u64, 64 << 10).unwrap();
-    let socket = folder.join("other.socket");
-    let flags =
-        format!("{SLOW} --guest {}=other --metrics {}", socket.display(), folder.join("metrics").display());
-    let mut daemon = Daemon::in_folder(folder, &flags);
-    let twins = [&daemon.socket(), &socket]
-        .map(|socket| Twin::at(socket, MIB, "--millis 1500 --balloon --patience-ms 10000"));
-    has_guests(&daemon, 2);
-    spoil(&daemon.folder.join("store"));
-    daemon.kill();
-    let said = daemon.find(|line| line.contains("not opened").then(|| line.to_owned()));
-    assert!(said.contains(reason), "{said}");
-    let refused = Twin::at(&socket, MIB, "--millis 100 --patience-ms 300");
-    let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
-    assert!(said.contains(reason), "{said}");
-    let served = daemon.twin("--millis 100 --patience-ms 10000");
-    if reason.contains("other") {
-        assert!(served.report().is_right());
+
+    /// Starts a guest of `other`.
+    fn other(&self, flags: &str) -> Twin {
+        Twin::at(&self.socket, MIB, &format!("--millis 100 {flags}"))
     }
-    for twin in twins {
-        let report = twin.report();
-        assert!(report.is_right(), "{report:?}");
+
+    /// Guests of both go on, and new guests of both are served with the versions of before the kill.
+    fn all_go_on(self) {
+        for twin in [self.daemon.twin("--millis 100"), self.other("")].into_iter().chain(self.twins) {
+            let report = twin.report();
+            assert!(report.is_right(), "{report:?}");
+        }
     }
-    drop(refused);
+}
+
+fn replace_other(folder: &Path) -> String {
+    let (library, size) = (library(folder), (MIB << 20) as u64);
+    library.snapshot("other", Image { seed: 9, ..IMAGE }.read(), size, 64 << 10).unwrap();
+    library.open("other").unwrap().version().to_owned()
 }
 
 #[test]
-fn a_template_that_is_removed_concerns_its_new_guests_alone_after_a_kill() {
-    let remove = |store: &Path| library(store.parent().unwrap()).remove("other").unwrap();
-    is_unopened("unopened-removed", remove, "templates/other is not in the store");
+fn guests_go_on_after_a_kill_when_another_template_was_removed() {
+    let Some(two) = Two::after("removed", |folder| library(folder).remove("other").unwrap()) else { return };
+    two.all_go_on();
 }
 
 #[test]
-fn a_template_whose_new_manifest_is_damaged_concerns_its_new_guests_alone_after_a_kill() {
-    let damage = |store: &Path| {
-        let library = library(store.parent().unwrap());
-        library.snapshot("other", Image { seed: 9, ..IMAGE }.read(), (MIB << 20) as u64, 64 << 10).unwrap();
-        let version = library.open("other").unwrap().version().to_owned();
-        std::fs::write(store.join("manifests").join(version), "other").unwrap();
+fn guests_go_on_after_a_kill_beside_a_damaged_manifest() {
+    let damage = |folder: &Path| {
+        let version = replace_other(folder);
+        std::fs::write(folder.join("store/manifests").join(version), "other").unwrap();
     };
-    is_unopened("unopened-manifest", damage, "is damaged");
+    let Some(two) = Two::after("damaged-manifest", damage) else { return };
+    two.all_go_on();
 }
 
 #[test]
 fn guests_go_on_after_a_kill_beside_a_damaged_catalog() {
-    is_unopened(
-        "unopened-catalog",
-        |store| std::fs::write(store.join("catalog"), "no").unwrap(),
-        "is damaged",
-    );
+    let damage = |folder: &Path| std::fs::write(folder.join("store/catalog"), "no").unwrap();
+    let Some(two) = Two::after("damaged-catalog", damage) else { return };
+    two.all_go_on();
+}
+
+#[test]
+fn a_template_that_is_lost_concerns_its_own_guests_alone() {
+    let lose = |folder: &Path| {
+        let library = library(folder);
+        let version = library.open("other").unwrap().version().to_owned();
+        library.remove("other").unwrap();
+        std::fs::remove_file(folder.join("store/manifests").join(version)).unwrap();
+    };
+    let Some(two) = Two::after("lost-other", lose) else { return };
+    let said = two.daemon.find(|line| line.contains("not opened").then(|| line.to_owned()));
+    assert!(said.contains("manifests/") && said.contains("\"template\":\"other\""), "{said}");
+    let refused = two.other("--patience-ms 300");
+    let pid = format!("\"pid\":{},", refused.0.id());
+    let said =
+        two.daemon.find(|line| (line.contains("refused") && line.contains(&pid)).then(|| line.to_owned()));
+    assert!(said.contains("manifests/"), "{said}");
+    let [twin, _other] = two.twins;
+    assert!(twin.report().is_right() && two.daemon.twin("--millis 100").report().is_right());
+    drop(refused);
+}
+
+#[test]
+fn new_guests_get_a_new_version_when_the_daemon_is_told_and_not_before() {
+    let Some(mut two) = Two::after("reload", |folder| _ = replace_other(folder)) else { return };
+    // The worker was killed, and no guest gets other memory for that.
+    assert!(two.other("").report().is_right());
+    let reload = |daemon: &Daemon, found: &str| {
+        daemon.signal(Signal::HUP);
+        daemon.find(|line| {
+            (line.contains("opened\"") && line.contains("\"other\"")).then(|| line.contains(found))
+        })
+    };
+    assert!(reload(&two.daemon, "\"version\""));
+    assert!(two.other("--image-seed 9").report().is_right());
+    two.daemon.kill();
+    assert!(two.other("--image-seed 9").report().is_right());
+    // A version that is damaged is not taken.
+    let version = replace_other(&two.daemon.folder);
+    std::fs::write(two.daemon.folder.join("store/manifests").join(version), "other").unwrap();
+    assert!(reload(&two.daemon, "is damaged"));
+    assert!(two.other("--image-seed 9").report().is_right());
+    // A template that was removed is not served any more.
+    library(&two.daemon.folder).remove("other").unwrap();
+    assert!(reload(&two.daemon, "is not in the store"));
+    let refused = two.other("--patience-ms 300");
+    assert!(two.daemon.find(|line| line.contains("refused").then(|| line.contains("templates/other"))));
+    drop(refused);
+    two.twins.into_iter().for_each(|twin| assert!(twin.report().is_right()));
 }
 
 /// Replaces an object of a store by a pipe, whose opening waits for ever.
