@@ -63,7 +63,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
-                change.apply_unpaid(idle);
+                change.edit_all(idle, None);
             }
             self.pool.fill_root(fresh, change.begun.hole());
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
