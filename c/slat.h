@@ -950,16 +950,18 @@ slat_status slat_invalidate_begin(const struct slat_vm *vm,
 
 // Applies the edits of the reason to the guest's tables, and flushes. When this returns, no vCPU uses the old
 // mappings, and the host may change its own tables. For a page-by-page reason (`SLAT_RECLAIM`, `SLAT_NUMA`,
-// `SLAT_CHANGE_PTE`) this does nothing. Any thread; waits for vCPUs in the guest, and may sleep in the host's
+// `SLAT_CHANGE_PTE`) every page of the range counts as changed; a host that reports single pages does not call this.
+// Any thread; waits for vCPUs in the guest, and may sleep in the host's
 // `alloc_tables` and `free_tables`.
 //
 // Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
-slat_status slat_invalidate_apply(const struct slat_change *change, const struct slat_thread *thread);
+slat_status slat_invalidate_apply(const struct slat_change *change,
+                                  const struct slat_thread *thread);
 
-// For a page-by-page reason: reports that the host's page at [hva, hva + bytes), in the range of the change, is now
+// For a page-by-page reason, instead of `slat_invalidate_apply`: reports that the host's page at [hva, hva + bytes), in the range of the change, is now
 // `to`, or nothing if `to` is null. Edits the guest's mappings of it, and flushes. When this returns, no vCPU uses the
-// old frame. The host calls this under its own lock of the page, and copies or frees the old frame afterwards. For
-// other reasons this does nothing. Any thread; waits for vCPUs in the guest.
+// old frame. The host calls this under its own lock of the page, and copies or frees the old frame afterwards. After
+// `slat_invalidate_apply` this does nothing. Any thread; waits for vCPUs in the guest.
 //
 // Errors: `SLAT_EINVAL`, also for a range outside of the change; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
 slat_status slat_invalidate_changed(const struct slat_change *change,

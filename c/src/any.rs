@@ -145,7 +145,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
     }
 
     fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again> {
-        Ok(Box::new(self.try_invalidate(hvas, why)?))
+        Ok(Box::new(Some(self.try_invalidate(hvas, why)?)))
     }
 
     fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>> {
@@ -262,13 +262,16 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
     }
 }
 
-impl<F: Format> AnyChange for Invalidation<'_, F, CHost> {
+/// `None` after a call that panicked.
+impl<F: Format> AnyChange for Option<Invalidation<'_, F, CHost>> {
     fn apply(&mut self, idle: &mut Idle) {
-        self.apply(idle).settle();
+        *self = self.take().map(|change| change.apply(idle).settle());
     }
 
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        self.changed(idle, hvas, to).settle();
+        if let Some(change) = self {
+            change.changed(idle, hvas, to).settle();
+        }
     }
 }
 

@@ -62,8 +62,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Reclaim the pages that were not used for three passes.
     let cold = (0..PAGES).filter(|&page| ages[page as usize] >= 3);
     for page in cold.clone() {
-        let mut change = vm.invalidate(Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE), Why::Clear);
-        change.apply(&mut idle).settle();
+        let _change = vm
+            .invalidate(Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE), Why::Clear)
+            .apply(&mut idle)
+            .settle();
         // REPLACE: write the page to swap, change your table, free the frame.
     }
     println!("{} of {PAGES} pages are reclaimed", cold.count());

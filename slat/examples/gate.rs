@@ -135,7 +135,7 @@ fn find(idle: &mut Idle, vm: &Machine, gfn: impl Fn(u64) -> Gfn) {
 fn invalidate(idle: &mut Idle, vm: &Machine) {
     measured(|gfn| {
         let hvas = Span::sized(HVA + gfn * PAGE_SIZE, PAGE_SIZE);
-        vm.invalidate(hvas, Why::Migrate).apply(idle).settle();
+        drop(vm.invalidate(hvas, Why::Migrate).apply(idle).settle());
     });
 }
 

@@ -161,10 +161,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Both sides begin with linked tables and without mappings.
         drop(vcpu);
         for (threads, times) in [(1, &mut one), (2, &mut two)] {
-            vm.invalidate(data, Why::Clear).apply(&mut idle).settle();
+            drop(vm.invalidate(data, Why::Clear).apply(&mut idle).settle());
             times.push(by_threads(&vm, threads, ept));
         }
-        vm.invalidate(data, Why::Clear).apply(&mut idle).settle();
+        drop(vm.invalidate(data, Why::Clear).apply(&mut idle).settle());
     }
     let first = bytes[0];
     let (own, nested, keeps, flush) = (median(own), median(nested), median(keeps), median(flush));

@@ -73,6 +73,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
     vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    vm.invalidate(ram.hvas(), Why::Migrate).apply(&mut idle).settle();
+    vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
     Ok(())
 }

@@ -182,7 +182,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # vcpu.give_tables_back();
     /// // 2,000 tables, of which the guest keeps every 50th.
     /// for table in (0..2000).filter(|table| table % 50 != 0) {
-    ///     vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
+    ///     let change = vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
+    ///     // … here the host changes its own table …
+    ///     drop(change);
     /// }
     /// vm.shrink(&mut idle);
     /// assert!(vm.stats().lent_bytes > 30 * 64 * PAGE_SIZE); // one or two tables in each chunk

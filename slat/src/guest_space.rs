@@ -56,7 +56,9 @@ use crate::why::Why;
 /// let frame = |space: &GuestSpace<'_, _, _>, idle: &mut Idle| space.translate(idle, Gfn(0xa0)).unwrap().leaf.pfn;
 /// assert_eq!([frame(&normal, &mut idle), frame(&smm, &mut idle)], [Pfn(0x4_00a0), Pfn(0x8_0000)]);
 /// // A change in one space does not touch the other.
-/// smm.invalidate(Span::sized(Gfn(0xa0), 16), Why::Unmap).apply(&mut idle).settle();
+/// let change = smm.invalidate(Span::sized(Gfn(0xa0), 16), Why::Unmap).apply(&mut idle).settle();
+/// // … here the host changes its own table …
+/// drop(change);
 /// assert!(smm.translate(&mut idle, Gfn(0xa0)).is_none() && normal.translate(&mut idle, Gfn(0xa0)).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -151,7 +151,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// }
     /// assert!(vm.slots().is_dirty(Gfn(5)));
     ///
-    /// vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
+    /// let change = vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
+    /// // … here the host changes its own table …
+    /// drop(change);
     /// assert!(clock.write(&mut idle).is_none(), "refused, until it is refreshed");
     /// # assert_eq!(written, [Pfn(0x4_0005)]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -156,8 +156,7 @@ errors! { HostError:
 ///
 /// // To take the page away again: invalidate, settle, change the host's own table, end the invalidation.
 /// let page = Hva(0x7000_5000);
-/// let mut change = vm.invalidate(Span::sized(page, 4096), Why::Unmap);
-/// change.apply(&mut idle).settle();
+/// let change = vm.invalidate(Span::sized(page, 4096), Why::Unmap).apply(&mut idle).settle();
 /// let frame = vm.host().0.lock().unwrap().remove(&(page.0 >> 12));
 /// drop(change);
 /// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
@@ -293,7 +292,7 @@ pub trait Host: TableMemory {
     /// # std::thread::scope(|scope| scope.spawn(|| {
     /// # let mut idle = Idle::take().unwrap();
     /// // A vCPU is in the guest, and stays there.
-    /// vm.invalidate(slot.hvas(), Why::Unmap).apply(&mut idle).settle();
+    /// vm.change(&mut idle, slot.hvas(), Why::Unmap, |_| { /* the host changes its own table */ });
     /// assert_eq!(vm.host().broadcasts.load(Relaxed), 1);
     /// # }).join().unwrap());
     /// # drop(guest);

@@ -29,10 +29,10 @@
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
 //!
 //! // The host unmaps the page. The guest loses it before the host does.
-//! let mut change = vm.invalidate(Span::new(Hva(0x4000_5000), Hva(0x4000_6000)), Why::Unmap);
-//! change.apply(&mut idle).settle(); // at most one shootdown
-//! // … here the host changes its own tables and frees the frame …
-//! drop(change);
+//! let page = Span::new(Hva(0x4000_5000), Hva(0x4000_6000));
+//! vm.change(&mut idle, page, Why::Unmap, |_| {
+//!     // After at most one shootdown: here the host changes its own tables and frees the frame.
+//! });
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -183,7 +183,7 @@ pub use fault::{Done, Fault, FaultError, Population, Prefault};
 pub use guest_space::GuestSpace;
 pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
-pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Applied, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use owned::OwnedVcpu;
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};

@@ -32,7 +32,7 @@ use core::fmt;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let before = vm.stats();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
-/// vm.invalidate(ram.hvas(), Why::Migrate).apply(&mut idle).settle();
+/// vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| ());
 ///
 /// let since = vm.stats().since(&before);
 /// assert_eq!((since.mapped_faults, since.leaves), (1, [0, 0, 0]));

@@ -35,7 +35,7 @@
 //! let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
 //! vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
 //! vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-//! vm.invalidate(ram.hvas(), Why::Migrate).apply(&mut idle).settle();
+//! vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
 //!
 //! let events = vm.host().0.lock().unwrap();
 //! let result = FaultResult::Mapped(Level::K4);

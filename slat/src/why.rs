@@ -41,8 +41,12 @@ impl Why {
         matches!(self, Self::Unmap | Self::Remap | Self::Exit | Self::Slot)
     }
 
-    /// Whether the begin of the invalidation changes nothing. The range then only says where pages may change, and the
-    /// host reports each changed page by [`Pages::changed`](crate::notify::Pages::changed).
+    /// Whether the begin of an [event](crate::notify::SecondaryMmu::around) with this reason changes nothing. Its range
+    /// then only says where pages may change, and the host reports each changed page by
+    /// [`Pages::changed`](crate::notify::Pages::changed).
+    ///
+    /// For [`Invalidation::apply`](crate::Invalidation::apply) every page of the range counts as changed, whatever the
+    /// reason.
     pub const fn page_by_page(self) -> bool {
         matches!(self, Self::Reclaim | Self::Numa | Self::ChangePte)
     }

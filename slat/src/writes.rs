@@ -170,9 +170,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
-        let mut change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
+        let change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() && !seeded!(WatchUnprotected) {
-            change.apply(idle).settle();
+            drop(change.apply(idle).settle());
         }
         Ok(tracking)
     }

@@ -71,8 +71,10 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
 /// Changes a page's flags, as a host changes a mapping: it invalidates the guest's translations first.
 pub fn set_flags(vm: &Vm<Ept4, Ram>, page: u64, flags: u8) -> Result<(), VmError> {
     let mut idle = Idle::take().ok_or(VmError::Unexpected("flags change outside of the guest".into()))?;
-    let mut change = vm.invalidate(Span::sized(Hva(page << PAGE_SHIFT), PAGE_SIZE), Why::Migrate);
-    change.apply(&mut idle).settle();
+    let _change = vm
+        .invalidate(Span::sized(Hva(page << PAGE_SHIFT), PAGE_SIZE), Why::Migrate)
+        .apply(&mut idle)
+        .settle();
     vm.host().0[page as usize].1.store(flags & !FLAG_DIRTY, Relaxed);
     Ok(())
 }

@@ -197,8 +197,11 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
             17..20 => {
                 let pages = input.below(3).min(FRAMES - 1 - page) + 1;
                 let why = input.pick(&[Why::Migrate, Why::Unmap, Why::Clear, Why::Protect]);
-                let mut change = self.vm.invalidate(Span::new(hva(page), hva(page + pages)), why);
-                change.apply(&mut self.idle).settle();
+                let _change = self
+                    .vm
+                    .invalidate(Span::new(hva(page), hva(page + pages)), why)
+                    .apply(&mut self.idle)
+                    .settle();
                 for page in page..page + pages {
                     if why == Why::Protect {
                         self.vm.host().protect(page);

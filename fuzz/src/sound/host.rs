@@ -178,8 +178,7 @@ pub fn take_back<F: Format>(
     why: Why,
     to_nothing: bool,
 ) {
-    let mut change = vm.invalidate(bytes(pages), why);
-    change.apply(idle).settle();
+    let _change = vm.invalidate(bytes(pages), why).apply(idle).settle();
     vm.host().change(pages, to_nothing);
 }
 

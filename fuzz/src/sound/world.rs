@@ -293,12 +293,11 @@ impl<'vm, F: Format> World<'vm, F> {
             return take_back(vm, &mut self.idle, pages, why, to_nothing);
         }
         let mut change = vm.invalidate(bytes(pages), why);
-        let owed = change.apply(&mut self.idle);
         let forgotten = debt == End::Leaked;
         if forgotten {
-            forget(owed);
+            forget(change.changed(&mut self.idle, bytes(pages), None));
         } else {
-            drop(owed);
+            change = change.apply(&mut self.idle).settle();
         }
         vm.host().change(pages, to_nothing);
         match end {
@@ -316,7 +315,7 @@ impl<'vm, F: Format> World<'vm, F> {
     fn invalidate(&mut self, at: usize, change: Invalidation<'vm, F, Crafty<F>>, covers: Covers, end: End) {
         let (mut change, state) = (change, &mut self.vms[at]);
         if end != End::Dropped && state.sections == 0 {
-            change.apply(&mut self.idle).settle();
+            change = change.apply(&mut self.idle).settle();
         }
         match end {
             End::Leaked => {

@@ -47,7 +47,7 @@ impl<'v, F: Format> Machine<'v, F> {
             }
             Step::Invalidate { hvas, why } => self.change(hvas, why, |_| ()),
             Step::InvalidateGfns { gfns, why } => {
-                self.vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle();
+                drop(self.vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle());
                 self.spaces[0].invalidate(&[gfns], why, None);
             }
             Step::Change { pages, why, to } => self.change_pages(pages, why, to),
@@ -154,16 +154,13 @@ impl<'v, F: Format> Machine<'v, F> {
 
     /// Makes a change of the host inside an invalidation.
     fn change(&mut self, hvas: Span<Hva>, why: Why, change: impl FnOnce(&PlainHost)) {
-        let mut invalidation = self.vm.invalidate(hvas, why);
-        invalidation.apply(&mut self.idle).settle();
+        let invalidation = self.vm.invalidate(hvas, why).apply(&mut self.idle).settle();
         change(self.vm.host());
         drop(invalidation);
         for space in &mut self.spaces {
             let why = if space.rules.contexts { why } else { Why::Unmap };
             let parts = space.behind(hvas);
-            if !why.page_by_page() {
-                space.invalidate(&parts, why, None);
-            }
+            space.invalidate(&parts, why, None);
         }
     }
 
@@ -174,9 +171,9 @@ impl<'v, F: Format> Machine<'v, F> {
             return (pages.start.0..pages.end.0).for_each(|page| self.change_page(page, to));
         }
         let mut invalidation = self.vm.invalidate(hvas, why);
-        invalidation.apply(&mut self.idle).settle();
         let contexts = self.rules().contexts;
         if !contexts {
+            invalidation = invalidation.apply(&mut self.idle).settle();
             self.spaces.iter_mut().for_each(|space| space.invalidate(&space.behind(hvas), Why::Unmap, None));
         }
         for page in pages.start.0..pages.end.0 {

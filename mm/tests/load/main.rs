@@ -154,7 +154,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
         // permission forever.
         let mut tell_all = || {
             for vm in vms {
-                vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
+                drop(vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle());
             }
         };
         let over = || {

@@ -107,8 +107,7 @@ mod tests {
     }
 
     fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Why) {
-        let mut change = vm.invalidate_gfns(Span::new(Gfn(5), Gfn(6)), why);
-        change.apply(idle).settle();
+        let _change = vm.invalidate_gfns(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
     }
 
     #[test]

@@ -69,9 +69,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
     /// // Changes at host addresses do not affect private memory. Changes of private memory do.
-    /// vm.invalidate(ram.hvas(), Why::Unmap).apply(&mut idle).settle();
+    /// vm.change(&mut idle, ram.hvas(), Why::Unmap, |_| { /* the host changes its own table */ });
     /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
-    /// vm.invalidate(Span::sized(PrivateMemory(0).at(0x5000), 4096), Why::Clear).apply(&mut idle).settle();
+    /// let private = Span::sized(PrivateMemory(0).at(0x5000), 4096);
+    /// vm.change(&mut idle, private, Why::Clear, |_| { /* the host changes its own table */ });
     /// assert!(vm.translate(&mut idle, Gfn(5)).is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

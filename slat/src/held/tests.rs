@@ -52,8 +52,10 @@ fn kicked(broadcasts: bool, mistake: Option<Bug>) -> bool {
         scope.spawn(move || {
             inside.1.recv().unwrap();
             let take = || {
-                let mut change = vm.invalidate(Span::sized(HVA + 0x7000, 0x1000), Why::Unmap);
-                change.apply(&mut Idle::take().unwrap()).settle();
+                let _change = vm
+                    .invalidate(Span::sized(HVA + 0x7000, 0x1000), Why::Unmap)
+                    .apply(&mut Idle::take().unwrap())
+                    .settle();
             };
             match mistake {
                 Some(bug) => seeded::with(bug, take),

@@ -151,8 +151,7 @@ impl<F: Format> World<F> {
 
     /// An invalidation from begin to end, in which the host changes nothing.
     pub(super) fn invalidate(&self, idle: &mut Idle, gfns: Span<Gfn>, why: Why) {
-        let mut change = self.vm.invalidate(hvas(gfns), why);
-        change.apply(idle).settle();
+        let _change = self.vm.invalidate(hvas(gfns), why).apply(idle).settle();
     }
 
     /// The host maps `gfns`, one by one, to these pages, and reports each.

@@ -87,8 +87,7 @@ impl Paused {
 /// M withdraws write permission from `gfn`, on a thread of its own, and does not end.
 fn withdraw(vm: &World, gfn: u64) -> Detached {
     let withdraw = || {
-        let mut change = vm.invalidate(page(gfn, 1), Why::Protect);
-        change.apply(&mut Idle::take().unwrap()).settle();
+        let change = vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
         change.detach()
     };
     std::thread::scope(|scope| scope.spawn(withdraw).join().unwrap())
@@ -115,9 +114,7 @@ fn hidden_by_the_second_pass() -> bool {
             _ => {}
         }
     };
-    let mut change = vm.invalidate(page(0, 2), Why::Protect);
-    meddled(|_| {}, wrote, || change.apply(&mut idle).settle());
-    drop(change);
+    drop(meddled(|_| {}, wrote, || vm.invalidate(page(0, 2), Why::Protect).apply(&mut idle).settle()));
     assert_eq!(writes.get(), 3, "page 0, page 0 again, page 1");
     assert!(word(vm, 1).is_hole(), "the second pass took the frozen entry");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 1));
@@ -188,7 +185,7 @@ fn mistake_an_invalidation_that_zaps_beyond_its_range_stays_narrow() {
 fn hidden_by_a_panic() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = &world(&mut idle, Level::K4);
-    let mut change = vm.invalidate(page(0, 2), Why::Protect);
+    let change = vm.invalidate(page(0, 2), Why::Protect);
     short(vm);
     let (paused, newer) = (Paused::now(vm), withdraw(vm, 0));
     freeze(vm, 0);
@@ -199,10 +196,9 @@ fn hidden_by_a_panic() -> bool {
         assert!(writes < 2, "before the second write");
     };
     let apply = AssertUnwindSafe(|| {
-        meddled(before, || (), || change.apply(&mut idle).settle());
+        drop(meddled(before, || (), || change.apply(&mut idle).settle()));
     });
     assert!(catch_unwind(apply).is_err());
-    drop(change);
     assert!(word(vm, 0).is_hole() && word(vm, 1).is_frozen());
     let hidden = paused.fills(vm, word(vm, 0));
     drop(vm.attach(newer).unwrap());

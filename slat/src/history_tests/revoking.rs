@@ -21,8 +21,6 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
 /// Returns the flush of an invalidation that covers `gfns`.
 fn flush(why: Why, gfns: Span<Gfn>) -> Owes {
     match why {
-        // Page by page: nothing, before a page is told.
-        Why::Reclaim | Why::Numa | Why::ChangePte => Owes::Nothing,
         Why::Unmap | Why::Remap | Why::Exit | Why::Slot if gfns == ALL => Owes::FlushAndTables(ALL),
         _ => Owes::Flush(gfns),
     }
@@ -31,8 +29,7 @@ fn flush(why: Why, gfns: Span<Gfn>) -> Owes {
 fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
     let name = |what: &str| format!("{} {what}", why.name());
     let row = |what, gfns: Span<Gfn>| {
-        let row = Row::new(name(what), move |world: &World<F>, idle| world.invalidate(idle, gfns, why));
-        if why.page_by_page() { row } else { row.renumbers(gfns) }
+        Row::new(name(what), move |world: &World<F>, idle| world.invalidate(idle, gfns, why)).renumbers(gfns)
     };
     vec![
         row("all", ALL).after(World::populate).owes(flush(why, ALL)),
@@ -142,9 +139,9 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
 /// Leaked debts: their invalidation pays them once, when it ends.
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
-        Row::new("unmap all, and the debt is leaked", |world: &World<F>, idle| {
+        Row::new("unmap all, and the debt is left open", |world: &World<F>, idle| {
             let mut change = world.vm.invalidate(hvas(ALL), Why::Unmap);
-            core::mem::forget(change.apply(idle));
+            change.edit_all(idle, None);
         })
         .after(World::populate)
         .renumbers(ALL)

@@ -114,8 +114,10 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut idle = Idle::take().unwrap();
-            let mut change = vm.invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
-            change.apply(&mut idle).settle();
+            let _change = vm
+                .invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Why::Migrate)
+                .apply(&mut idle)
+                .settle();
             vm.host.moved.store(true, Relaxed);
         });
     });
@@ -173,8 +175,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
                     scope.spawn(|| {
                         let mut idle = Idle::take().unwrap();
                         let hvas = Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE);
-                        let mut change = vm.invalidate(hvas, Why::Migrate);
-                        change.apply(&mut idle).settle();
+                        let _change = vm.invalidate(hvas, Why::Migrate).apply(&mut idle).settle();
                         self.0.moved.store(true, Relaxed);
                     });
                 });

@@ -175,8 +175,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("an upgrade", |world| {
             world.machine.set(HVA + 5 * PAGE_SIZE, Pfn(77), false);
             let _ = world.fault(5, Access::Read).unwrap();
-            let mut change = world.vm.invalidate(page(5), Why::Protect);
-            change.apply(&mut world.idle).settle();
+            let _change = world.vm.invalidate(page(5), Why::Protect).apply(&mut world.idle).settle();
             world.machine.set(HVA + 5 * PAGE_SIZE, Pfn(77), true);
         }, |world| world.store(5)),
         case("a pending page", |world| world.machine.late.store(true, SeqCst), |world| {
@@ -262,8 +261,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }) },
         large("invalidate", stored, |world| {
             for (hvas, why) in [(page(5), Why::Migrate), (page(512), Why::Protect), (all(), Why::Unmap)] {
-                let mut change = world.vm.invalidate(hvas, why);
-                change.apply(&mut world.idle).settle();
+                let change = world.vm.invalidate(hvas, why).apply(&mut world.idle).settle();
                 drop(change);
                 store_all(world);
             }
@@ -292,13 +290,12 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             let _ = vm.around(&mut world.idle, event, &mut |_, _| called("change"));
         }),
         case("flushes with kicks", stored, |world| beside(world, |world| {
-            let mut change = world.vm.invalidate(all(), Why::Clear);
-            change.apply(&mut world.idle).settle();
+            let change = world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle).settle();
             drop(change);
             world.vm.write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
             world.vm.forget(&mut world.idle, all());
             let mut left = world.vm.invalidate(all(), Why::Clear);
-            core::mem::forget(left.apply(&mut world.idle));
+            core::mem::forget(left.begin_event(&mut world.idle, None));
             let detached = left.detach();
             drop(world.vm.attach(detached));
         })),
@@ -318,8 +315,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         // So many tables that the pool returns chunks by itself.
         case("unmap and collect", |world| fill_tables(world, if SINGLE { 260 } else { 640 }), |world| {
             let far = Span::sized(FAR, 1 << 20);
-            let mut change = world.vm.invalidate_gfns(far, Why::Unmap);
-            change.apply(&mut world.idle).settle();
+            let change = world.vm.invalidate_gfns(far, Why::Unmap).apply(&mut world.idle).settle();
             drop(change);
             world.vm.collect(&mut world.idle);
         }),
@@ -327,7 +323,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             fill_tables(world, if SINGLE { 24 } else { 320 });
             let far = Span::sized(FAR, 1 << 20);
             let mut change = world.vm.invalidate_gfns(far, Why::Unmap);
-            change.apply(&mut world.idle).without_grace().settle();
+            change.begin_event(&mut world.idle, None).without_grace().settle();
         }, |world| { let _ = world.vm.shrink(&mut world.idle); }),
         case("a budget", |world| { store_all(world); let _ = world.vm.zap_all(&mut world.idle); }, |world| {
             let budget = 24 * PAGE_SIZE;
@@ -349,7 +345,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             let (vm, idle) = (world.vm, &mut world.idle);
             let mut held = vm.hold(idle, Gfn(5), Access::Write).unwrap();
             drop(held.write(idle));
-            vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(idle).settle();
+            drop(vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(idle).settle());
             let refreshed = catch_unwind(AssertUnwindSafe(|| held.refresh(idle)));
             if let Err(panic) = refreshed {
                 assert!(!held.is_valid());

@@ -162,8 +162,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
     pub(super) fn migrate(&mut self, page: u64) {
         let hvas = Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
         let before = self.machine.page(hvas.start);
-        let mut change = self.vm.invalidate(hvas, Why::Migrate);
-        change.apply(&mut self.idle).settle();
+        let _change = self.vm.invalidate(hvas, Why::Migrate).apply(&mut self.idle).settle();
         self.machine.set(hvas.start, Pfn(before.pfn.0 ^ 1 << 28), before.writable);
     }
 
@@ -173,7 +172,9 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
         self.machine.late.store(false, SeqCst);
         if core::mem::take(&mut self.untold) {
             // As the documentation asks of a host.
-            vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Unmap).apply(&mut self.idle).settle();
+            drop(
+                vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Unmap).apply(&mut self.idle).settle(),
+            );
         }
         if vm.slots().get(&mut self.idle, RAM).is_none() {
             let slot = Slot::new(RAM, Gfn(0), PAGES, HVA);

@@ -154,7 +154,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///
     /// // The host takes the page behind L1's frame 7 away, without L1's knowledge: L2 loses it, too.
     /// let page = Span::sized(Hva(0x10_7000), 4096);
-    /// vm.invalidate(page, Why::Unmap).apply(&mut idle).settle();
+    /// vm.change(&mut idle, page, Why::Unmap, |_| { /* the host changes its own table */ });
     /// assert_eq!(l2.translate(elsewhere.gpa), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

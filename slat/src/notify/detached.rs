@@ -56,8 +56,7 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     /// }
     /// impl Notifier {
     ///     fn invalidate_range_start(&self, idle: &mut Idle, hvas: Span<Hva>) {
-    ///         let mut change = self.vm.invalidate(hvas, Why::Unmap);
-    ///         change.apply(idle).settle();
+    ///         let change = self.vm.invalidate(hvas, Why::Unmap).apply(idle).settle();
     ///         self.open.lock().unwrap().insert(hvas.start.0, change.detach());
     ///     }
     ///     fn invalidate_range_end(&self, hvas: Span<Hva>) {
@@ -190,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_that_was_leaked_is_paid_when_it_is_attached_and_ends() {
+    fn a_debt_that_is_open_is_paid_when_it_is_attached_and_ends() {
         let (mut idle, vm) = (Idle::take().unwrap(), vm());
         vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         let mut change: Invalidation<'_, _, _> = vm.invalidate(FIRST, Why::Unmap);
-        core::mem::forget(change.apply(&mut idle));
+        change.edit_all(&mut idle, None);
         let before = vm.stats().flushes.paid;
         let detached = change.detach();
         assert_eq!(vm.stats().flushes.paid, before);

@@ -1,24 +1,44 @@
 //! `Invalidation`: a guard around a change in the primary MMU.
 //!
 //! ```text
-//! let mut change = vm.invalidate(range, why);   begin: faults on the range wait from here
-//! change.apply(&mut idle).settle();             walk, then one flush: no vCPU uses the range any more
+//! vm.change(&mut idle, range, why, |idle| {     begin: faults on the range wait; walk, then one flush
+//!     …the host changes its own entries…        no vCPU uses the range any more
+//! });                                           end: faults on the range continue and see the new state
+//! ```
+//! The same in steps, for a host whose change is no closure:
+//!
+//! ```text
+//! let change = vm.invalidate(range, why)        begin
+//!     .apply(&mut idle)                         walk
+//!     .settle();                                flush
 //! …the host changes its own entries…
-//! drop(change);                                 end: faults on the range continue and see the new state
+//! drop(change);                                 end
+//! ```
+//! The guard passes from step to step by value. If it is bound to no name, it ends before the host has changed
+//! anything; the compiler says so where `unused_must_use` is denied, and warns elsewhere:
+//!
+//! ```compile_fail
+//! #![deny(unused_must_use)]
+//! # use slat::*;
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! vm.invalidate(Span::new(Hva(0), Hva(4096)), Why::Unmap).apply(idle).settle();
+//! // …the host changes its own entries, but the invalidation has ended…
+//! # }
 //! ```
 //! The guard cannot end while its debt is open. The compiler refuses to drop it before the debt:
 //!
-//! ```compile_fail,E0505
+//! ```compile_fail,E0382
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//! let mut change = vm.invalidate(Span::new(Hva(0), Hva(4096)), Why::Unmap);
-//! let debt = change.apply(idle);
+//! let change = vm.invalidate(Span::new(Hva(0), Hva(4096)), Why::Unmap);
+//! let applied = change.apply(idle);
 //! drop(change);
-//! debt.settle();
+//! applied.settle();
 //! # }
 //! ```
-//! The invalidation records a debt that is leaked (`core::mem::forget`), and pays it with the next debt or when it
-//! ends. A host whose begin and end are two calls [detaches](super::detached) the guard in between.
+//! The invalidation records a debt of [`changed`](Invalidation::changed) that is leaked (`core::mem::forget`), and pays it
+//! with the next debt or when it ends. A host whose begin and end are two calls [detaches](super::detached) the guard in
+//! between.
 //!
 //! A leaked invalidation never ends. Faults on its range wait for ever. Its place in the active set, and the tables
 //! whose flush it owes, are freed only when the VM is dropped. The host must not change the range. Invalidations that
@@ -27,6 +47,7 @@
 //! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
 use super::active::{Epoch, Ticket};
+use super::applied::Applied;
 use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
 use super::host_range::{PageBehind, walk_behind};
@@ -51,8 +72,8 @@ use core::mem::ManuallyDrop;
 
 /// A guard around a change in the primary MMU; see the module's header.
 ///
-/// Dropping a guard that was never applied cancels it: the host then changes nothing. Dropping one whose debt was
-/// leaked pays that debt, and so waits for vCPUs in the guest: the dropping thread must not be in the guest itself.
+/// Dropping a guard that was never applied cancels it: the host then changes nothing. Dropping one whose debt is open
+/// pays that debt, and so waits for vCPUs in the guest: the dropping thread must not be in the guest itself.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -69,8 +90,8 @@ use core::mem::ManuallyDrop;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
-/// let mut change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
-/// change.apply(&mut idle).settle(); // no vCPU uses the page any more
+/// let change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
+/// let change = change.apply(&mut idle).settle(); // no vCPU uses the page any more
 /// // … here the host copies the page to another frame and changes its own table …
 /// drop(change); // faults continue, and ask the host again
 /// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
@@ -84,9 +105,53 @@ pub struct Invalidation<'vm, F: Format, H: Host> {
     /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`] is a view of this
     /// record, so a leaked debt is not lost.
     pub(crate) owed: Owed,
+    /// Whether all of the range has been edited.
+    is_applied: bool,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
+    /// Invalidates `hvas`, then runs `change`, in which the host changes its own table there, and ends the
+    /// invalidation. Faults on the range wait meanwhile; when `change` runs, no vCPU uses the range any more. May sleep,
+    /// and waits for vCPUs in the guest.
+    ///
+    /// This is [`invalidate`](Self::invalidate), [`apply`](Invalidation::apply) and [`settle`](Applied::settle). A host
+    /// with several listeners, or with reasons that are told page by page, uses
+    /// [`SecondaryMmu::around`](super::SecondaryMmu::around) instead.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # use std::{collections::BTreeMap, sync::Mutex};
+    /// # struct Table(Mutex<BTreeMap<Hva, Pfn>>);
+    /// # unsafe impl TableMemory for Table {}
+    /// # impl Host for Table {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         let pfn = *self.0.lock().unwrap().get(&hva).ok_or(HostError::Fault)?;
+    /// #         Ok(HostPage { pfn, ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new([(Hva(0x4000_0000), Pfn(7))].into()))).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1))?;
+    /// let page = Span::sized(Hva(0x4000_0000), PAGE_SIZE);
+    /// let freed = vm.change(&mut idle, page, Why::Unmap, |_| vm.host().0.lock().unwrap().remove(&page.start));
+    /// assert_eq!((freed, vm.translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn change<R>(
+        &self,
+        idle: &mut Idle,
+        hvas: Span<Hva>,
+        why: Why,
+        change: impl FnOnce(&mut Idle) -> R,
+    ) -> R {
+        let invalidation = self.invalidate(hvas, why).apply(idle).settle();
+        let changed = change(idle);
+        drop(invalidation);
+        changed
+    }
+
     /// Begins an [`Invalidation`]: the host is about to change `hvas`. Faults on the range wait from here until the
     /// guard is dropped.
     ///
@@ -135,8 +200,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// the page writable in place.
     #[cold]
     pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
-        let mut change = Invalidation::begin(self, Range::Gfns(space, gfns), Why::Clear);
-        change.apply(idle).settle();
+        drop(self.invalidate_in(space, gfns, Why::Clear).apply(idle).settle());
     }
 }
 
@@ -163,25 +227,29 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         full_path();
         let (why, reserve, reached) = (vm.heard(range, why), Reserve::default(), Cell::new(false));
         let begun = Begun { vm, ticket, range, why, reserve, reached };
-        Self { begun, owed: Owed::default() }
+        Self { begun, owed: Owed::default(), is_applied: false }
     }
 
-    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns the debt. The
-    /// edits wait for no fault. Settling the debt waits for vCPUs in the guest, and for uses of held frames that have
-    /// begun. The host acts on its change only after settling.
+    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns the invalidation
+    /// with its debt. The edits wait for no fault. Settling the debt waits for vCPUs in the guest, and for uses of held
+    /// frames that have begun. The host acts on its change only after settling.
     ///
     /// A large page that reaches out of the range is split, and loses the part in the range. For the table page this
     /// may sleep; without one, the whole page is zapped.
     ///
-    /// If the reason is decided [page by page](Why::page_by_page), this only asks for such table pages.
-    pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
-        self.apply_on(idle, None)
+    /// If the reason is one that a host usually reports [page by page](Why::page_by_page), every page of the range
+    /// counts as changed, and is zapped. A host that reports single pages does not call this.
+    pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
+        self.edit_all(idle, None);
+        Applied::new(self)
     }
 
-    /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing. If the reason is decided [page by
-    /// page](Why::page_by_page), edits what is mapped there, and returns the debt. `to` names the frame of the first
-    /// page of `hvas`; if it is larger than 4 KiB, the following pages have the following frames. Frames beyond that
-    /// one page are zapped, and all are if `to` [does not fit](crate::HostError::BadFrame). The host must not change its entry meanwhile, nor reuse the old frames before settling.
+    /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing: edits what is mapped there, and
+    /// returns the debt. For reasons that are reported [page by page](Why::page_by_page), before or instead of
+    /// [`apply`](Self::apply); after it this does nothing. `to` names the frame of the first page of `hvas`; if it is
+    /// larger than 4 KiB, the following pages have the following frames. Frames beyond that one page are zapped, and all
+    /// are if `to` [does not fit](crate::HostError::BadFrame). The host must not change its entry meanwhile, nor reuse
+    /// the old frames before settling. An invalidation of guest frames edits all of its range.
     pub fn changed<'i>(
         &'i mut self,
         idle: &'i mut Idle,
@@ -200,12 +268,12 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         to: Option<HostPage>,
         seat: Option<&Seat>,
     ) {
-        let Self { begun, owed } = self;
-        let Range::Hvas(published) = begun.range else { return };
-        if !begun.why.page_by_page() {
+        if self.is_applied {
             return;
         }
+        let Range::Hvas(published) = self.begun.range else { return self.edit_all(idle, seat) };
         let to = to.filter(|page| fits::<F>(page, hvas.start));
+        let Self { begun, owed, .. } = self;
         begun.ticket.owes_again();
         begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);
         let pass = |idle: &mut Idle, known: Known<'_>| {
@@ -226,21 +294,21 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Self::begin(vm, range, why)
     }
 
-    /// Like [`apply`](Self::apply), on the given seat or on any.
-    pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
+    /// The begin of an event: edits the range, unless its pages will be told one by one; returns the debt.
+    pub(crate) fn begin_event<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
-            self.begun.edit(idle, None, seat, &mut self.owed);
-            self.begun.take_back(seat.is_none().then_some(idle), Scope::Whole, &mut self.owed);
+            self.edit_all(idle, seat);
         } else if seat.is_none() {
             self.begun.fill_reserve(idle);
         }
         self.debt(idle)
     }
 
-    /// Like [`apply`](Self::apply), for a reason that is not decided page by page, with the debt added to what is owed.
-    pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
-        self.begun.edit(idle, None, None, &mut self.owed);
-        self.begun.take_back(Some(idle), Scope::Whole, &mut self.owed);
+    /// Edits all of the range, on the given seat or on any, with the debt added to what is owed.
+    pub(crate) fn edit_all(&mut self, idle: &mut Idle, seat: Option<&Seat>) {
+        self.begun.edit(idle, None, seat, &mut self.owed);
+        self.begun.take_back(seat.is_none().then_some(idle), Scope::Whole, &mut self.owed);
+        self.is_applied = true;
     }
 
     /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
@@ -248,7 +316,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Until that invalidation has flushed, every fault on the frames behind `hvas` waits, so their translations in
     /// TLBs are older. Frames that no memslot maps any more were flushed by the transaction that took the memslot away.
     pub(super) fn adopt_on(&mut self, idle: &mut Idle, hvas: Span<Hva>, seat: Option<&Seat>) {
-        let Self { begun, owed } = self;
+        let Self { begun, owed, .. } = self;
         if !begun.ticket.unflushed_behind(hvas) {
             return;
         }
@@ -293,10 +361,10 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     pub(super) fn from_parts(begun: Begun<'vm, F, H>, owed: Owed) -> Self {
-        Self { begun, owed }
+        Self { begun, owed, is_applied: false }
     }
 
-    fn open_debt(&mut self) -> FlushDebt<'_> {
+    pub(super) fn open_debt(&mut self) -> FlushDebt<'_> {
         FlushDebt::of(&self.begun, &mut self.owed, Cause::Change(self.begun.why))
     }
 }

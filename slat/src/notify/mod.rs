@@ -6,6 +6,7 @@
 //! | [`plan`] | maps reason and leaf to the least drastic edit |
 //! | [`SecondaryMmu`] | the listener's trait, and its arguments: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | a guard: begin, edit, flush, (the host changes), end |
+//! | [`Applied`] | the guard between edit and flush |
 //! | [`Detached`] | the same guard for a host whose begin and end are two callbacks |
 //! | `begun` | an invalidation between begin and end, without its debts |
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
@@ -21,6 +22,7 @@
 #![doc = include_str!("protocol.md")]
 
 pub(crate) mod active;
+mod applied;
 pub(crate) mod begun;
 mod detached;
 mod edit;
@@ -37,6 +39,7 @@ mod zap_all;
 mod covered_tests;
 
 pub use crate::why::Why;
+pub use applied::Applied;
 pub use detached::Detached;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, NoPages, Pages, SecondaryMmu, Young};

@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn clear(vm: &Vm<Npt4, Large>, idle: &mut Idle, hvas: Span<Hva>) -> u64 {
-        let mut change = vm.invalidate(hvas, Why::Clear);
+        let change = vm.invalidate(hvas, Why::Clear);
         change.apply(idle).pages()
     }
 

@@ -54,7 +54,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         let range = Range::Hvas(event.hvas);
         let mut told = if event.may_block {
             let mut invalidation = Invalidation::begin(self, range, event.why);
-            invalidation.apply(idle).settle();
+            invalidation.begin_event(idle, None).settle();
             PageByPage { invalidation, kept: None }
         } else {
             // A baseline policy's lock would be waited for asleep.
@@ -64,7 +64,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             // Kept to the end, so that no told page waits for a seat.
             let seat = self.try_borrow_seat().ok_or(Again)?;
             let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
-            invalidation.apply_on(idle, Some(&seat)).without_grace().settle();
+            invalidation.begin_event(idle, Some(&seat)).without_grace().settle();
             PageByPage { invalidation, kept: Some(seat) }
         };
         change(idle, &mut told);
@@ -284,7 +284,7 @@ mod tests {
         vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-        let mut first = vm.invalidate(hvas, Why::Migrate);
+        let first = vm.invalidate(hvas, Why::Migrate);
         let owed = first.apply(&mut idle);
         let copies = || {
             let (before, mut flushes) = (vm.stats().flushes.paid, 0);
@@ -297,7 +297,7 @@ mod tests {
         };
         let work = || mistake.map_or_else(copies, |bug| seeded::with(bug, copies));
         let flushes = thread::scope(|scope| scope.spawn(work).join().unwrap());
-        owed.settle();
+        drop(owed.settle());
         flushes
     }
 

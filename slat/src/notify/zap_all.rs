@@ -62,7 +62,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
-                change.apply_unpaid(idle);
+                change.edit_all(idle, None);
             }
             let Some(fresh) = fresh.filled(change.begun.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);

@@ -165,8 +165,7 @@ impl Primary {
     ) {
         let region = self.region(pages.start);
         let _held = region.lock.lock();
-        let mut invalidation = vm.invalidate(self.hvas(&pages), why);
-        invalidation.apply(idle).settle();
+        let invalidation = vm.invalidate(self.hvas(&pages), why).apply(idle).settle();
         let freed = self.edit(region, &pages, change);
         drop(invalidation);
         self.free(freed);
@@ -180,8 +179,7 @@ impl Primary {
         pages: Range<u64>,
         (change, why): (Change, Why),
     ) {
-        let mut invalidation = vm.invalidate(self.hvas(&pages), why);
-        invalidation.apply(idle).settle();
+        let invalidation = vm.invalidate(self.hvas(&pages), why).apply(idle).settle();
         let mut freed = Vec::new();
         for (region, first) in self.regions.iter().zip((0..).step_by(REGION as usize)) {
             let here = pages.start.max(first)..pages.end.min(first + REGION);
@@ -200,8 +198,7 @@ impl Primary {
         let _held = region.lock.lock();
         let entry = &region.small[(page % REGION) as usize];
         let hvas = self.hvas(&(page..page + 1));
-        let mut protecting = vm.invalidate(hvas, Why::WriteProtect);
-        protecting.apply(idle).settle();
+        let protecting = vm.invalidate(hvas, Why::WriteProtect).apply(idle).settle();
         let old = entry.load(Relaxed) & !WRITABLE;
         entry.store(old, Relaxed);
         drop(protecting);

@@ -59,7 +59,7 @@ fn exchanging() {
         &|| world.change_beside(0..ALL, (Change::Move, Why::Migrate)),
         &|| {
             idle(|idle| {
-                world.vm.invalidate_gfns(Span::sized(Gfn(0), REGION), Why::Clear).apply(idle).settle()
+                drop(world.vm.invalidate_gfns(Span::sized(Gfn(0), REGION), Why::Clear).apply(idle).settle());
             });
         },
     ]);

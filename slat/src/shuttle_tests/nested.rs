@@ -165,8 +165,8 @@ impl Nest {
     /// The host moves a page to a new frame.
     fn moves(&self, page: u64) {
         let host = self.vm.host();
-        let mut change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Why::Migrate);
-        idle(|idle| change.apply(idle).settle());
+        let change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Why::Migrate);
+        let change = idle(|idle| change.apply(idle).settle());
         step();
         // One change of a page at a time.
         let new = quiet(&host.given).fetch_add(1, Relaxed);

@@ -166,7 +166,7 @@ mod tests {
             }
             let before = vm.stats();
             match cause {
-                Cause::Change(why) => assert!(vm.invalidate(hvas, why).apply(&mut idle).settle()),
+                Cause::Change(why) => assert!(vm.invalidate(hvas, why).apply(&mut idle).owes()),
                 Cause::DirtyLog => vm.slots().harvest_all(&mut idle).unwrap().commit(),
                 Cause::WriteProtect => {
                     assert!(vm.write_protect(&mut idle, Span::sized(Gfn(2), 2)).settle());

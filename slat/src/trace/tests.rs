@@ -164,7 +164,9 @@ fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
         0..6 => {
             let why = Why::ALL[random.usize(..11)];
             let mut change = vm.invalidate(hvas, why);
-            change.apply(idle).settle();
+            if !why.page_by_page() {
+                change = change.apply(idle).settle();
+            }
             change.changed(idle, hvas, None).settle();
         }
         6 => _ = vm.split(idle, gfns, Level::K4),

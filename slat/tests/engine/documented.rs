@@ -120,3 +120,13 @@ fn each_task_of_an_embedder_has_an_example_under_80_lines() {
     found.sort();
     assert_eq!(found, EXAMPLES);
 }
+
+/// The smallest hypervisor, which embedders copy.
+#[path = "../../examples/embed.rs"]
+mod embed;
+
+#[test]
+fn the_smallest_hypervisor_loads_the_root_at_each_entry() {
+    // It exchanges the root between two entries, and its processor checks from where it walks.
+    embed::main().unwrap();
+}

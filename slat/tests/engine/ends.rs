@@ -90,7 +90,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     for hvas in ranges {
         for why in [Why::Unmap, Why::Migrate, Why::Protect, Why::Clear, Why::Slot] {
             touch(idle);
-            vm.invalidate(hvas, why).apply(idle).settle();
+            drop(vm.invalidate(hvas, why).apply(idle).settle());
         }
         for why in [Why::Reclaim, Why::Numa, Why::ChangePte] {
             touch(idle);
@@ -116,7 +116,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     }
     for gfns in frames {
         touch(idle);
-        vm.invalidate_gfns(gfns, Why::Unmap).apply(idle).settle();
+        drop(vm.invalidate_gfns(gfns, Why::Unmap).apply(idle).settle());
         touch(idle);
         vm.write_protect(idle, gfns).settle();
         let _ = vm.split(idle, gfns, Level::K4).unwrap();

@@ -112,9 +112,7 @@ fn large_pages_where_slot_and_host_agree() {
     assert_eq!((mapping.level, mapping.leaf.pfn), (Level::G1, Pfn(HVA.0 >> 12)));
 
     // One page of it is zapped: the large leaf is split, twice, and all others stay.
-    let mut change = vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear);
-    assert_eq!(change.apply(&mut idle).pages(), 1);
-    drop(change);
+    assert_eq!(vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear).apply(&mut idle).pages(), 1);
     assert_eq!(vm.translate(&mut idle, Gfn(77)), None);
     assert_eq!(vm.translate(&mut idle, Gfn(76)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 76));
     assert_eq!(vm.stats().leaves, [1 + 511, 1 + 511, 0]);
@@ -126,10 +124,8 @@ fn large_pages_where_slot_and_host_agree() {
 fn faults_beside_an_open_invalidation_go_on() {
     let (mut idle, vm) = vm::<Ept4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let mut one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear);
-    one.apply(&mut idle).settle();
-    let mut other = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(3)), Why::Protect);
-    other.apply(&mut idle).settle();
+    let one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear).apply(&mut idle).settle();
+    let other = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(3)), Why::Protect).apply(&mut idle).settle();
     for gfn in [3, 511, 699, 701, 1024] {
         assert_eq!(vcpu.fault(&mut idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)));
     }
@@ -162,15 +158,16 @@ fn protect_keeps_the_page_and_withdraws_writing() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
-    let mut change = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
-    assert!(change.apply(&mut idle).settle());
+    let applied = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect).apply(&mut idle);
+    assert!(applied.owes());
+    let change = applied.settle();
     vm.host().readonly.store(true, SeqCst);
     drop(change);
     let leaf = vm.translate(&mut idle, Gfn(2)).unwrap().leaf;
     assert!(!leaf.perms.allows(Access::Write) && !leaf.host_writable && leaf.dirty);
     assert_eq!(vm.stats().flushes.paid, 1);
-    let mut again = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
-    assert!(!again.apply(&mut idle).settle(), "nothing left to take: nothing owed");
+    let again = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
+    assert!(!again.apply(&mut idle).owes(), "nothing left to take: nothing owed");
 }
 
 #[test]
@@ -186,8 +183,7 @@ fn unmapping_a_range_frees_its_tables_and_clearing_keeps_them() {
     let full = vm.stats();
     assert_eq!(full.leaves[0], 512);
     for (why, freed) in [(Why::Clear, false), (Why::Unmap, true)] {
-        let mut change = vm.invalidate(Span::sized(HVA, 1 << 30), why);
-        change.apply(&mut idle).settle();
+        let change = vm.invalidate(Span::sized(HVA, 1 << 30), why).apply(&mut idle).settle();
         drop(change);
         vm.collect(&mut idle);
         let stats = vm.stats();
@@ -269,8 +265,7 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
 fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let page = HVA + 3 * 4096;
-    let mut change = vm.invalidate(Span::sized(page, 4096), Why::Migrate);
-    change.apply(&mut idle).settle();
+    let change = vm.invalidate(Span::sized(page, 4096), Why::Migrate).apply(&mut idle).settle();
     vm.slots()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(SlotId(8), Gfn(2000), 64, HVA))?; // an alias
@@ -341,15 +336,14 @@ fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
         map(&mut idle, gfn);
     }
     // One page of the first table is invalidated for the whole test.
-    let mut open = vm.invalidate(page(0), Why::Clear);
-    open.apply(&mut idle).settle();
+    let open = vm.invalidate(page(0), Why::Clear).apply(&mut idle).settle();
     for gfn in [1, 513, 2, 514, 515, 3] {
         map(&mut idle, gfn);
     }
     // The table that was used last is unhooked; then another one, in between.
     for (last, why) in [(516, Why::Unmap), (4, Why::Remap)] {
         map(&mut idle, last);
-        vm.invalidate_gfns(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle();
+        drop(vm.invalidate_gfns(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle());
         vm.collect(&mut idle);
         assert!(vm.translate(&mut idle, Gfn(513)).is_none());
         for gfn in [513, last + 1, 514, 1024 + last, 515] {

@@ -217,16 +217,9 @@ fn invalidations<F: Format>() {
         let before = machine.leaves();
         let edits: Vec<_> = before.iter().map(|found| plan(why, &found.leaf, found.level, None)).collect();
         let hvas = Span::sized(RAM, 16 * PAGE_SIZE);
-        let mut change = machine.vm.invalidate(hvas, why);
-        let debt = if why.page_by_page() {
-            assert!(!change.apply(&mut machine.idle).settle(), "nothing at begin");
-            change.changed(&mut machine.idle, hvas, None)
-        } else {
-            change.apply(&mut machine.idle)
-        };
-        assert_eq!(debt.pages(), 16, "{} {why:?}", F::NAME);
-        assert!(debt.settle());
-        drop(change);
+        let applied = machine.vm.invalidate(hvas, why).apply(&mut machine.idle);
+        assert_eq!((applied.pages(), applied.owes()), (16, true), "{} {why:?}", F::NAME);
+        drop(applied.settle());
         let expected: Vec<_> = before
             .iter()
             .zip(edits)
@@ -276,8 +269,8 @@ fn large_pages<F: Format>() {
 
     // A large leaf that reaches out of the changed range is split; if its part stays as it is, it is not.
     machine.prefault(1024, 1025);
-    let mut change = machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect);
-    change.apply(&mut machine.idle).settle();
+    let change =
+        machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
     drop(change);
     assert_eq!(machine.vm.stats().leaves, [1024, 1, 0]);
     let written: Vec<_> = machine.leaves().into_iter().filter(|found| !found.leaf.host_writable).collect();
@@ -325,11 +318,10 @@ fn an_access_gives_a_tracked_leaf_back_without_the_host() {
 fn a_page_taken_away_while_tracked_does_not_come_back() {
     let mut machine = Machine::<Ept4NoAd>::new();
     machine.prefault(0, 4);
-    let mut change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
+    let change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
     let debt = change.apply(&mut machine.idle);
     assert_eq!(debt.pages(), 1, "it was in TLBs before it was tracked");
-    debt.settle();
-    drop(change);
+    drop(debt.settle());
     assert_eq!(machine.leaf(2), None);
     let asked =
         machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Read), Done::Mapped(Level::K4)));

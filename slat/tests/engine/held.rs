@@ -76,15 +76,16 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
 
     // An invalidation of neighbours, by address and by frame, leaves it.
     for gfn in [4, 6, 600] {
-        vm.invalidate(page(gfn), Why::Unmap).apply(&mut idle).settle();
-        vm.invalidate_gfns(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle();
+        drop(vm.invalidate(page(gfn), Why::Unmap).apply(&mut idle).settle());
+        drop(vm.invalidate_gfns(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle());
     }
     assert_eq!(read(&mut held, &mut idle), Some(frame(5)));
     drop(vm.invalidate(page(5), Why::Unmap));
     assert_eq!(read(&mut held, &mut idle), Some(frame(5)), "one that is called off takes nothing");
 
-    let mut change = vm.invalidate(page(5), Why::Migrate);
-    assert!(change.apply(&mut idle).settle(), "a use is waited for");
+    let applied = vm.invalidate(page(5), Why::Migrate).apply(&mut idle);
+    assert!(applied.owes(), "a use is waited for");
+    let change = applied.settle();
     assert!(!held.is_valid() && held.read(&mut idle).is_none());
     vm.host().moved.store(1 << 20, SeqCst);
     drop(change);
@@ -92,7 +93,7 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
     held.refresh(&mut idle).unwrap();
     assert_eq!(read(&mut held, &mut idle), Some(frame(5) + (1 << 20)));
     drop(held);
-    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).settle(), "nothing is held any more");
+    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).owes(), "nothing is held any more");
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn reasons_that_leave_loads_alone_leave_frames_that_are_read() {
         let (mut idle, vm) = vm();
         let mut reads = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
         let mut writes = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
-        vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), why).apply(&mut idle).settle();
+        drop(vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), why).apply(&mut idle).settle());
         let protects = matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty);
         assert_eq!(reads.read(&mut idle).is_some(), protects, "{why:?}");
         assert!(writes.read(&mut idle).is_none(), "{why:?}");
@@ -155,9 +156,9 @@ fn memslots_that_move_take_their_frames_back() {
     held.refresh(&mut idle).unwrap();
     assert_eq!(read(&mut held, &mut idle), Some(frame(4)));
     // From now on it has that page.
-    vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
     assert!(held.is_valid());
-    vm.invalidate(page(4), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate(page(4), Why::Unmap).apply(&mut idle).settle());
     assert!(!held.is_valid());
 
     commit(&mut idle, &mut |tx| tx.delete(RAM).map(drop));
@@ -208,10 +209,10 @@ fn a_frame_is_held_in_one_address_space() {
     smm.commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 8, HVA + (1 << 20)))).unwrap();
     let [mut normal, mut other] =
         [vm.slots(), smm].map(|slots| slots.hold(&mut idle, Gfn(5), Access::Read).unwrap());
-    vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle());
     assert!(normal.read(&mut idle).is_none() && other.read(&mut idle).is_some());
     normal.refresh(&mut idle).unwrap();
-    vm.invalidate(page(256 + 5), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate(page(256 + 5), Why::Unmap).apply(&mut idle).settle());
     assert!(normal.read(&mut idle).is_some() && other.read(&mut idle).is_none());
 }
 
@@ -230,10 +231,10 @@ fn errors_hold_nothing_and_name_what_is_wrong() {
         assert_eq!(vm.hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), expected);
     }
     *vm.host().error.lock().unwrap() = None;
-    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).settle(), "nothing is held");
+    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).owes(), "nothing is held");
     // A frame that was refused once is held when the page is there.
     let mut held = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
-    vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
     *vm.host().error.lock().unwrap() = Some(HostError::Pending);
     assert!(held.refresh(&mut idle).is_err() && held.read(&mut idle).is_none());
     *vm.host().error.lock().unwrap() = None;
@@ -261,9 +262,9 @@ fn an_invalidation_waits_for_a_use_that_has_begun_and_for_no_other() {
             let mut idle = Idle::take().unwrap();
             // Of another frame that is held, and of one that is not.
             let mut beside = vm.hold(&mut idle, Gfn(6), Access::Read).unwrap();
-            vm.invalidate(page(6), Why::Unmap).apply(&mut idle).settle();
+            drop(vm.invalidate(page(6), Why::Unmap).apply(&mut idle).settle());
             assert!(beside.read(&mut idle).is_none());
-            vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle();
+            drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
             settled.store(true, SeqCst);
         });
         thread::sleep(Duration::from_millis(50));
@@ -281,7 +282,7 @@ fn a_use_that_is_leaked_ends_with_the_next_call() {
     std::mem::forget(held.read(&mut idle).unwrap());
     thread::scope(|scope| {
         let invalidation = scope.spawn(|| {
-            vm.invalidate(page(5), Why::Unmap).apply(&mut Idle::take().unwrap()).settle();
+            drop(vm.invalidate(page(5), Why::Unmap).apply(&mut Idle::take().unwrap()).settle());
         });
         while held.read(&mut idle).is_some() {
             thread::yield_now();
@@ -290,7 +291,7 @@ fn a_use_that_is_leaked_ends_with_the_next_call() {
     });
     std::mem::forget(held.read(&mut idle));
     drop(held);
-    assert!(!vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
+    assert!(!vm.invalidate(page(5), Why::Unmap).apply(&mut idle).owes());
 }
 
 /// A real TLB would flush here.
@@ -309,7 +310,7 @@ fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     let ready = vcpu.enter(&mut idle, &mut Tlb);
     assert_eq!(apic.current(&ready), Some(frame(7)));
     drop(ready);
-    vm.invalidate(page(7), Why::Migrate).apply(&mut idle).settle();
+    drop(vm.invalidate(page(7), Why::Migrate).apply(&mut idle).settle());
     assert_eq!(vm.host().kicks.load(SeqCst), 0, "no vCPU was in the guest");
     let ready = vcpu.enter(&mut idle, &mut Tlb);
     assert_eq!(apic.current(&ready), None);
@@ -319,7 +320,7 @@ fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     assert_eq!(apic.current(&guest), Some(frame(7)));
     assert!(!guest.kicked());
     thread::scope(|scope| {
-        scope.spawn(|| vm.invalidate(page(7), Why::Migrate).apply(&mut Idle::take().unwrap()).settle());
+        scope.spawn(|| drop(vm.invalidate(page(7), Why::Migrate).apply(&mut Idle::take().unwrap()).settle()));
         while !guest.kicked() {
             thread::yield_now();
         }
@@ -418,12 +419,12 @@ fn no_use_finds_a_frame_that_the_host_has_taken_back_while_pages_move() {
             let mut idle = Idle::take().unwrap();
             for round in 0..400 {
                 let index = first + round % pages;
-                let mut change = if by_frame {
+                let change = if by_frame {
                     vm.invalidate_gfns(Span::sized(Gfn(index as u64), 1), Why::Migrate)
                 } else {
                     vm.invalidate(page(index as u64), Why::Migrate)
                 };
-                change.apply(&mut idle).settle();
+                let change = change.apply(&mut idle).settle();
                 vm.host().moves(index);
                 drop(change);
             }

@@ -125,13 +125,13 @@ fn an_invalidation_of_one_kind_of_memory_leaves_the_other_alone() {
     for why in [Why::Unmap, Why::Clear, Why::Migrate] {
         {
             let (mut idle, vm) = halves();
-            vm.invalidate(whole(SHARED), why).apply(&mut idle).settle();
+            drop(vm.invalidate(whole(SHARED), why).apply(&mut idle).settle());
             assert_eq!(left(&vm, &mut idle), [4, 5, 6, 7], "{why:?}");
         }
         let (mut idle, vm) = halves();
-        vm.invalidate(Span::sized(PRIVATE + 5 * PAGE_SIZE, PAGE_SIZE), why).apply(&mut idle).settle();
+        drop(vm.invalidate(Span::sized(PRIVATE + 5 * PAGE_SIZE, PAGE_SIZE), why).apply(&mut idle).settle());
         assert_eq!(left(&vm, &mut idle), [0, 1, 2, 3, 4, 6, 7], "{why:?}");
-        vm.invalidate(whole(PRIVATE), why).apply(&mut idle).settle();
+        drop(vm.invalidate(whole(PRIVATE), why).apply(&mut idle).settle());
         assert_eq!(left(&vm, &mut idle), [0, 1, 2, 3], "{why:?}");
     }
 }
@@ -276,9 +276,9 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
     // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
     let page = |memory: Hva, nth: u64| Span::sized(memory + nth * PAGE_SIZE, PAGE_SIZE);
-    vm.invalidate(page(SHARED, 11), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate(page(SHARED, 11), Why::Unmap).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12]);
-    vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle();
+    drop(vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 12]);
     slots.set_private(&mut idle, Span::new(Gfn(9), Gfn(12)), false).unwrap();
     assert_eq!(touch(&mut idle, 11, false), Done::Mapped(Level::K4));

@@ -321,7 +321,7 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     for id in 1..4 {
         assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
     }
-    vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle();
+    drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle());
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
     assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
 }
@@ -350,5 +350,48 @@ fn settling_pays_the_open_debts_of_a_page_and_only_those() {
         })
         .unwrap();
         assert_eq!(settle(idle, 0), 0);
+    }
+}
+
+/// Ways to invalidate all of the VM's memory.
+const WAYS: [fn(&Vm<Npt4, Plain>, &mut Idle, Why); 4] = [
+    |vm, idle, why| drop(vm.invalidate(Span::sized(RAM, PAGE_SIZE), why).apply(idle).settle()),
+    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
+    |vm, idle, why| {
+        drop(vm.invalidate(Span::sized(RAM, PAGE_SIZE), why).changed(idle, Span::sized(RAM, PAGE_SIZE), None))
+    },
+    |vm, idle, why| {
+        drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).changed(idle, Span::default(), None))
+    },
+];
+
+/// A host of one page.
+struct Plain;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Plain {}
+
+impl Host for Plain {
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage::PLAIN)
+    }
+}
+
+#[test]
+fn no_reason_and_no_order_of_calls_leaves_the_guest_a_page_that_it_may_store_to() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Plain).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for why in Why::ALL {
+        for (number, invalidate) in WAYS.into_iter().enumerate() {
+            vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+            invalidate(&vm, &mut idle, why);
+            let mapped = vm.translate(&mut idle, Gfn(0));
+            assert!(
+                !mapped.is_some_and(|found| found.leaf.perms.allows(Access::Write)),
+                "{why:?}, way {number}"
+            );
+        }
     }
 }

@@ -145,20 +145,19 @@ fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
         assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Done::Fixed, "both at once");
         assert!(leaf(&vm, idle, 0).unwrap().perms.allows(Access::Write));
 
-        let mut change = vm.invalidate(hvas(1, 1), Why::Protect);
+        let change = vm.invalidate(hvas(1, 1), Why::Protect);
         let debt = change.apply(idle);
         assert_eq!(debt.pages(), 1);
-        debt.settle();
-        drop(change);
+        drop(debt.settle());
         assert!(is_withdrawn(&vm, 1) && !leaf(&vm, idle, 1).unwrap().host_writable);
         assert_eq!(touch(&mut vcpu, idle, 1, Access::Fetch), Done::Fixed);
         let left = leaf(&vm, idle, 1).unwrap();
         assert_eq!((left.perms, left.host_writable), (Perms::RX, false));
 
-        let mut change = vm.invalidate(hvas(2, 1), Why::Clear);
+        let change = vm.invalidate(hvas(2, 1), Why::Clear);
         let debt = change.apply(idle);
         assert_eq!(debt.pages(), 1);
-        debt.settle();
+        let change = debt.settle();
         vm.host().shift.store(9, SeqCst);
         drop(change);
         assert_eq!((leaf(&vm, idle, 2), vm.stats().leaves), (None, [2, 0, 0]));

@@ -187,7 +187,7 @@ macro_rules! worlds {
 worlds! {
     invalidations DirtyLog::bitmap(), |vm, idle| {
         for (page, why) in [(0, Why::Unmap), (1, Why::Protect)] {
-            vm.invalidate(Span::sized(HVA + page * PAGE_SIZE, 2 * PAGE_SIZE), why).apply(idle).settle();
+            drop(vm.invalidate(Span::sized(HVA + page * PAGE_SIZE, 2 * PAGE_SIZE), why).apply(idle).settle());
         }
         let event = Event::new(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Reclaim);
         vm.around(idle, event, &mut |idle, told| told.changed(idle, Span::sized(HVA, PAGE_SIZE), None)).unwrap();
@@ -275,7 +275,7 @@ fn nested<const SINGLE: bool>() {
         scope.spawn(move || {
             let mut idle = idle();
             let page = Span::sized(HVA + 5 * PAGE_SIZE, PAGE_SIZE);
-            vm.invalidate(page, Why::Unmap).apply(&mut idle).settle();
+            drop(vm.invalidate(page, Why::Unmap).apply(&mut idle).settle());
             vm.l1_broadcasts(&mut idle, SpaceId(0), Span::new(Gfn(0), Gfn(64)), |_: &EptTable| true);
         });
     });

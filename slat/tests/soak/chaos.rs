@@ -287,15 +287,16 @@ fn detach<F: Format>(meddler: &mut Meddler<'_, F>) {
     let page = some_page(random);
     let pages = page..(page + 1 + random.below(64)).min(crate::host::PAGES);
     world.vm.host().with_regions(&pages, |edit| {
-        let mut change = world.vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), Why::Migrate);
+        let hvas = Span::new(hva(pages.start), hva(pages.end));
+        let mut change = world.vm.invalidate(hvas, Why::Migrate);
         if meddler.random.one_in(2) {
             // Its end pays the debt that is leaked here.
-            std::mem::forget(change.apply(&mut meddler.idle));
+            std::mem::forget(change.changed(&mut meddler.idle, hvas, None));
         }
         let detached = change.detach();
         std::thread::yield_now();
-        let mut change = world.vm.attach(detached).expect("it is of this VM");
-        change.apply(&mut meddler.idle).settle();
+        let change = world.vm.attach(detached).expect("it is of this VM");
+        let _settled = change.apply(&mut meddler.idle).settle();
         edit(Change::Move);
     });
 }

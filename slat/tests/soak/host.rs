@@ -167,9 +167,10 @@ impl Primary {
         let tell = |(pages, _, why): &(Range<u64>, Change, Why)| {
             vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), *why)
         };
-        let mut told: Vec<_> = changes.iter().map(tell).collect();
-        for invalidation in &mut told {
-            invalidation.apply(idle).settle();
+        let begun: Vec<_> = changes.iter().map(tell).collect();
+        let mut told = Vec::new();
+        for invalidation in begun {
+            told.push(invalidation.apply(idle).settle());
             std::thread::yield_now();
         }
         if self.mistake == Mistake::EndsFirst {
@@ -195,8 +196,8 @@ impl Primary {
             self.edit(&pages, change);
             std::thread::yield_now();
         }
-        let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
-        invalidation.apply(idle).settle();
+        let _invalidation =
+            vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why).apply(idle).settle();
         if self.mistake != Mistake::RashHost {
             // Time for accesses that the open invalidation must keep off.
             std::thread::yield_now();

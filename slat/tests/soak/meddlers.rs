@@ -157,7 +157,7 @@ impl<F: Format> Meddler<'_, F> {
             12 => {
                 self.share.about_to("zap frames");
                 let why = self.random.pick(&[Why::Clear, Why::Unmap]);
-                vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle();
+                drop(vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle());
             }
             _ => {
                 self.share.about_to("write-protect");

@@ -186,8 +186,7 @@ impl Mover {
                 _ if frames.small.len() <= frames.stored => continue,
                 _ => frames.small.pop_front().unwrap_or_default(),
             };
-            let mut change = vm.invalidate(Span::sized(page, PAGE_SIZE), Why::Migrate);
-            change.apply(idle).settle();
+            let change = vm.invalidate(Span::sized(page, PAGE_SIZE), Why::Migrate).apply(idle).settle();
             frames.check(to);
             copy(from, to);
             host.set(page, Behind::Frame { pfn: to, whole: false });
@@ -204,7 +203,7 @@ impl Mover {
         // A whole block changes its frames like any page, inside an invalidation.
         let mut change = vm.invalidate(block_of(block), Why::Migrate);
         if !self.untold {
-            change.apply(idle).settle();
+            change = change.apply(idle).settle();
         }
         let old = self.home(block);
         for (page, offset) in pages_of(block).zip(0..) {

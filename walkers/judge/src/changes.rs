@@ -130,8 +130,7 @@ impl<F: Format> ModelledVm<'_, F> {
         } else {
             self.random.pick(&[Why::Migrate, Why::Clear])
         };
-        let mut change = self.vm.invalidate(hvas(first, pages), why);
-        change.apply(idle).settle();
+        let _change = self.vm.invalidate(hvas(first, pages), why).apply(idle).settle();
         for page in first..first + pages {
             let to = (!goes).then(|| (self.any_frame(Level::K4), !self.random.once_in(4)));
             self.vm.host().set(page, to);
@@ -141,9 +140,8 @@ impl<F: Format> ModelledVm<'_, F> {
     /// Makes a region a huge page, or small pages.
     fn change_region(&mut self, idle: &mut Idle) {
         let region = self.random.below(REGIONS);
-        let mut change =
-            self.vm.invalidate(hvas(region * Level::M2.pages(), Level::M2.pages()), Why::Migrate);
-        change.apply(idle).settle();
+        let change = self.vm.invalidate(hvas(region * Level::M2.pages(), Level::M2.pages()), Why::Migrate);
+        let _change = change.apply(idle).settle();
         if self.random.once_in(3) {
             for page in region * Level::M2.pages()..(region + 1) * Level::M2.pages() {
                 let frame = self.any_frame(Level::K4);
@@ -166,8 +164,7 @@ impl<F: Format> ModelledVm<'_, F> {
         };
         let change = (!gives).then(|| {
             let why = self.random.pick(&[Why::Protect, Why::WriteProtect, Why::SoftDirty]);
-            let mut change = self.vm.invalidate(hvas, why);
-            change.apply(idle).settle();
+            let change = self.vm.invalidate(hvas, why).apply(idle).settle();
             change
         });
         if gib {
@@ -187,7 +184,6 @@ impl<F: Format> ModelledVm<'_, F> {
         }
         let why = self.random.pick(&[Why::ChangePte, Why::ChangePte, Why::Reclaim, Why::Numa]);
         let mut change = self.vm.invalidate(hvas(first, pages + 2), why);
-        change.apply(idle).settle();
         for page in first..first + pages {
             let to = (why == Why::ChangePte).then(|| (self.any_frame(Level::K4), self.random.once_in(2)));
             self.vm.host().set(page, to);

@@ -95,8 +95,7 @@ impl Took {
             vm.write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
         } else {
             let page = SMALL_REGION * Level::M2.pages() + self.page;
-            let mut change = vm.invalidate(hvas(page, 1), self.why);
-            change.apply(idle).settle();
+            let _change = vm.invalidate(hvas(page, 1), self.why).apply(idle).settle();
             // The host's new page: none, another frame, or the same one read-only.
             let elsewhere = frame + 2 * Level::M2.pages();
             vm.host().set(

@@ -107,7 +107,7 @@ impl<'vm> Vcpus<'vm> {
 
     fn zap(&self, zap: Zap, slot: &Slot, idle: &mut Idle) {
         let mut invalidate = |gfns, why| {
-            self.vm.invalidate_gfns(gfns, why).apply(idle).settle();
+            drop(self.vm.invalidate_gfns(gfns, why).apply(idle).settle());
         };
         match zap {
             Zap::Entries if self.vm.host().level > Level::K4 => invalidate(slot.gfns, Why::Clear),

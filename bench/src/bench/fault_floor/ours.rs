@@ -59,7 +59,7 @@ impl Vcpu for Thread<'_> {
 
     fn clear(&mut self, gfns: Span<Gfn>) {
         let hvas = Span::new(hva(gfns.start), hva(gfns.end));
-        self.vcpu.vm().invalidate(hvas, Why::Clear).apply(&mut self.idle).settle();
+        drop(self.vcpu.vm().invalidate(hvas, Why::Clear).apply(&mut self.idle).settle());
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {

@@ -220,8 +220,8 @@ impl MovedPages {
             compute(PAUSE_NS);
             self.processors.stand_in_ns.store(0, Relaxed);
             let began = now();
-            let mut change = self.vm.invalidate(hvas_of(Span::sized(gfn, 1)), Why::Migrate);
-            change.apply(&mut idle).settle();
+            let change =
+                self.vm.invalidate(hvas_of(Span::sized(gfn, 1)), Why::Migrate).apply(&mut idle).settle();
             self.vm.host().set(hva_of(gfn), Some(another(gfn)));
             drop(change);
             let took = elapsed(began).saturating_sub(self.processors.stand_in_ns.load(Relaxed));

@@ -142,9 +142,8 @@ mod tests {
         let lap = ground.run(setting.costs, guests, || (), None).unwrap();
         assert_eq!(failed(&lap.tally), [""; 0]);
 
-        vm.invalidate(hvas_of(Span::sized(parts[1].start, 1)), Why::Clear)
-            .apply(&mut idle().unwrap())
-            .settle();
+        let lost = hvas_of(Span::sized(parts[1].start, 1));
+        drop(vm.invalidate(lost, Why::Clear).apply(&mut idle().unwrap()).settle());
         assert_eq!(
             failed(&ground.tally(guests, 2).unwrap()),
             ["every page is mapped to its frame: 15 of 16"]

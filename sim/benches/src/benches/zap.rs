@@ -166,11 +166,10 @@ impl Way {
                 return Ok(Times { total_ns: now() - start, parts_ns: None });
             }
         };
-        let mut change = vm.invalidate(hvas_of(range), why);
+        let change = vm.invalidate(hvas_of(range), why);
         let debt = change.apply(idle);
         let walked = now();
-        debt.settle();
-        drop(change);
+        drop(debt.settle());
         let flushed = now();
         vm.collect(idle);
         let collected = now();

@@ -32,7 +32,7 @@ impl<F: Format> World<'_, F> {
             }
             &Op::Replace(page, sleeps) => self.replace(idle, page, sleeps),
             Op::Zap(gfns, why) => {
-                vm.invalidate_gfns(*gfns, *why).apply(idle).settle();
+                drop(vm.invalidate_gfns(*gfns, *why).apply(idle).settle());
             }
             Op::WriteProtect(gfns) => {
                 vm.write_protect(idle, *gfns).settle();
@@ -103,8 +103,7 @@ impl<F: Format> World<'_, F> {
         };
         let mut freed = Vec::new();
         if telling == Telling::Invalidate {
-            let mut invalidation = self.vm.invalidate(hvas, why);
-            invalidation.apply(idle).settle();
+            let _invalidation = self.vm.invalidate(hvas, why).apply(idle).settle();
             freed = edit();
         } else {
             let may_block = telling == Telling::Around;
@@ -126,8 +125,7 @@ impl<F: Format> World<'_, F> {
     fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
         let held = self.host.lock(page);
         let hvas = host::hvas(&(page..page + 1));
-        let mut protecting = self.vm.invalidate(hvas, Why::WriteProtect);
-        protecting.apply(idle).settle();
+        let protecting = self.vm.invalidate(hvas, Why::WriteProtect).apply(idle).settle();
         self.host.edit(&(page..page + 1), Change::Protect);
         self.check();
         drop(protecting);

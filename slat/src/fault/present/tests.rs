@@ -105,7 +105,7 @@ impl Host for Asked {
         }
         if self.changes.load(SeqCst) {
             let vm = self.vm.get().unwrap().upgrade().unwrap();
-            vm.invalidate(Span::sized(hva, 1), Why::Protect).apply(idle).settle();
+            drop(vm.invalidate(Span::sized(hva, 1), Why::Protect).apply(idle).settle());
         } else {
             self.writable.store(true, SeqCst);
         }

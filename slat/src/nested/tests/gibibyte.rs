@@ -138,8 +138,7 @@ fn flushes<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle) {
 fn moves<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle, g1: u64, to: Option<Pfn>) {
     let (first, pages) = if to.is_some() { (g1, 1) } else { (g1 / GIB * GIB, GIB) };
     let hvas = Span::sized(BASE + (first - GIB << PAGE_SHIFT), pages << PAGE_SHIFT);
-    let mut change = vm.invalidate(hvas, Why::Migrate);
-    change.apply(idle).settle();
+    let _change = vm.invalidate(hvas, Why::Migrate).apply(idle).settle();
     let mut moved = vm.host().moved.lock().unwrap();
     match to {
         Some(pfn) => drop(moved.insert(g1, pfn)),

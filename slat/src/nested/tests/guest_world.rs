@@ -392,7 +392,7 @@ impl World<'_> {
         let hva = Self::hva(g1).unwrap();
         let why = [Why::Unmap, Why::Migrate, Why::Protect][self.rng.usize(..3)];
         for vm in self.vms {
-            vm.invalidate(Span::sized(hva, PAGE_SIZE), why).apply(idle).settle();
+            drop(vm.invalidate(Span::sized(hva, PAGE_SIZE), why).apply(idle).settle());
             let frame = &vm.host().frames[page(hva)];
             if why == Why::Protect {
                 frame.fetch_and(!WRITABLE, Relaxed);

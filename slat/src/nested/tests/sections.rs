@@ -135,7 +135,9 @@ fn calls() -> Calls {
         for gfn in [20, 21, 22] {
             vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
         }
-        vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle();
+        drop(
+            vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle(),
+        );
     }
     drop(vcpu);
     vm.host().calls.lock().unwrap().clone()
@@ -183,7 +185,7 @@ fn calls_without_a_token() -> Calls {
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
-    core::mem::forget(change.apply(&mut idle));
+    core::mem::forget(change.begin_event(&mut idle, None));
     let slots = vm.slots();
     drop(idle);
 

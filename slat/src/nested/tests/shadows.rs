@@ -235,8 +235,7 @@ impl World<'_> {
         let pages = self.rng.u64(1..4).min(PAGES - page(hva) as u64);
         let hvas = Span::sized(hva, pages << PAGE_SHIFT);
         let why = [Why::Unmap, Why::Clear, Why::Migrate, Why::Protect][self.rng.usize(..4)];
-        let mut change = self.vm.invalidate(hvas, why);
-        change.apply(idle).settle();
+        let _change = self.vm.invalidate(hvas, why).apply(idle).settle();
         for nth in 0..pages {
             let frame = &self.vm.host().frames[page(hva) + nth as usize];
             if why == Why::Protect {

@@ -18,7 +18,7 @@ fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
         store(vm, idle, vcpu, gfn).unwrap();
     }
     assert!(vm.young(idle, hvas(Span::new(Gfn(1024), ALL.end)), Young::Clear));
-    vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle();
+    drop(vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle());
 }
 
 #[test]
@@ -125,10 +125,10 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
             let (begins, begun) = channel();
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let mut change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
+                let change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
                 let debt = change.apply(&mut idle);
                 begins.send(()).unwrap();
-                debt.settle();
+                drop(debt.settle());
                 flushed.store(true, SeqCst);
             });
             begun.recv().unwrap();
@@ -184,8 +184,7 @@ fn a_host_that_blocks_keeps_its_own_fault_only() {
                 let go = go;
                 let waiting = scope.spawn(move || store(vm, &mut self::idle(), VcpuId(0), Gfn(5)));
                 asked.recv().unwrap();
-                let mut change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
-                change.apply(idle).settle();
+                let change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate).apply(idle).settle();
                 vm.host().0.moves(Gfn(5), Pfn(0x77_7777));
                 drop(change);
                 vm.zap_all(idle).unwrap();

@@ -103,7 +103,7 @@ fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
     assert!(before.0.is_some());
     let mut debts = 0;
     for why in Why::ALL {
-        let mut change = vm.invalidate_gfns(gfns, why);
+        let change = vm.invalidate_gfns(gfns, why);
         debts += change.apply(&mut idle).pages();
     }
     debts += vm.write_protect(&mut idle, gfns).pages();
@@ -146,7 +146,7 @@ fn an_empty_span_inside_a_large_leaf_leaves_the_leaf_alone() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Done::Mapped(Level::M2)));
     for (start, end) in [(5, 5), (9, 3)] {
-        vm.invalidate_gfns(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle();
+        drop(vm.invalidate_gfns(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle());
         assert_eq!(vm.translate(&mut idle, Gfn(7)).map(|found| found.level), Some(Level::M2));
     }
 }
@@ -159,7 +159,6 @@ fn inverted_host_spans_are_empty() {
         let hvas = Span::new(Hva(start), Hva(end));
         for why in Why::ALL {
             let mut change = vm.invalidate(hvas, why);
-            change.apply(&mut idle).settle();
             change.changed(&mut idle, hvas, None).settle();
             change.changed(&mut idle, hvas, Some(page(hvas.start))).settle();
         }

@@ -40,7 +40,7 @@ fn a_forgotten_debt_is_flushed_when_its_invalidation_ends() {
     let before = paid();
     let next_owes = beside(&mut [(&mut guest, &mut tlb)], |idle| {
         let mut change = vm.invalidate(hva5(), Why::Unmap);
-        forget(change.apply(idle));
+        forget(change.changed(idle, hva5(), None));
         assert_eq!(paid(), before, "nothing was paid yet");
         drop(change);
         vm.invalidate(hva5(), Why::Unmap).apply(idle).pages()
@@ -75,7 +75,7 @@ fn no_table_page_is_lost<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) -> 
 fn tables_in_a_forgotten_debt_are_not_lost() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
     let mut change = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap);
-    forget(change.apply(&mut idle));
+    forget(change.changed(&mut idle, Span::default(), None));
     drop(change);
     drop(vcpu);
     assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
@@ -85,10 +85,8 @@ fn tables_in_a_forgotten_debt_are_not_lost() {
 #[test]
 fn an_invalidation_that_is_leaked_leaves_its_flush_to_the_next_one() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
-    let mut change = vm.invalidate(hva5(), Why::Clear);
-    forget(change.apply(&mut idle));
-    forget(change);
-    let mut next = vm.invalidate(hva5(), Why::Clear);
+    forget(vm.invalidate(hva5(), Why::Clear).apply(&mut idle));
+    let next = vm.invalidate(hva5(), Why::Clear);
     assert_eq!(next.apply(&mut idle).pages(), 1);
 }
 
@@ -161,7 +159,7 @@ fn flushed_beside_panicking_kicks(
 #[test]
 fn a_kick_that_panics_loses_no_flush() {
     let unmap = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap).apply(idle).settle();
+        drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap).apply(idle).settle());
     };
     let [first, second] = [VcpuId(0), VcpuId(1)];
     for whose in [&[first][..], &[second], &[first, second]] {
@@ -177,8 +175,7 @@ fn a_kick_that_panics_loses_no_flush() {
 #[test]
 fn a_kick_that_panics_while_a_panic_ends_an_invalidation_aborts_nothing() {
     let panics = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        let mut change = vm.invalidate(hva5(), Why::Unmap);
-        forget(change.apply(idle));
+        let _applied = vm.invalidate(hva5(), Why::Unmap).apply(idle);
         panic!("on purpose");
     };
     assert_eq!(flushed_beside_panicking_kicks(&[VcpuId(0)], panics), (true, [true; 2], 0));
@@ -192,8 +189,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
             (0..100).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
         vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
         // The last one is beyond the first places, and faults on its range wait for it as for any other.
-        all.push(vm.invalidate(hva5(), Why::Clear));
-        all.last_mut().unwrap().apply(&mut idle).settle();
+        all.push(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
         let before = vm.stats().retries;
         thread::scope(|scope| {
             let fault =

@@ -22,10 +22,8 @@ fn a_thread_begins_applies_and_ends_a_thousand_invalidations() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
         for many in [33, 100, 1000] {
-            let mut all: Vec<_> = (0..many).map(|i| vm.invalidate(somewhere(i), Why::Clear)).collect();
-            for change in &mut all {
-                change.apply(&mut idle).settle();
-            }
+            let all: Vec<_> = (0..many).map(|i| vm.invalidate(somewhere(i), Why::Clear)).collect();
+            let mut all: Vec<_> = all.into_iter().map(|change| change.apply(&mut idle).settle()).collect();
             // The oldest ends first, then the newest.
             let last = all.split_off(all.len() / 2);
             drop(all);
@@ -44,7 +42,7 @@ fn where_all_places_are_taken_a_thread_that_may_not_wait_is_told_so() {
             .collect();
         assert_eq!(vm.try_invalidate(hva5(), Why::Clear).err(), Some(Again));
         all.pop();
-        vm.try_invalidate(hva5(), Why::Clear).unwrap().apply(&mut idle).settle();
+        drop(vm.try_invalidate(hva5(), Why::Clear).unwrap().apply(&mut idle).settle());
         assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
     }));
 }

@@ -85,8 +85,7 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
     thread::scope(|scope| {
         let (vm, begun, end) = (&vm, &begun, &end);
         scope.spawn(move || {
-            let mut change = vm.invalidate(hva5(), Why::Unmap);
-            change.apply(&mut Idle::take().unwrap()).settle();
+            let change = vm.invalidate(hva5(), Why::Unmap).apply(&mut Idle::take().unwrap()).settle();
             begun.wait();
             end.wait();
             drop(change);
@@ -105,5 +104,5 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
         assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
         assert!(vm.stats().retries > retries, "the fault waited for the invalidation that covers it");
     });
-    vm.invalidate_gfns(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle();
+    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
 }

@@ -65,7 +65,7 @@ impl<'w, F: Format> Meddler<'w, F> {
 
     fn zap_pages_in_use(&mut self, idle: &mut Idle) {
         let used = Span::sized(HVA, self.world.setting.pages_in_use() * PAGE_SIZE);
-        self.world.vm.invalidate(used, Why::Clear).apply(idle).settle();
+        drop(self.world.vm.invalidate(used, Why::Clear).apply(idle).settle());
     }
 
     fn meddle(&mut self, idle: &mut Idle) {
@@ -80,7 +80,7 @@ impl<'w, F: Format> Meddler<'w, F> {
         match random.below(30) {
             0..5 => {
                 let why = random.pick(&REASONS);
-                vm.invalidate(hvas, why).apply(idle).settle();
+                drop(vm.invalidate(hvas, why).apply(idle).settle());
             }
             5..7 => _ = world.space.migrate(idle, hvas).unwrap(),
             // Every page is shared, and the next store to each breaks its share.

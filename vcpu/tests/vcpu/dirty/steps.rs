@@ -97,7 +97,7 @@ const TRACKS: [Track; 2] = [Track::Writes, Track::DirtyBits];
 type Change<F> = (&'static str, fn(&Machine<F>, &mut Idle));
 
 fn invalidate<F: Format>(machine: &Machine<F>, idle: &mut Idle, why: Why) {
-    machine.vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), why).apply(idle).settle();
+    drop(machine.vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), why).apply(idle).settle());
 }
 
 fn changes<F: Format>() -> Vec<Change<F>> {
@@ -109,10 +109,10 @@ fn changes<F: Format>() -> Vec<Change<F>> {
         ("write-protect", |machine, idle| invalidate(machine, idle, Why::WriteProtect)),
         ("soft-dirty", |machine, idle| invalidate(machine, idle, Why::SoftDirty)),
         ("exit of all", |machine, idle| {
-            machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Exit).apply(idle).settle();
+            drop(machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Exit).apply(idle).settle());
         }),
         ("by frames", |machine, idle| {
-            machine.vm.invalidate_gfns(Span::new(Gfn(9), Gfn(10)), Why::Unmap).apply(idle).settle();
+            drop(machine.vm.invalidate_gfns(Span::new(Gfn(9), Gfn(10)), Why::Unmap).apply(idle).settle());
         }),
         ("reclaim, told page by page", |machine, idle| {
             let hvas = Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE);

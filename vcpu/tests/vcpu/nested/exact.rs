@@ -283,16 +283,14 @@ impl<F: Format, K: Kind> World<F, K> {
                 self.vm.set_table_budget(idle, u64::MAX);
             }
             2..5 => {
-                let mut change = self.vm.invalidate(hvas, Why::Protect);
-                change.apply(idle).settle();
+                let _change = self.vm.invalidate(hvas, Why::Protect).apply(idle).settle();
                 (first..first + pages).for_each(|page| {
                     host.frames[page as usize].fetch_and(!WRITABLE, SeqCst);
                 });
             }
             _ => {
-                let mut change =
-                    self.vm.invalidate(hvas, [Why::Migrate, Why::Unmap, Why::Clear][lot.usize(..3)]);
-                change.apply(idle).settle();
+                let change = self.vm.invalidate(hvas, [Why::Migrate, Why::Unmap, Why::Clear][lot.usize(..3)]);
+                let _change = change.apply(idle).settle();
                 for page in first..first + pages {
                     let new = host.next.fetch_add(1, SeqCst);
                     host.frames[page as usize].store(new | WRITABLE, SeqCst);

@@ -85,7 +85,7 @@ pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Lev
     let mut idle = idle()?;
     let mapped = fill(&mut vcpu(vm, 0)?, &mut idle, place);
     let page = Span::sized(place.start.base(host_page), host_page.pages());
-    vm.invalidate(hvas_of(page.hull(&place)), Why::Clear).apply(&mut idle).settle();
+    drop(vm.invalidate(hvas_of(page.hull(&place)), Why::Clear).apply(&mut idle).settle());
     Ok(mapped)
 }
 
@@ -125,7 +125,7 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
         if let Some(vcpu) = vcpu.filter(|_| nth.is_multiple_of(TABLE / self.setting.work.range)) {
             fill(vcpu, idle, self.place);
         }
-        self.vm.invalidate(hvas_of(self.range(nth)), Why::Clear).apply(idle).settle();
+        drop(self.vm.invalidate(hvas_of(self.range(nth)), Why::Clear).apply(idle).settle());
     }
 
     /// What it invalidates next.

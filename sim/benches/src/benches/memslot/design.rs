@@ -47,8 +47,7 @@ pub trait Design: Host + Sized + 'static {
     }
     /// The host takes the pages of `hvas` away, once no vCPU uses them any more.
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {
-        let mut change = vm.invalidate(hvas, Why::Clear);
-        change.apply(idle).settle();
+        let change = vm.invalidate(hvas, Why::Clear).apply(idle).settle();
         vm.host().memory().take_away(hvas);
         drop(change);
     }

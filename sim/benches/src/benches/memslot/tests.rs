@@ -115,7 +115,7 @@ impl<const LIE: u8> Design for Liar<LIE> {
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {
         if LIE == ASTRAY {
             let other = Span::sized(hvas.start + PAGE_SIZE, hvas.len());
-            vm.invalidate(other, Why::Clear).apply(idle).settle();
+            drop(vm.invalidate(other, Why::Clear).apply(idle).settle());
         }
         vm.host().0.take_away(hvas);
     }

@@ -313,7 +313,7 @@ impl Side for Engine {
     }
 
     fn take_back(&self, idle: &mut Idle, g1: Gfn) {
-        self.vm.invalidate(hvas_of(Span::sized(g1, 1)), Why::Unmap).apply(idle).settle();
+        drop(self.vm.invalidate(hvas_of(Span::sized(g1, 1)), Why::Unmap).apply(idle).settle());
     }
 
     fn bytes(&self) -> u64 {

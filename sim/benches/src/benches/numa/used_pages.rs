@@ -224,7 +224,7 @@ mod tests {
         );
         pages.run(&setting).unwrap();
         let lost = Span::sized(pages.used[0], 1);
-        pages.balanced.vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle();
+        drop(pages.balanced.vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle());
         assert_eq!(
             failed(Seen { absent: 1, astray: 1, ..Seen::default() }),
             [

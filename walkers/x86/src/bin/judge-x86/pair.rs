@@ -328,8 +328,10 @@ fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     let host = vm.host();
     let from = host.side[page as usize].load(Relaxed);
     let ([old, old_count], [new, new_count]) = (host.words(page, from), host.words(page, 1 - from));
-    let mut change = vm.invalidate(Span::sized(MOVING + (page << PAGE_SHIFT), 1 << PAGE_SHIFT), Why::Migrate);
-    change.apply(idle).settle();
+    let change = vm
+        .invalidate(Span::sized(MOVING + (page << PAGE_SHIFT), 1 << PAGE_SHIFT), Why::Migrate)
+        .apply(idle)
+        .settle();
     new_count.store(old_count.load(Acquire), Relaxed);
     new.store(page, Relaxed);
     old.store(SPOILED, Release);

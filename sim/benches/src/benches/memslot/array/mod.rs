@@ -195,9 +195,9 @@ impl Design for Adapter {
 fn replace(vm: &Machine<Adapter>, idle: &mut Idle, place: usize, new: Option<Record>) {
     let mut writer = vm.host().slots.writer();
     let old = writer.current().records()[place];
-    let mut going = vm.invalidate_gfns(old.slot().gfns, Why::Slot);
+    let going = vm.invalidate_gfns(old.slot().gfns, Why::Slot);
     writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
-    going.apply(idle).settle();
+    let _going = going.apply(idle).settle();
     writer.publish(|next, now| next.copy(now, Some(place), new));
 }
 
@@ -209,7 +209,6 @@ fn around(
     change: &mut impl FnMut(),
 ) {
     let Some(gfns) = parts.next() else { return change() };
-    let mut invalidation = vm.invalidate_gfns(gfns, Why::Clear);
-    invalidation.apply(idle).settle();
+    let _invalidation = vm.invalidate_gfns(gfns, Why::Clear).apply(idle).settle();
     around(vm, idle, parts, change);
 }

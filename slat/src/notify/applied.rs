@@ -1,0 +1,58 @@
+//! `Applied`: an invalidation whose edits are made and whose flush is owed.
+
+use super::invalidation::Invalidation;
+use crate::host::Host;
+use crate::sync::idle::Idle;
+use crate::table::format::Format;
+use core::marker::PhantomData;
+
+/// An [`Invalidation`] whose edits are made and whose flush is owed, from [`Invalidation::apply`]. Dropping it pays and
+/// ends the invalidation.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Nothing;
+/// # unsafe impl TableMemory for Nothing {}
+/// # impl Host for Nothing {
+/// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+/// let applied = vm.invalidate(Span::sized(Hva(0x7000_0000), 4096), Why::Unmap).apply(&mut idle);
+/// assert_eq!(applied.pages(), 0, "nothing was mapped");
+/// let change = applied.settle();
+/// // … here the host changes its own table …
+/// drop(change);
+/// ```
+#[derive(Debug)]
+#[must_use = "the flush is owed, and the range is protected only while this lives"]
+pub struct Applied<'vm, 'i, F: Format, H: Host> {
+    change: Invalidation<'vm, F, H>,
+    /// Settling waits for vCPUs in the guest, so the thread must be idle.
+    _idle: PhantomData<&'i mut Idle>,
+}
+
+impl<'vm, F: Format, H: Host> Applied<'vm, '_, F, H> {
+    pub(super) fn new(change: Invalidation<'vm, F, H>) -> Self {
+        Self { change, _idle: PhantomData }
+    }
+
+    /// Pays what is owed: no vCPU uses the range any more. The host now changes its own table, and then drops the
+    /// invalidation. Until then it must be kept: bind it to a name.
+    pub fn settle(mut self) -> Invalidation<'vm, F, H> {
+        self.change.open_debt().settle();
+        self.change
+    }
+
+    /// Number of frames that lost a translation.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.change.owed.pages
+    }
+
+    /// Whether settling has anything to wait for: a flush, or uses of [held](crate::held) frames.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.change.owed.is_nothing()
+    }
+}
