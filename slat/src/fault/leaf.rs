@@ -55,12 +55,18 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 }
 
+/// Whether an entry of this format can hold the frame. If not, another frame would be mapped.
+#[inline(always)]
+pub(crate) fn holds<F: Format>(pfn: Pfn) -> bool {
+    pfn <= F::pfn(Word(F::ADDRESS)) || seeded!(FrameUnchecked)
+}
+
 /// Whether a table of this format can map the host's page at `hva`: an entry can hold the frame, and frame and address
-/// are congruent modulo the page's size. Without this check another frame would be mapped.
+/// are congruent modulo the page's size.
 #[inline(always)]
 pub(crate) fn fits<F: Format>(page: &HostPage, hva: Hva) -> bool {
     let apart = (page.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (page.level.pages() - 1);
-    page.pfn.0 & !F::pfn(Word(F::ADDRESS)).0 | apart == 0 || seeded!(FrameUnchecked)
+    holds::<F>(page.pfn) && (apart == 0 || seeded!(FrameUnchecked))
 }
 
 /// Whether the host's page at `hva` serves the access, in a table of this format.

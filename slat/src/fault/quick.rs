@@ -9,7 +9,6 @@
 //! [`super::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
-use super::leaf::fits;
 use super::memo::{ConfirmedTable, Fillable, NotConfirmed};
 use crate::addr::Level;
 use crate::host::{Host, HostPage};
@@ -105,10 +104,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     fn map_hole(&self, hole: &Fillable<'_>, fault: Fault) -> bool {
         let Some(page) = self.vm.host.lookup(hole.hva, fault.access) else { return false };
-        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !fits::<F>(&page, hole.hva) {
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) {
             return false;
         }
         let leaf = self.vm.leaf(page, fault.access);
-        hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok()
+        let word = F::leaf(&leaf, Level::K4);
+        // Cheaper here than `holds`: the entry gives back the frame that it holds.
+        let is_held = F::pfn(word) == page.pfn || seeded!(FrameUnchecked);
+        is_held && hole.entry.cas(hole.word, word).is_ok()
     }
 }

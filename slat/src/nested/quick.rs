@@ -22,7 +22,7 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
-use crate::fault::leaf::fits;
+use crate::fault::leaf::holds;
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
@@ -62,9 +62,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let stores = demanded.allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
-        let hva = quick.slot.hva_of(says.gfn);
-        let page = vm.host.lookup(hva, wants)?;
-        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !fits::<F>(&page, hva) {
+        let page = vm.host.lookup(quick.slot.hva_of(says.gfn), wants)?;
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !holds::<F>(page.pfn) {
             return None;
         }
         let leaf = Leaf {
