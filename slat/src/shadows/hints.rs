@@ -143,13 +143,13 @@ impl HintBlock {
         HintAt::Block(&self.hints[nth], hint.bits())
     }
 
-    /// Enters a hint below this block, the first of a page. `is_stale` tells whether the leaf of a hint of this page is
-    /// gone.
+    /// Enters a hint below this block, the first of page `g1`. `is_stale` tells whether the leaf of a hint of this page
+    /// is gone.
     pub(super) fn enter(
         &self,
         hint: Hint,
         spare: &mut SpareHints,
-        doubts: &Doubts,
+        (doubts, g1): (&Doubts, Gfn),
         is_stale: impl Fn(Hint) -> bool,
     ) -> Result<HintAt<'_>, NoMemory> {
         let wanted = hint.bits();
@@ -182,7 +182,7 @@ impl HintBlock {
                 }
                 (None, None) => {}
             }
-            if let Some(doubt) = doubts.begin(self) {
+            if let Some(doubt) = doubts.begin(g1) {
                 let stale = path.clone().flat_map(Self::places).find(|&(place, bits)| {
                     bits == 0 || Doubt::replaces_stale(&doubt, (place, bits), wanted, &is_stale)
                 });
@@ -263,8 +263,9 @@ struct Doubt<'a>(&'a AtomicU64, u64);
 
 impl Doubts {
     /// Begins to doubt hints of a page, unless another thread does.
-    fn begin(&self, first: &HintBlock) -> Option<Doubt<'_>> {
-        let bit = 1 << (core::ptr::from_ref(first).addr() / size_of::<HintBlock>() % 64);
+    fn begin(&self, g1: Gfn) -> Option<Doubt<'_>> {
+        // Of pages of any size, neighbours have different bits.
+        let bit = 1 << ((g1.0 ^ g1.0 >> 9 ^ g1.0 >> 18) % 64);
         // ORDER(hint-doubt): Acquire pairs with the end of `Doubt`: hints that were doubted before are decided.
         let before = if seeded!(DoubtedByTwo) { 0 } else { self.0.fetch_or(bit, Acquire) };
         (before & bit == 0).then_some(Doubt(&self.0, bit))

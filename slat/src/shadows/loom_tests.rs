@@ -42,7 +42,7 @@ impl Page {
     /// F7 to F9: enters the hint of an entry, and maps the page there.
     fn fault(&self, nth: usize) {
         let is_gone = |other: Hint| self.entries[other.g2.0 as usize].load().is_hole();
-        let entered = self.first.enter(hint(nth), &mut SpareHints::one(), &self.doubts, is_gone);
+        let entered = self.first.enter(hint(nth), &mut SpareHints::one(), (&self.doubts, Gfn(0)), is_gone);
         let entered = entered.expect("there is a block");
         if let Ok(frozen) = Frozen::new(&self.entries[nth], HOLE, frozen(VcpuId(nth as u32))) {
             fence(SeqCst);

@@ -183,7 +183,12 @@ impl<F: Format> Reverse<F> {
         loop {
             if at.word.is_mmio() {
                 // SAFETY: read from a plane.
-                return unsafe { block(memory, at.word) }.enter(hint, spare, &self.doubts, is_stale);
+                return unsafe { block(memory, at.word) }.enter(
+                    hint,
+                    spare,
+                    (&self.doubts, g1.base(level)),
+                    is_stale,
+                );
             }
             let there = (at.word != NONE).then(|| Hint::of_word(at.word));
             let first = hint.word().filter(|_| there.is_none_or(|there| there == hint));
