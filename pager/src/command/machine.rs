@@ -4,7 +4,9 @@ use super::log::{self, say};
 use super::serve::{abort_on_panic, guest};
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
-use slat_pager::{Cache, Restore, Sabotage, TemplateSource, accept_one, keep_machines, serve_machines};
+use slat_pager::{
+    Cache, Library, Restore, Sabotage, TemplateSource, accept_one, keep_machines, serve_machines,
+};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -30,7 +32,7 @@ pub struct Receive {
 
 impl Receive {
     pub fn run(&self) -> Result<(), Failure> {
-        let library = self.store.library()?;
+        let library = self.store.library_to_write()?;
         let named = |error: std::io::Error| other(format!("{}: {error}", self.socket.display()));
         let connection = accept_one(&self.socket).map_err(named)?;
         let received =
@@ -85,7 +87,7 @@ impl Machines {
     /// Serves all machines until their VMMs have all pages, or end.
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
-        let library = self.store.library()?.sabotage(self.sabotage);
+        let library = Library::new(self.store.steady(|store| store)?).sabotage(self.sabotage);
         let source = |name: &String| TemplateSource::of_library(&library, name);
         let machines: Vec<_> =
             self.guests.iter().map(|(socket, template)| (socket.clone(), source(template))).collect();

@@ -2,6 +2,7 @@
 
 use super::{Failure, other};
 use slat_pager::{Folder, Library, Steady, SteadyOptions, Store};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +25,29 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl StoreOption {
-    /// Opens the templates of the store.
+    /// Opens the templates of the store, which must be there.
     pub fn library(&self) -> Result<Library, Failure> {
+        if let Some(folder) = self.folder()
+            && !folder.is_dir()
+        {
+            return Err(other(format!("{}: there is no such store: `snapshot` makes one", folder.display())));
+        }
         Ok(Library::new(self.steady(|store| store)?))
     }
 
-    /// Opens the store, wrapped by `wrap`.
+    /// Opens the templates of the store, to add one. Makes the folder.
+    pub fn library_to_write(&self) -> Result<Library, Failure> {
+        if let Some(folder) = self.folder() {
+            Folder::open(folder).map_err(|error| other(format!("{}: {error}", folder.display())))?;
+        }
+        self.library()
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.store.as_deref().filter(|store| !store.contains("://")).map(Path::new)
+    }
+
+    /// Opens the store, wrapped by `wrap`. A folder need not be there now.
     pub fn steady(&self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Result<Steady, Failure> {
         let Some(store) = &self.store else { return Err(other("which store? --store STORE is missing")) };
         let mut options = SteadyOptions::default();
@@ -40,7 +58,7 @@ impl StoreOption {
         } else {
             // A local store answers at once.
             options.hedge = None;
-            Arc::new(Folder::open(store).map_err(|error| other(format!("{store}: {error}")))?)
+            Arc::new(Folder::at(store))
         };
         Ok(Steady::new(wrap(place), options))
     }

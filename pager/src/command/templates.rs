@@ -102,7 +102,7 @@ impl Snapshot {
     pub fn run(&self) -> Result<(), Failure> {
         let image = ImageFile::open(&self.image).map_err(other)?;
         let size = image.size();
-        let library = self.named.store.library()?;
+        let library = self.named.store.library_to_write()?;
         let written = library.snapshot_file(&self.named.name, image, self.chunk).map_err(other)?;
         println!("{}: {} MiB, {} new chunks", self.named.name, size >> 20, written.chunks);
         Ok(())

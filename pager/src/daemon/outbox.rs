@@ -111,7 +111,7 @@ impl Process {
                 if !fds[0].revents().is_empty() {
                     break;
                 }
-                return Err(super::keeper::told_twice());
+                return Err(told_twice());
             }
         }
         match self {
@@ -120,4 +120,9 @@ impl Process {
             Self::Other(_) => Ok(ExitStatus::from_raw(0)),
         }
     }
+}
+
+/// Returns the error of a keeper that was asked to end at once.
+pub fn told_twice() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end")
 }

@@ -22,6 +22,12 @@ impl Folder {
         Ok(Self { root })
     }
 
+    /// Refers to the store in this folder, which need not be there: a file system may be mounted there later. Until then
+    /// all calls fail, and may pass.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
     /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.root
@@ -34,6 +40,17 @@ impl Folder {
         }
         Ok(self.root.join(key))
     }
+
+    fn said(&self, key: &str, error: io::Error) -> StoreError {
+        match error.kind() {
+            io::ErrorKind::NotFound if self.root.is_dir() => StoreError::Missing(key.into()),
+            io::ErrorKind::NotFound => {
+                let what = format!("there is no folder {}", self.root.display());
+                StoreError::Io { key: key.into(), error: io::Error::new(io::ErrorKind::NotFound, what) }
+            }
+            _ => StoreError::Io { key: key.into(), error },
+        }
+    }
 }
 
 impl Store for Folder {
@@ -45,8 +62,8 @@ impl Store for Folder {
 
     fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = Vec::new();
-        let file = File::open(self.file(key)?).map_err(|error| said(key, error))?;
-        file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(|error| said(key, error))?;
+        let file = File::open(self.file(key)?).map_err(|error| self.said(key, error))?;
+        file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(|error| self.said(key, error))?;
         if bytes.len() > most { Err(StoreError::Large { key: key.into(), most }) } else { Ok(bytes) }
     }
 
@@ -58,7 +75,11 @@ impl Store for Folder {
         let write = || {
             let folder = file.parent().unwrap_or(&self.root);
             if !folder.is_dir() {
-                fs::create_dir_all(folder)?;
+                // Not the store itself.
+                match fs::create_dir(folder) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    made => made?,
+                }
                 File::open(&self.root)?.sync_all()?;
             }
             let mut new = File::create(&beside)?;
@@ -70,7 +91,7 @@ impl Store for Folder {
         };
         write().map_err(|error| {
             _ = fs::remove_file(&beside);
-            said(key, error)
+            self.said(key, error)
         })
     }
 
@@ -83,7 +104,7 @@ impl Store for Folder {
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
-        let _lock = lock().map_err(|error| said(key, error))?;
+        let _lock = lock().map_err(|error| self.said(key, error))?;
         let now = match self.read(key, usize::MAX - 1) {
             Err(StoreError::Missing(_)) => None,
             now => Some(now?.1),
@@ -98,11 +119,11 @@ impl Store for Folder {
     fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
         let found = match fs::read_dir(self.file(kind)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            found => found.map_err(|error| said(kind, error))?,
+            found => found.map_err(|error| self.said(kind, error))?,
         };
         let mut entries = Vec::new();
         for entry in found {
-            let entry = entry.map_err(|error| said(kind, error))?;
+            let entry = entry.map_err(|error| self.said(kind, error))?;
             // Names of half-written files begin with a dot.
             let Some(name) = entry.file_name().into_string().ok().filter(|name| is_name(name)) else {
                 continue;
@@ -111,7 +132,7 @@ impl Store for Folder {
                 Ok(modified) => entries.push(Entry { name, modified }),
                 // Deleted meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(said(kind, error)),
+                Err(error) => return Err(self.said(kind, error)),
             }
         }
         entries.sort_by(|one, other| one.name.cmp(&other.name));
@@ -120,15 +141,8 @@ impl Store for Folder {
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         match fs::remove_file(self.file(key)?) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(said(key, error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.said(key, error)),
             _ => Ok(()),
         }
-    }
-}
-
-fn said(key: &str, error: io::Error) -> StoreError {
-    match error.kind() {
-        io::ErrorKind::NotFound => StoreError::Missing(key.into()),
-        _ => StoreError::Io { key: key.into(), error },
     }
 }

@@ -170,3 +170,23 @@ fn a_daemon_whose_metrics_address_is_in_use_serves_and_takes_it_when_it_is_free(
     daemon.find(|line| line.contains("\"metrics\"").then_some(()));
     assert!(TcpStream::connect(address).is_ok());
 }
+
+#[test]
+fn a_store_that_is_not_there_is_made_by_snapshot_alone() {
+    let folder = folder("mistyped");
+    let (store, image) = (folder.join("store"), folder.join("image"));
+    std::fs::write(&image, [7; 4096]).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        let output = command.args(words).arg("--store").arg(&store).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let socket = format!("--guest={}=a", folder.join("socket").display());
+    for words in [&["ls"][..], &["verify", "a"], &["rm", "a"], &["gc"], &["serve", &socket]] {
+        let (status, said) = run(words);
+        assert!(status == Some(2) && said.contains("store") && !store.exists(), "{words:?}: {said}");
+    }
+    let (status, said) = run(&["snapshot", image.to_str().unwrap(), "a"]);
+    assert_eq!((status, run(&["ls"]).0), (Some(0), Some(0)), "{said}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -287,6 +287,26 @@ fn guests_go_on_after_a_kill_beside_a_damaged_catalog() {
 }
 
 #[test]
+fn guests_go_on_when_their_store_is_back_after_a_kill() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("unmounted");
+    let (store, away) = (folder.join("store"), folder.join("away"));
+    let flags = format!("{SLOW} --metrics {}", folder.join("metrics").display());
+    let mut daemon = Daemon::in_folder(folder, &flags);
+    let twin = daemon.twin(GOES_ON);
+    has_guests(&daemon, 1);
+    std::fs::rename(&store, &away).unwrap();
+    daemon.kill();
+    daemon.find(|line| line.contains("there is no folder").then_some(()));
+    assert!(!store.exists(), "no other store is made in its place");
+    std::fs::rename(&away, &store).unwrap();
+    let report = twin.report();
+    assert!(report.is_right(), "{report:?}");
+}
+
+#[test]
 fn a_template_that_is_lost_concerns_its_own_guests_alone() {
     let lose = |folder: &Path| {
         let library = library(folder);

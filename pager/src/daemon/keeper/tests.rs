@@ -8,7 +8,9 @@ use crate::guest::Options;
 use crate::wire::{Handshake, Wire, WireError};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 

@@ -103,6 +103,8 @@ struct Inner {
     options: SteadyOptions,
     clock: Arc<dyn Clock>,
     breaker: Mutex<Breaker>,
+    /// The last failure of a call.
+    last: Mutex<String>,
     hedge: Mutex<Hedge>,
     pool: Pool,
     reads: AtomicU64,
@@ -131,6 +133,7 @@ impl Steady {
             options,
             clock,
             breaker: Mutex::default(),
+            last: Mutex::default(),
             hedge: Mutex::default(),
             pool: Pool::default(),
             reads: zero(),
@@ -186,7 +189,8 @@ impl Inner {
             let turn = self.breaker.lock().begin(self.clock.now());
             let turn = turn.map_err(|_| {
                 count(&self.refused);
-                let error = io::Error::new(io::ErrorKind::NotConnected, "the store is out of reach");
+                let what = format!("the store is out of reach: {}", self.last.lock());
+                let error = io::Error::new(io::ErrorKind::NotConnected, what);
                 StoreError::Io { key: key.into(), error }
             })?;
             // If the call panics, others may try.
@@ -197,6 +201,9 @@ impl Inner {
             drop(ends);
             if !passes {
                 return result;
+            }
+            if let Err(error) = &result {
+                *self.last.lock() = error.to_string();
             }
             let failures = count(&self.failures);
             if tried >= tries {

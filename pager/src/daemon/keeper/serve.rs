@@ -1,0 +1,324 @@
+//! How a keeper runs its workers, one after the other.
+//!
+//! It waits for nothing but `poll`, which always watches for the requests to end: not for room in the worker's channel,
+//! not for the end of a worker that is stuck. The worker may wait for the keeper, and so the two never wait for each
+//! other.
+
+use super::{Event, Keeper, Kept};
+use crate::daemon::channel::{Channel, Keep, REFUSED, Take, What, is_temporary};
+use crate::daemon::limits;
+use crate::daemon::outbox::{Letter, Outbox, Process, told_twice};
+use crate::daemon::peer;
+use crate::sabotage::Sabotage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+use std::io;
+use std::os::fd::AsFd;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Most messages that wait for the worker before further connections wait in their sockets.
+const MOST_WAITING: usize = 32;
+/// Most connections, and most messages of the worker, that are taken before the keeper looks around again.
+const AT_ONCE: usize = 64;
+/// Time in which a worker without guests ends before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A worker, and its messages.
+struct Running {
+    channel: Channel,
+    process: Process,
+    outbox: Outbox,
+    /// It has served, so it reads its messages.
+    is_ready: bool,
+}
+
+impl Keeper {
+    /// Runs the worker again and again until the daemon has drained. The worker's standard input is its end of the
+    /// channel.
+    ///
+    /// A worker that ends is restarted after a pause, which doubles while workers end within 10 seconds: up to a second,
+    /// or up to 8 seconds if they end before they serve.
+    ///
+    /// # Errors
+    /// The first worker exits by itself before it serves, because its arguments are wrong or the store is out of reach,
+    /// and has printed why. Later workers are restarted. Or the keeper was asked to end at once.
+    pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
+        if self.taken_over > 0 {
+            told(Event::TakesOver(self.taken_over));
+        }
+        let mut quick = 0;
+        loop {
+            let began = Instant::now();
+            let (mut status, mut is_ready) = (None, false);
+            match self.next_worker(&command) {
+                Ok(mut worker) => {
+                    status = Some(self.serve(&mut worker, &mut told)?);
+                    is_ready = worker.is_ready;
+                }
+                // For instance, the program is being replaced, or there is no memory.
+                Err(_) if self.was_ready => {}
+                Err(error) => return Err(error),
+            }
+            if self.drains && self.kept.is_empty() {
+                return Ok(());
+            }
+            if !self.was_ready
+                && let Some(status) = status
+                && status.code().is_some_and(|code| code != 0)
+            {
+                return Err(io::Error::other(format!("the worker ended: {status}")));
+            }
+            // A worker that ends quickly is not restarted forever at once. Connections wait in the sockets.
+            quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
+            let pause = Duration::from_millis(1 << quick.min(if is_ready { 10 } else { 13 }));
+            told(Event::Restarts(status, pause));
+            self.pause(pause, &mut told)?;
+            if self.drains && self.kept.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits between two workers.
+    fn pause(&mut self, pause: Duration, told: &mut impl FnMut(Event)) -> io::Result<()> {
+        let until = Instant::now() + pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let (drain, leave) = (self.drain.as_ref().filter(|_| !self.drains), self.leave.as_ref());
+            let mut fds: Vec<_> =
+                leave.iter().chain(drain.iter()).map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+            _ = poll(&mut fds, Some(&timespec(left)));
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            if leave.is_some() && ready.next() == Some(true) {
+                return Err(told_twice());
+            }
+            if ready.next() == Some(true) {
+                self.begin_to_drain(told);
+                // The next worker learns it from the sockets that it does not get.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the worker that started this keeper, or starts one.
+    fn next_worker(&mut self, command: &impl Fn() -> Command) -> io::Result<Running> {
+        let mut outbox = Outbox::default();
+        if let Some((channel, process)) = self.adopted.take() {
+            return Ok(Running { channel, process: Process::Other(process), outbox, is_ready: true });
+        }
+        let (channel, theirs) = Channel::pair()?;
+        let mut command = command();
+        let child = command.stdin(theirs).spawn()?;
+        // The command holds the worker's end, which must close when the worker ends.
+        drop(command);
+        if !self.is_supervised {
+            (0..self.sockets.len()).for_each(|number| outbox.push(Letter::Socket(number)));
+        }
+        self.versions.keys().for_each(|socket| outbox.push(Letter::Version(*socket)));
+        self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
+        outbox.push(Letter::All);
+        Ok(Running { channel, process: Process::mine(child), outbox, is_ready: false })
+    }
+
+    /// Serves one worker until it ends.
+    fn serve(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
+        let mut kill_at: Option<Instant> = None;
+        loop {
+            if self.drains && self.kept.is_empty() && kill_at.is_none() {
+                // Otherwise the worker would wait. One that does not serve yet may wait for its store, or for an image,
+                // for ever, and has nothing to lose.
+                if worker.is_ready {
+                    worker.outbox.push(Letter::Leaves);
+                } else {
+                    worker.process.kill();
+                }
+                kill_at = Some(Instant::now() + PATIENCE);
+            }
+            worker.outbox.send(|letter| self.send(&worker.channel, letter));
+            let accepts = worker.outbox.len() < MOST_WAITING;
+            let channel = &worker.channel;
+            let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
+            let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
+            let never = || PollFd::new(channel, PollFlags::empty());
+            let drain = self.drain.as_ref().filter(|_| !self.drains);
+            for fd in [drain, self.leave.as_ref(), self.reload.as_ref()] {
+                fds.push(fd.map_or_else(never, |fd| PollFd::new(fd, PollFlags::IN)));
+            }
+            if accepts {
+                fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+            }
+            let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
+            let left = left.or(self.closed.tell(told)).map(timespec);
+            if poll(&mut fds, left.as_ref()).is_err() {
+                continue;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            // The worker's messages come first: those sent before a kill count.
+            if ready[0] && !self.hear(worker, told) {
+                return worker.process.end(self.leave.as_ref().map(AsFd::as_fd));
+            }
+            if ready[2] && self.leave.is_some() {
+                return Err(self.leave(worker));
+            }
+            if kill_at.is_some_and(|at| at <= Instant::now()) {
+                worker.process.kill();
+                kill_at = Some(Instant::now() + PATIENCE);
+            }
+            if ready[1] && self.drain.is_some() && !self.drains {
+                self.begin_to_drain(told);
+                worker.outbox.push(Letter::Drains);
+                continue;
+            }
+            if ready[3] && self.has_to_reload() {
+                worker.outbox.push(Letter::Reload);
+            }
+            for (socket, _) in ready[4..].iter().enumerate().filter(|(_, ready)| **ready) {
+                self.accept(socket, worker, told);
+            }
+        }
+    }
+
+    /// Takes the requests to reload. Returns whether there are any.
+    fn has_to_reload(&mut self) -> bool {
+        let Some(signal) = &self.reload else { return false };
+        match rustix::io::read(signal, &mut [0; 64]) {
+            Ok(got) if got > 0 => true,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => false,
+            // It is closed.
+            _ => {
+                self.reload = None;
+                false
+            }
+        }
+    }
+
+    /// Closes and removes the sockets.
+    pub(super) fn begin_to_drain(&mut self, told: &mut impl FnMut(Event)) {
+        self.drains = true;
+        self.sockets.clear();
+        self.places.drain(..).for_each(|place| place.remove());
+        told(Event::Drains(self.kept.len()));
+    }
+
+    /// Ends at once, and returns the reason. The worker starts no other keeper.
+    fn leave(&self, worker: &mut Running) -> io::Error {
+        let until = Instant::now() + Duration::from_secs(1);
+        if !worker.is_ready && self.kept.values().all(|kept| kept.files.is_empty()) {
+            // It serves no guest, and may wait for its store for ever.
+            worker.process.kill();
+            return told_twice();
+        }
+        while let Err(error) = self.send(&worker.channel, Letter::Leaves) {
+            let may_pass = error.kind() == io::ErrorKind::WouldBlock || is_temporary(&error);
+            if !may_pass || Instant::now() > until {
+                break;
+            }
+            // It may wait for room, too.
+            while matches!(worker.channel.receive::<Keep>(false), Ok(Some(_))) {}
+            _ = poll(&mut [PollFd::new(&worker.channel, PollFlags::OUT)], Some(&timespec(REFUSED)));
+        }
+        told_twice()
+    }
+
+    /// Sends a message to the worker, without waiting for room.
+    fn send(&self, channel: &Channel, letter: Letter) -> io::Result<()> {
+        let (mut take, mut fds) = (Take::default(), Vec::new());
+        match letter {
+            Letter::Socket(number) => {
+                // It may have been closed meanwhile.
+                let Some(socket) = self.sockets.get(number) else { return Ok(()) };
+                (take.what, take.socket) = (What::Socket, number);
+                fds.push(socket.as_fd());
+            }
+            Letter::Guest(connection) => {
+                let Some(kept) = self.kept.get(&connection) else { return Ok(()) };
+                take = Take { connection, socket: kept.socket, version: kept.version.clone(), ..take };
+                fds.push(kept.connection.as_fd());
+                fds.extend(kept.files.iter().map(AsFd::as_fd));
+            }
+            Letter::Version(socket) => {
+                (take.what, take.socket) = (What::Version, socket);
+                take.version = self.versions.get(&socket).cloned();
+            }
+            Letter::Reload => take.what = What::Reload,
+            Letter::All => (take.what, take.is_first) = (What::All, !self.was_ready),
+            Letter::Drains => take.what = What::Drains,
+            Letter::Leaves => take.what = What::Leaves,
+        }
+        if self.sabotage == Some(Sabotage::Lockstep) {
+            return channel.send(&take, &fds);
+        }
+        channel.try_send(&take, &fds)
+    }
+
+    /// Reads the worker's messages. Returns whether the worker lives.
+    fn hear(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> bool {
+        for _ in 0..AT_ONCE {
+            match worker.channel.receive::<Keep>(false) {
+                Ok(Some((keep, _))) if keep.is_ready => {
+                    (self.was_ready, worker.is_ready) = (true, true);
+                    told(Event::Ready);
+                }
+                Ok(Some((Keep { opened: Some(socket), version, .. }, _))) => {
+                    self.versions.remove(&socket);
+                    self.versions.extend(version.map(|version| (socket, version)));
+                }
+                Ok(Some((keep, files))) if files.is_empty() => {
+                    // Without a descriptor to spare, the files of a guest do not arrive. The guest is still there.
+                    if !keep.has_files {
+                        self.kept.remove(&keep.connection);
+                    }
+                }
+                Ok(Some((keep, files))) => {
+                    if let Some(kept) = self.kept.get_mut(&keep.connection) {
+                        (kept.files, kept.version) = (files, keep.version);
+                    }
+                }
+                Ok(None) => return false,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    fn accept(&mut self, socket: usize, worker: &mut Running, told: &mut impl FnMut(Event)) {
+        // Not forever, although a process may connect again and again.
+        for _ in 0..AT_ONCE {
+            if worker.outbox.len() >= MOST_WAITING {
+                return;
+            }
+            let connection = match self.sockets[socket].accept() {
+                Ok((connection, _)) => connection,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // For instance, no descriptor is left. The connection waits in the socket, and the pause avoids a busy
+                // loop.
+                Err(_) => return std::thread::sleep(Duration::from_millis(10)),
+            };
+            let process = peer::pid(&connection);
+            if !self.has_room(socket, process) {
+                self.closed.add(process);
+                _ = self.closed.tell(told);
+                continue;
+            }
+            let (connection, files) = (connection.into(), Vec::new());
+            self.kept.insert(self.next, Kept { socket, connection, process, files, version: None });
+            worker.outbox.push(Letter::Guest(self.next));
+            self.next += 1;
+        }
+    }
+
+    /// Returns whether one more connection of this process is kept.
+    pub(super) fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
+        let kept = self.kept.values().map(|kept| (kept.socket, kept.process));
+        limits::has_room(kept, self.sockets.len(), socket, process, self.most_of_process)
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
+}
