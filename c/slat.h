@@ -699,7 +699,8 @@ slat_status slat_vm_unanswered(const struct slat_vm *vm,
 
 // Returns the current mapping of guest address `gpa` of address space `space`, in `mapping`. An invalidation may
 // remove it before this returns. A software vCPU puts it into its TLB out of the guest and uses it in the guest: the
-// entry forgets what was flushed in between. Any thread; never sleeps.
+// entry forgets what was flushed in between. Sets no Accessed or Dirty bit: in a format that has them, a guest's own
+// accesses use `slat_vcpu_access`. Any thread; never sleeps.
 //
 // Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 slat_status slat_translate(const struct slat_vm *vm,
@@ -805,6 +806,21 @@ slat_status slat_vcpu_fault_as(const struct slat_vcpu *vcpu,
                                slat_access wants,
                                bool is_private,
                                slat_done *done);
+
+// Translates an access by a guest in software, as the hardware's walk does on a TLB miss, in `mapping`. Sets Accessed
+// in links and leaf, and Dirty for a store, if the format has them: aging and dirty logs by Dirty bits then see the
+// guest's accesses. Out of the guest. Never sleeps.
+//
+// The vCPU puts the mapping into its TLB and uses it in the guest: the entry forgets what was flushed in between. In a
+// format with Dirty bits a store uses a mapping only if it has `SLAT_PAGE_DIRTY`.
+//
+// Errors: `SLAT_ENOENT` if no leaf allows the access: call `slat_vcpu_fault`, then this again; `SLAT_EINVAL`;
+// `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
+slat_status slat_vcpu_access(const struct slat_vcpu *vcpu,
+                             const struct slat_thread *thread,
+                             uint64_t gpa,
+                             slat_access wants,
+                             struct slat_mapping *mapping);
 
 // Switches to another address space, such as that of system management mode. The vCPU loads its root at the next
 // entry. Out of the guest. Any thread; never sleeps. Errors: `SLAT_ENOENT` if the VM was made with fewer;

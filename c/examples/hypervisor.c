@@ -79,13 +79,16 @@ static word *reach(slat_vcpu *vcpu, slat_thread *thread, struct tlb *tlb, uint64
         slat_mapping mapping = {0};
         slat_done done;
         must(slat_vcpu_leave(vcpu), "leave");
-        slat_status found = slat_translate(vm, thread, 0, gfn * 4096, &mapping);
-        if (found != SLAT_OK || !(mapping.flags & wants)) {
+        /* The walk sets Accessed and Dirty, as hardware's does. */
+        slat_status found = slat_vcpu_access(vcpu, thread, gfn * 4096, access, &mapping);
+        if (found != SLAT_OK) {
             must(slat_vcpu_fault(vcpu, thread, gfn * 4096, access, &done), "fault");
-            found = slat_translate(vm, thread, 0, gfn * 4096, &mapping);
+            found = slat_vcpu_access(vcpu, thread, gfn * 4096, access, &mapping);
         }
         tlb->of[gfn].pfn = mapping.pfn + (gfn - mapping.gfn);
         tlb->of[gfn].flags = found == SLAT_OK ? mapping.flags : 0;
+        if (!(mapping.flags & SLAT_PAGE_DIRTY)) /* the first store walks again, to set Dirty */
+            tlb->of[gfn].flags &= ~(uint32_t)SLAT_PAGE_WRITE;
         /* Entering flushes the translation if slat has invalidated it since the read. */
         must(slat_vcpu_enter(vcpu, thread, 0, &root), "enter");
     }

@@ -79,6 +79,7 @@ pub(crate) type Told<T> = Result<T, slat_status>;
 pub(crate) trait AnyVcpu: Send {
     fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError>;
     fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError>;
+    fn access(&mut self, idle: &mut Idle, gpa: Gpa, access: Access) -> Result<Mapping, Fault>;
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a>;
     fn switch_to(&mut self, space: SpaceId) -> bool;
     fn pending_token(&self) -> Option<Token>;
@@ -227,6 +228,10 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
 impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
     fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
         self.fault(idle, fault)
+    }
+
+    fn access(&mut self, idle: &mut Idle, gpa: Gpa, access: Access) -> Result<Mapping, Fault> {
+        self.access(idle, gpa, access)
     }
 
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a> {

@@ -8,7 +8,7 @@ use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
 use crate::status::{given, guarded};
 use crate::types::access;
 use crate::vm::{Child, space_id};
-use crate::{slat_access_raw, slat_done, slat_thread, slat_tlb, slat_vm};
+use crate::{slat_access_raw, slat_done, slat_mapping, slat_thread, slat_tlb, slat_vm};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -157,6 +157,33 @@ fn fault(
             Done::NeedsPage => slat_done::SLAT_NEEDS_PAGE,
             _ => slat_done::SLAT_SPURIOUS,
         });
+        Ok(())
+    })
+}
+
+/// Translates an access by a guest in software, as the hardware's walk does on a TLB miss, in `mapping`. Sets Accessed
+/// in links and leaf, and Dirty for a store, if the format has them: aging and dirty logs by Dirty bits then see the
+/// guest's accesses. Out of the guest. Never sleeps.
+///
+/// The vCPU puts the mapping into its TLB and uses it in the guest: the entry forgets what was flushed in between. In a
+/// format with Dirty bits a store uses a mapping only if it has `SLAT_PAGE_DIRTY`.
+///
+/// Errors: `SLAT_ENOENT` if no leaf allows the access: call `slat_vcpu_fault`, then this again; `SLAT_EINVAL`;
+/// `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_access(
+    vcpu: Option<&slat_vcpu>,
+    thread: Option<&slat_thread>,
+    gpa: u64,
+    wants: slat_access_raw,
+    mapping: Option<&mut MaybeUninit<slat_mapping>>,
+) -> slat_status {
+    guarded(|| {
+        let (vcpu, thread, mapping) = (given(vcpu)?, given(thread)?, given(mapping)?);
+        let wants = access(wants).ok_or(SLAT_EINVAL)?;
+        let mut call = thread.call()?;
+        let found = vcpu.out(|vcpu| vcpu.access(call.idle(), Gpa(gpa), wants).map_err(|_| SLAT_ENOENT))?;
+        mapping.write(found.into());
         Ok(())
     })
 }

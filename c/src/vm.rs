@@ -143,7 +143,8 @@ pub unsafe extern "C" fn slat_vm_unanswered(
 
 /// Returns the current mapping of guest address `gpa` of address space `space`, in `mapping`. An invalidation may
 /// remove it before this returns. A software vCPU puts it into its TLB out of the guest and uses it in the guest: the
-/// entry forgets what was flushed in between. Any thread; never sleeps.
+/// entry forgets what was flushed in between. Sets no Accessed or Dirty bit: in a format that has them, a guest's own
+/// accesses use `slat_vcpu_access`. Any thread; never sleeps.
 ///
 /// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]

@@ -417,12 +417,18 @@ fn every_format_maps_and_unmaps_a_page() {
         assert_eq!(fault(vcpu, thread, 0x5000), Ok(slat_done::SLAT_MAPPED));
         let mapping = out!(slat_translate(Some(vm), Some(thread), 0, 0x5678)).unwrap();
         assert_eq!((mapping.gfn, mapping.pfn, mapping.frames), (5, (RAM >> 12) + 5, 1));
+        let access =
+            || out!(slat_vcpu_access(Some(vcpu), Some(thread), 0x5678, slat_access::SLAT_WRITE as u32));
+        let walked = access().unwrap();
+        assert_eq!((walked.gfn, walked.pfn, walked.frames), (mapping.gfn, mapping.pfn, mapping.frames));
+        assert_ne!(walked.flags & SLAT_PAGE_WRITE, 0, "{format}");
         let change = out!(slat_invalidate_begin(Some(vm), RAM, 0x10000, 0)).unwrap();
         // SAFETY: live.
         assert_eq!(slat_invalidate_apply(Some(unsafe { &*change }), Some(thread)), SLAT_OK);
         // SAFETY: live, and not used any more.
         assert_eq!(unsafe { slat_invalidate_end(change) }, SLAT_OK);
         assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0, 0x5678)), Err(SLAT_ENOENT), "{format}");
+        assert_eq!(access().map(|found| found.pfn), Err(SLAT_ENOENT), "{format}");
         let stats = out!(slat_vm_stats(Some(vm))).unwrap();
         assert_eq!((stats.mapped_faults, stats.leaves[0], stats.flushes), (1, 0, 1));
         assert_eq!(free(vcpu), SLAT_OK);
