@@ -102,20 +102,21 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-#[cfg(all(feature = "std", not(any(shuttle, virtual_time))))]
+// Miri has spinning locks: those of `parking_lot` make pointers of numbers.
+#[cfg(all(feature = "std", not(any(miri, shuttle, virtual_time))))]
 pub(crate) use parking_lot::{RawMutex, RawRwLock};
-#[cfg(not(feature = "std"))]
+#[cfg(any(not(feature = "std"), miri))]
 pub(crate) type RawMutex = spin::Mutex<()>;
-#[cfg(not(feature = "std"))]
+#[cfg(any(not(feature = "std"), miri))]
 pub(crate) type RawRwLock = spin::RwLock<()>;
 
-#[cfg(all(feature = "std", not(shuttle)))]
+#[cfg(all(feature = "std", not(any(miri, shuttle))))]
 pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
-#[cfg(any(not(feature = "std"), shuttle))]
+#[cfg(any(not(feature = "std"), miri, shuttle))]
 pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
 
 /// Spinning locks do not know their waiters: a bump releases the lock for a moment.
-#[cfg(any(not(feature = "std"), shuttle))]
+#[cfg(any(not(feature = "std"), miri, shuttle))]
 mod spinning {
     use lock_api::{RawMutex as _, RawRwLock as _};
 
