@@ -42,7 +42,8 @@ impl fmt::Debug for Nonces {
 /// source with another log needs another session. [`VmLog`](crate::VmLog) has its own.
 ///
 /// A new session is always right: the migration then begins anew and sends every page. So a sender that was killed needs
-/// to store nothing.
+/// to store nothing. A session must not be copied: if a sender's process is restored from a snapshot, let it
+/// [`forget`](Self::forget), since another copy may have sent a part of a round to the same receiver.
 ///
 /// ```
 /// use slat_migrate::Session;
