@@ -103,7 +103,7 @@ impl Session {
     }
 }
 
-/// What the sender knows of a migration.
+/// The knowledge of a sender about its migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Known {
     pub(crate) identity: u128,

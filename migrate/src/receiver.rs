@@ -60,7 +60,7 @@ struct Holds {
     has: Receipt,
 }
 
-/// What the sender says of itself.
+/// The frames that follow a `Hello`.
 struct Sender {
     identity: u128,
     /// The last round that it has seen confirmed.

@@ -80,7 +80,7 @@ fn sender(address: SocketAddr, known: &Known) -> Writing<TcpStream> {
     to
 }
 
-/// What a sender knows that begins under this identity.
+/// The knowledge of a sender that begins under this identity.
 fn begins(identity: u128) -> Known {
     Session::with_nonces(move || identity).begin()
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub const PAGES: u64 = 10;
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// What a guest does during a call.
+/// The action of a guest during a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Nothing,

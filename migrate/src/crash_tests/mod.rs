@@ -65,7 +65,7 @@ fn negative_control_a_log_that_begins_anew_with_what_it_has_is_found() {
     assert!(wrong.is_some_and(|wrong| wrong.contains("wrong pages")));
 }
 
-/// What happens at the receiver's address between a connection that was cut and the next one.
+/// The events at the receiver's address between a connection that was cut and the next one.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Nothing,

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// At least the bytes of a connection up to the end of a round of all pages.
 pub const WHOLE_ROUND: u64 = PAGES * (PAGE_SIZE + 24) + 300;
 
-/// What may go wrong, beside the network.
+/// Faults outside the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// Negative control: a receiver lets every sender continue.
@@ -75,13 +75,13 @@ struct Net {
     processes: u128,
     /// Connections that arrive later.
     late: Vec<There>,
-    /// What happens to the next connections. If `None`, chance decides.
+    /// The plans of the next connections. If `None`, chance decides.
     plans: Option<Vec<Plan>>,
     /// The network is as it should be from here on.
     calm: bool,
     /// The guest has left, and runs elsewhere.
     over: bool,
-    /// What the oracle has found.
+    /// The finding of the oracle.
     wrong: Option<String>,
 }
 
