@@ -17,7 +17,7 @@
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Target};
-use crate::identity::Nonces;
+use crate::identity::{NO_TICKET, Nonces};
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
@@ -58,6 +58,8 @@ struct Holds {
     identity: u128,
     /// The last complete round.
     has: Receipt,
+    /// The ticket of the last connection that has begun.
+    last: u128,
 }
 
 /// The frames that follow a `Hello`.
@@ -218,9 +220,9 @@ impl<T: Target> Receiver<T> {
                 other => return Err(WireError::Unexpected(other).into()),
             };
             let held = self.held(&sender);
-            let has = held.map_or(Receipt::default(), |holds| holds.has);
+            let (has, last) = held.map_or((Receipt::default(), NO_TICKET), |holds| (holds.has, holds.last));
             let ticket = self.tickets.next();
-            answer(from, &[Frame::Ticket(ticket), Frame::Received(has)])?;
+            answer(from, &[Frame::Ticket(ticket), Frame::Begin(last), Frame::Received(has)])?;
             frame = from.next(&mut [])?;
             if frame != Frame::Begin(ticket) {
                 // It begins anew, or this is no answer to the ticket.
@@ -234,6 +236,9 @@ impl<T: Target> Receiver<T> {
             if held.is_none() || self.ranges.is_none() {
                 self.hold(sender)?;
             }
+            if let Some(holds) = &mut self.holds {
+                holds.last = ticket;
+            }
             answer(from, &[Frame::Welcome])?;
             return Ok(confirmed);
         }
@@ -243,7 +248,8 @@ impl<T: Target> Receiver<T> {
     fn held(&self, sender: &Sender) -> Option<Holds> {
         #[cfg(test)]
         if self.ignores_identity {
-            return Some(Holds { identity: sender.identity, has: sender.confirmed });
+            let (identity, has) = (sender.identity, sender.confirmed);
+            return Some(Holds { identity, has, last: NO_TICKET });
         }
         self.holds.filter(|holds| holds.identity == sender.identity)
     }
@@ -311,7 +317,7 @@ impl<T: Target> Receiver<T> {
             }
             Some(_) => {}
         }
-        self.holds = Some(Holds { identity: sender.identity, has: Receipt::default() });
+        self.holds = Some(Holds { identity: sender.identity, has: Receipt::default(), last: NO_TICKET });
         Ok(())
     }
 
