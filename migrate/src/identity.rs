@@ -89,6 +89,12 @@ impl Session {
         self.known = None;
     }
 
+    /// A copy, as a snapshot of the sender's process makes one.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> Self {
+        Self { nonces: Nonces::RANDOM, known: self.known.clone() }
+    }
+
     /// Takes what is known. While a call of `send` runs, the session knows nothing: if the call panics, the next one begins
     /// anew.
     pub(crate) fn take(&mut self) -> Option<Known> {

@@ -50,6 +50,9 @@ pub struct Receiver<T> {
     /// Negative control: every sender may continue.
     #[cfg(test)]
     pub(crate) ignores_identity: bool,
+    /// Negative control: it does not tell the last connection's ticket.
+    #[cfg(test)]
+    pub(crate) ignores_tickets: bool,
 }
 
 /// A migration of which this side has rounds.
@@ -83,6 +86,8 @@ impl<T: Target> Receiver<T> {
             over: false,
             #[cfg(test)]
             ignores_identity: false,
+            #[cfg(test)]
+            ignores_tickets: false,
         }
     }
 
@@ -221,6 +226,8 @@ impl<T: Target> Receiver<T> {
             };
             let held = self.held(&sender);
             let (has, last) = held.map_or((Receipt::default(), NO_TICKET), |holds| (holds.has, holds.last));
+            #[cfg(test)]
+            let last = if self.ignores_tickets { NO_TICKET } else { last };
             let ticket = self.tickets.next();
             answer(from, &[Frame::Ticket(ticket), Frame::Begin(last), Frame::Received(has)])?;
             frame = from.next(&mut [])?;

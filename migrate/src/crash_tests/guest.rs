@@ -67,6 +67,22 @@ impl Guest {
         }
     }
 
+    /// A copy of the guest and its sender, as a snapshot makes one. Its later stores are others.
+    pub fn copied(&self) -> Self {
+        let (stamps, log, taken) = (self.stamps.clone(), self.log.clone(), self.taken.clone());
+        let (random, event) = (Random(self.random.0 ^ 1), Rc::clone(&self.event));
+        Self {
+            stamps,
+            log,
+            taken,
+            random,
+            event,
+            session: self.session.copied(),
+            next: self.next + (1 << 20),
+            ..*self
+        }
+    }
+
     pub fn store(&mut self) {
         let page = self.random.below(PAGES) as usize;
         self.next += 1;

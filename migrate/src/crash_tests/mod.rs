@@ -59,6 +59,44 @@ fn negative_control_tickets_that_are_equal_are_found() {
     assert!(wrong.is_some());
 }
 
+/// A sender is copied after its first connection was cut. Each copy sends a part of a round, then one sends all. Returns how
+/// many copies arrived, and the first that was wrong.
+fn copies(faults: Faults) -> (u64, Option<String>) {
+    let mut arrived = 0;
+    for (seed, up) in (0..).zip((9000..world::WHOLE_ROUND).step_by(1500)) {
+        let cut = |up| Plan { up: Some(up), ..Plan::WHOLE };
+        let mut world = World::planned(seed, faults, vec![cut(up)]);
+        world.send(0).unwrap();
+        if world.is_over() {
+            continue;
+        }
+        world.copy();
+        world.store(0);
+        world.plan(cut(300 + 3 * 4120));
+        world.send(0).unwrap();
+        for _ in 0..2 {
+            if let Err(wrong) = world.send(1) {
+                return (arrived, Some(wrong));
+            }
+        }
+        arrived += u64::from(world.is_over());
+    }
+    (arrived, None)
+}
+
+#[test]
+fn a_copy_of_a_sender_begins_anew_after_the_other_has_sent() {
+    let (arrived, wrong) = copies(Faults::ALL);
+    assert_eq!(wrong, None);
+    assert!(arrived > 5, "{arrived}");
+}
+
+#[test]
+fn negative_control_a_copy_that_is_not_told_from_its_sender_is_found() {
+    let (_, wrong) = copies(Faults { ignores_tickets: true, ..Faults::ALL });
+    assert!(wrong.is_some_and(|wrong| wrong.contains("wrong pages")));
+}
+
 #[test]
 fn negative_control_a_log_that_begins_anew_with_what_it_has_is_found() {
     let (_, wrong) = worlds(Faults { marks_nothing: true, ..Faults::ALL }, SEEDS);
@@ -78,7 +116,7 @@ const BETWEEN: [Between; 4] = [Between::Nothing, Between::Restart, Between::Othe
 
 /// Cuts the first connection after this many bytes in one direction; returns whether the cut was reached.
 fn cut(plan: Plan, between: Between) -> bool {
-    let mut world = World::planned(vec![plan]);
+    let mut world = World::planned(1, Faults::ALL, vec![plan]);
     let calls = world.send(0);
     assert!(calls.is_ok(), "{plan:?} {between:?}: {calls:?}");
     let reached = !world.is_over();

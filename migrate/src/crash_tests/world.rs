@@ -25,12 +25,15 @@ pub struct Faults {
     pub ignores_identity: bool,
     /// Negative control: all tickets are equal.
     pub same_tickets: bool,
+    /// Negative control: a receiver does not tell which connection was its last.
+    pub ignores_tickets: bool,
     /// Negative control: a log is not marked where the migration begins anew.
     pub marks_nothing: bool,
 }
 
 impl Faults {
-    pub const ALL: Self = Self { ignores_identity: false, same_tickets: false, marks_nothing: false };
+    pub const ALL: Self =
+        Self { ignores_identity: false, same_tickets: false, ignores_tickets: false, marks_nothing: false };
 }
 
 /// A receiver's process.
@@ -50,6 +53,7 @@ impl Process {
             };
             let mut receiver = Receiver::new(Ram::default(), PAGES * PAGE_SIZE).with_nonces(next);
             receiver.ignores_identity = faults.ignores_identity;
+            receiver.ignores_tickets = faults.ignores_tickets;
             while let Ok(stream) = accepted.recv() {
                 if receiver.serve(stream).is_ok() {
                     return Some(receiver.into_target());
@@ -176,8 +180,19 @@ impl World {
     }
 
     /// A world whose next connections have these plans, and later ones are whole.
-    pub fn planned(plans: Vec<Plan>) -> Self {
-        Self::new(1, Faults::ALL, Some(plans))
+    pub fn planned(seed: u64, faults: Faults, plans: Vec<Plan>) -> Self {
+        Self::new(seed, faults, Some(plans))
+    }
+
+    /// Replaces guest 1 and its sender by a copy of guest 0 and its sender, as a snapshot makes one.
+    pub fn copy(&mut self) {
+        let copy = self.0.guests[0].borrow().copied();
+        *self.0.guests[1].borrow_mut() = copy;
+    }
+
+    /// Lets a guest store to some pages.
+    pub fn store(&mut self, guest: usize) {
+        (0..5).for_each(|_| self.0.guests[guest].borrow_mut().store());
     }
 
     /// Adds the plan of the next connection.
@@ -211,6 +226,9 @@ impl World {
         for _ in 0..sends {
             let guest = self.0.net.borrow_mut().random.below(3) as usize;
             self.send(guest)?;
+            if self.0.net.borrow_mut().random.percent(15) && !self.is_over() {
+                self.copy();
+            }
         }
         let before = self.is_over();
         self.0.net.borrow_mut().calm = true;
