@@ -47,12 +47,20 @@ pub struct Receiver<T> {
     written: bool,
     /// The guest may run here, or the target has failed.
     over: bool,
-    /// Negative control: every sender may continue.
+    /// Negative control.
     #[cfg(test)]
-    pub(crate) ignores_identity: bool,
-    /// Negative control: it does not tell the last connection's ticket.
-    #[cfg(test)]
-    pub(crate) ignores_tickets: bool,
+    pub(crate) ignores: Ignores,
+}
+
+/// A receiver that is wrong on purpose.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ignores {
+    Nothing,
+    /// Every sender may continue.
+    Identity,
+    /// It does not tell which connection was its last.
+    Tickets,
 }
 
 /// A migration of which this side has rounds.
@@ -85,9 +93,7 @@ impl<T: Target> Receiver<T> {
             written: false,
             over: false,
             #[cfg(test)]
-            ignores_identity: false,
-            #[cfg(test)]
-            ignores_tickets: false,
+            ignores: Ignores::Nothing,
         }
     }
 
@@ -227,7 +233,7 @@ impl<T: Target> Receiver<T> {
             let held = self.held(&sender);
             let (has, last) = held.map_or((Receipt::default(), NO_TICKET), |holds| (holds.has, holds.last));
             #[cfg(test)]
-            let last = if self.ignores_tickets { NO_TICKET } else { last };
+            let last = if self.ignores == Ignores::Tickets { NO_TICKET } else { last };
             let ticket = self.tickets.next();
             answer(from, &[Frame::Ticket(ticket), Frame::Begin(last), Frame::Received(has)])?;
             frame = from.next(&mut [])?;
@@ -254,7 +260,7 @@ impl<T: Target> Receiver<T> {
     /// Returns the migration of which this side has rounds, if it is this sender's.
     fn held(&self, sender: &Sender) -> Option<Holds> {
         #[cfg(test)]
-        if self.ignores_identity {
+        if self.ignores == Ignores::Identity {
             let (identity, has) = (sender.identity, sender.confirmed);
             return Some(Holds { identity, has, last: NO_TICKET });
         }
