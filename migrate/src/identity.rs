@@ -13,6 +13,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// Most receipts that a session keeps of rounds that were sent and not confirmed.
 const MOST_SENT: usize = 32;
 
+/// Stands for no ticket.
+pub(crate) const NO_TICKET: u128 = 0;
+
 /// Numbers that are never drawn twice, on any machine.
 pub(crate) struct Nonces(Option<Box<dyn FnMut() -> u128 + Send>>);
 
@@ -42,7 +45,7 @@ impl fmt::Debug for Nonces {
 /// source with another log needs another session. [`VmLog`](crate::VmLog) has its own.
 ///
 /// A new session is always right: the migration then begins anew and sends every page. So a sender that was killed needs
-/// to store nothing.
+/// to store nothing. If a sender's process is copied by a snapshot, each copy finds out that the other has sent something.
 ///
 /// ```
 /// use slat_migrate::Session;
@@ -86,6 +89,12 @@ impl Session {
         self.known = None;
     }
 
+    /// A copy, as a snapshot of the sender's process makes one.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> Self {
+        Self { nonces: Nonces::RANDOM, known: self.known.clone() }
+    }
+
     /// Takes what is known. While a call of `send` runs, the session knows nothing: if the call panics, the next one begins
     /// anew.
     pub(crate) fn take(&mut self) -> Option<Known> {
@@ -98,11 +107,16 @@ impl Session {
 
     /// Begins a migration under a new identity.
     pub(crate) fn begin(&mut self) -> Known {
-        Known { identity: self.nonces.next(), confirmed: Receipt::default(), sent: Vec::new() }
+        Known {
+            identity: self.nonces.next(),
+            confirmed: Receipt::default(),
+            sent: Vec::new(),
+            tickets: Vec::new(),
+        }
     }
 }
 
-/// What the sender knows of a migration.
+/// The knowledge of a sender about its migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Known {
     pub(crate) identity: u128,
@@ -110,16 +124,24 @@ pub(crate) struct Known {
     pub(crate) confirmed: Receipt,
     /// Attempts at the next round that were sent whole, and may have arrived.
     sent: Vec<Receipt>,
+    /// The tickets of the connections of which one was this sender's last to begin.
+    tickets: Vec<u128>,
 }
 
 impl Known {
     /// Notes that all of a round has been sent. Its confirmation may be lost.
     pub(crate) fn sends(&mut self, receipt: Receipt) {
-        // Without the oldest one, the sender begins anew if that is the one that arrived.
-        if self.sent.len() >= MOST_SENT {
-            self.sent.remove(0);
-        }
-        self.sent.push(receipt);
+        keep(&mut self.sent, receipt);
+    }
+
+    /// Notes that a connection begins with this ticket. The receiver may not hear of it.
+    pub(crate) fn begins(&mut self, ticket: u128) {
+        keep(&mut self.tickets, ticket);
+    }
+
+    /// Notes that the receiver has heard of it.
+    pub(crate) fn welcome(&mut self, ticket: u128) {
+        self.tickets = vec![ticket];
     }
 
     /// Notes that the receiver has confirmed a round.
@@ -128,10 +150,21 @@ impl Known {
         self.sent.clear();
     }
 
-    /// Whether a receiver whose last complete round is `has` lacks only pages that the log has.
-    pub(crate) fn agrees(&self, has: Receipt) -> bool {
-        has == self.confirmed || self.sent.contains(&has)
+    /// Whether a receiver whose last complete round is `has`, and whose last connection had the ticket `last`, lacks only
+    /// pages that the log has. A copy of this sender, restored from a snapshot, has the same identity: it has begun
+    /// connections of its own, which may have sent a part of a round.
+    pub(crate) fn agrees(&self, has: Receipt, last: u128) -> bool {
+        let own = last == NO_TICKET || self.tickets.contains(&last);
+        own && (has == self.confirmed || self.sent.contains(&has))
     }
+}
+
+/// Adds an item. Without the oldest one, the sender begins anew if that is the one that arrived.
+fn keep<T>(items: &mut Vec<T>, item: T) {
+    if items.len() >= MOST_SENT {
+        items.remove(0);
+    }
+    items.push(item);
 }
 
 #[cfg(test)]
@@ -156,16 +189,36 @@ mod tests {
     #[test]
     fn a_receiver_agrees_with_the_confirmed_round_or_an_attempt_at_the_next() {
         let mut known = Session::with_nonces(|| 7).begin();
-        assert!(known.agrees(Receipt::default()) && known.identity == 7);
+        assert!(known.agrees(Receipt::default(), NO_TICKET) && known.identity == 7);
         known.sends(receipt(1, 10));
         known.sends(receipt(1, 11));
         assert!(
-            known.agrees(receipt(1, 10)) && known.agrees(receipt(1, 11)) && known.agrees(Receipt::default())
+            known.agrees(receipt(1, 10), NO_TICKET)
+                && known.agrees(receipt(1, 11), NO_TICKET)
+                && known.agrees(Receipt::default(), NO_TICKET)
         );
-        assert!(!known.agrees(receipt(1, 12)), "another sender's round");
+        assert!(!known.agrees(receipt(1, 12), NO_TICKET), "another sender's round");
         known.confirm(receipt(1, 11));
-        assert!(!known.agrees(receipt(1, 10)) && !known.agrees(Receipt::default()), "restarted");
+        assert!(
+            !known.agrees(receipt(1, 10), NO_TICKET) && !known.agrees(Receipt::default(), NO_TICKET),
+            "restarted"
+        );
         (0..100).for_each(|sum| known.sends(receipt(2, sum)));
-        assert!(!known.agrees(receipt(2, 0)) && known.agrees(receipt(2, 99)) && known.agrees(receipt(1, 11)));
+        assert!(
+            !known.agrees(receipt(2, 0), NO_TICKET)
+                && known.agrees(receipt(2, 99), NO_TICKET)
+                && known.agrees(receipt(1, 11), NO_TICKET)
+        );
+    }
+
+    #[test]
+    fn a_receiver_whose_last_connection_was_anothers_does_not_agree() {
+        let mut known = Session::with_nonces(|| 7).begin();
+        known.begins(1);
+        known.begins(2);
+        let none = Receipt::default();
+        assert!([NO_TICKET, 1, 2].iter().all(|&last| known.agrees(none, last)) && !known.agrees(none, 3));
+        known.welcome(2);
+        assert!(known.agrees(none, 2) && !known.agrees(none, 1));
     }
 }

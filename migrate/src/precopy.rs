@@ -319,12 +319,15 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
     fn open(&mut self) -> Result<Writing<S>, Interrupted<G::Error>> {
         let mut connection = Writing::new((self.connect)()?);
         loop {
-            let Some(known) = &self.known else { unreachable!("`run` has begun") };
+            let Some(known) = &mut self.known else { unreachable!("`run` has begun") };
             connection.greet(known, &self.ranges)?;
-            let (ticket, has) = Reading::new(connection.stream()).offer()?;
-            if known.agrees(has) {
+            let (ticket, last, has) = Reading::new(connection.stream()).offer()?;
+            if known.agrees(has, last) {
+                // Noted before it is sent: it may arrive even if this side sees an error.
+                known.begins(ticket);
                 connection.send(Frame::Begin(ticket))?;
                 Reading::new(connection.stream()).welcome()?;
+                known.welcome(ticket);
                 return Ok(connection);
             }
             if self.anew >= self.settings.tries {

@@ -17,7 +17,7 @@
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Target};
-use crate::identity::Nonces;
+use crate::identity::{NO_TICKET, Nonces};
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
@@ -47,9 +47,20 @@ pub struct Receiver<T> {
     written: bool,
     /// The guest may run here, or the target has failed.
     over: bool,
-    /// Negative control: every sender may continue.
+    /// Negative control.
     #[cfg(test)]
-    pub(crate) ignores_identity: bool,
+    pub(crate) ignores: Ignores,
+}
+
+/// A receiver that is wrong on purpose.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ignores {
+    Nothing,
+    /// Every sender may continue.
+    Identity,
+    /// It does not tell which connection was its last.
+    Tickets,
 }
 
 /// A migration of which this side has rounds.
@@ -58,9 +69,11 @@ struct Holds {
     identity: u128,
     /// The last complete round.
     has: Receipt,
+    /// The ticket of the last connection that has begun.
+    last: u128,
 }
 
-/// What the sender says of itself.
+/// The frames that follow a `Hello`.
 struct Sender {
     identity: u128,
     /// The last round that it has seen confirmed.
@@ -80,7 +93,7 @@ impl<T: Target> Receiver<T> {
             written: false,
             over: false,
             #[cfg(test)]
-            ignores_identity: false,
+            ignores: Ignores::Nothing,
         }
     }
 
@@ -218,9 +231,11 @@ impl<T: Target> Receiver<T> {
                 other => return Err(WireError::Unexpected(other).into()),
             };
             let held = self.held(&sender);
-            let has = held.map_or(Receipt::default(), |holds| holds.has);
+            let (has, last) = held.map_or((Receipt::default(), NO_TICKET), |holds| (holds.has, holds.last));
+            #[cfg(test)]
+            let last = if self.ignores == Ignores::Tickets { NO_TICKET } else { last };
             let ticket = self.tickets.next();
-            answer(from, &[Frame::Ticket(ticket), Frame::Received(has)])?;
+            answer(from, &[Frame::Ticket(ticket), Frame::Begin(last), Frame::Received(has)])?;
             frame = from.next(&mut [])?;
             if frame != Frame::Begin(ticket) {
                 // It begins anew, or this is no answer to the ticket.
@@ -234,6 +249,9 @@ impl<T: Target> Receiver<T> {
             if held.is_none() || self.ranges.is_none() {
                 self.hold(sender)?;
             }
+            if let Some(holds) = &mut self.holds {
+                holds.last = ticket;
+            }
             answer(from, &[Frame::Welcome])?;
             return Ok(confirmed);
         }
@@ -242,8 +260,9 @@ impl<T: Target> Receiver<T> {
     /// Returns the migration of which this side has rounds, if it is this sender's.
     fn held(&self, sender: &Sender) -> Option<Holds> {
         #[cfg(test)]
-        if self.ignores_identity {
-            return Some(Holds { identity: sender.identity, has: sender.confirmed });
+        if self.ignores == Ignores::Identity {
+            let (identity, has) = (sender.identity, sender.confirmed);
+            return Some(Holds { identity, has, last: NO_TICKET });
         }
         self.holds.filter(|holds| holds.identity == sender.identity)
     }
@@ -311,7 +330,7 @@ impl<T: Target> Receiver<T> {
             }
             Some(_) => {}
         }
-        self.holds = Some(Holds { identity: sender.identity, has: Receipt::default() });
+        self.holds = Some(Holds { identity: sender.identity, has: Receipt::default(), last: NO_TICKET });
         Ok(())
     }
 

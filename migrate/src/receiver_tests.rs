@@ -71,16 +71,18 @@ fn greets(address: SocketAddr, known: &Known) -> Writing<TcpStream> {
 }
 
 /// A sender whose rounds may come.
-fn sender(address: SocketAddr, known: &Known) -> Writing<TcpStream> {
+fn sender(address: SocketAddr, known: &mut Known) -> Writing<TcpStream> {
     let mut to = greets(address, known);
-    let (ticket, has) = Reading::new(to.stream()).offer().unwrap();
-    assert!(known.agrees(has), "{known:?} {has:?}");
+    let (ticket, last, has) = Reading::new(to.stream()).offer().unwrap();
+    assert!(known.agrees(has, last), "{known:?} {has:?}");
+    known.begins(ticket);
     to.send(Frame::Begin(ticket)).unwrap();
     Reading::new(to.stream()).welcome().unwrap();
+    known.welcome(ticket);
     to
 }
 
-/// What a sender knows that begins under this identity.
+/// The knowledge of a sender that begins under this identity.
 fn begins(identity: u128) -> Known {
     Session::with_nonces(move || identity).begin()
 }
@@ -117,7 +119,7 @@ fn pages_of_earlier_connections_stay_and_later_ones_win() {
         // A stranger has found the open port.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         let mut known = begins(1);
-        let mut to = sender(address, &known);
+        let mut to = sender(address, &mut known);
         for gfn in 16..20 {
             page(&mut to, gfn, 1);
         }
@@ -128,7 +130,7 @@ fn pages_of_earlier_connections_stay_and_later_ones_win() {
         // The connection breaks in the middle of round 2, which is sent again; one page has become zero
         // meanwhile.
         drop(to);
-        let mut to = sender(address, &known);
+        let mut to = sender(address, &mut known);
         page(&mut to, 17, 3);
         to.zeroes(Span::sized(Gfn(18), 1)).unwrap();
         page(&mut to, 23, 3);
@@ -145,12 +147,12 @@ fn pages_of_earlier_connections_stay_and_later_ones_win() {
 fn a_migration_that_is_complete_waits_for_the_word() {
     let memory = receiver(|address| {
         let mut known = begins(1);
-        let mut to = sender(address, &known);
+        let mut to = sender(address, &mut known);
         page(&mut to, 16, 1);
         known.sends(send_end(&mut to, 1, true));
         // The sender is gone before the confirmation: the guest continues there, and is migrated later.
         drop(to);
-        let mut to = sender(address, &known);
+        let mut to = sender(address, &mut known);
         page(&mut to, 16, 2);
         end(&mut to, &mut known, true);
         go(&mut to);
@@ -163,7 +165,7 @@ fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
     let cancelled_first = receiver(cancelled).unwrap_err();
     assert!(matches!(cancelled_first, MigrateError::Cancelled));
     let refused = receiver(|address| {
-        let mut to = sender(address, &begins(1));
+        let mut to = sender(address, &mut begins(1));
         page(&mut to, 24, 1);
         to.flush().unwrap();
         // The receiver has closed the connection.

@@ -4,7 +4,7 @@
 //! sender                                       receiver
 //! Hello, Identity, Received(c),
 //!     Range, Range, …, EndOfRound 0 ─────────▶ compares: does it have rounds of this identity?
-//!            ◀──────────────────────────────── Ticket(t), Received(r); or Refused and a reason
+//!            ◀──────────────────────────────── Ticket(t), Begin(l), Received(r); or Refused and a reason
 //! Begin(t)   ────────────────────────────────▶ creates the memory, keeps it, or makes all of it zero
 //!            ◀──────────────────────────────── Welcome; or Refused and a reason
 //! Pages (and their contents), Zeroes, …        as many as the round has
@@ -23,10 +23,11 @@
 //! **Each connection compares the identity and the progress of the migration.** `Identity` is a number of 128 bits
 //! that the sender draws for each migration of a log. `c` is the receipt of the last round that the receiver has
 //! confirmed to the sender, and `r` that of the last round that is complete at the receiver; round 0 with zeroes
-//! stands for no round. A receiver that holds another identity, or none, has no round.
+//! stands for no round. `l` is the ticket of the last connection that has begun at the receiver under this identity. A
+//! receiver that holds another identity, or none, has no round, and 0 for `l`.
 //!
-//! * If `r` is `c`, or an attempt at the round after it, which the sender has sent and not seen confirmed, the
-//!   receiver lacks only pages that the sender's log has. The sender answers `Begin`, and continues with round
+//! * If `l` is 0 or this sender's, and `r` is `c`, or an attempt at the round after it, which the sender has sent and
+//!   not seen confirmed, the receiver lacks only pages that the sender's log has. The sender answers `Begin`, and continues with round
 //!   `c + 1`.
 //! * Otherwise the receiver lacks pages that the log has forgotten: it was restarted, has another guest, or another
 //!   sender has come between. The sender marks every page of its log, draws a new identity, and sends another
@@ -91,7 +92,8 @@ pub enum Frame {
     Identity(u128),
     /// The receiver's number for this connection.
     Ticket(u128),
-    /// The sender has read this ticket, and agrees with the receiver about what is complete.
+    /// The sender has read this ticket, and agrees with the receiver about what is complete. The receiver's: the ticket of
+    /// the last connection that has begun.
     Begin(u128),
     /// The receiver has memory for this migration: rounds may come.
     Welcome,
@@ -358,11 +360,13 @@ impl<R: Read> Reading<R> {
         }
     }
 
-    /// Waits for the ticket of this connection, and the last round that is complete at the receiver.
-    pub(crate) fn offer(&mut self) -> Result<(u128, Receipt), WireError> {
-        match (self.answer()?, self.answer()?) {
-            (Frame::Ticket(ticket), Frame::Received(has)) => Ok((ticket, has)),
-            (Frame::Ticket(_), other) | (other, _) => Err(WireError::Unexpected(other)),
+    /// Waits for the ticket of this connection, that of the last one, and the last round that is complete at the receiver.
+    pub(crate) fn offer(&mut self) -> Result<(u128, u128, Receipt), WireError> {
+        match (self.answer()?, self.answer()?, self.answer()?) {
+            (Frame::Ticket(ticket), Frame::Begin(last), Frame::Received(has)) => Ok((ticket, last, has)),
+            (Frame::Ticket(_), Frame::Begin(_), other) | (Frame::Ticket(_), other, _) | (other, ..) => {
+                Err(WireError::Unexpected(other))
+            }
         }
     }
 

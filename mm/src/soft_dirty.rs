@@ -3,7 +3,7 @@
 //! Clearing write-protects the pages, in this table and in every secondary MMU, and records them as **clean**, whether a
 //! page is there or not. Each way in which an address can get other contents removes the record:
 //!
-//! | way | who removes it |
+//! | way | what removes it |
 //! |---|---|
 //! | a write | the fault that grants write permission |
 //! | the contents are dropped: `dontneed`, `reap`, a file's page that leaves for swap | the change that empties the entry |

@@ -257,7 +257,9 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
     let mut data = fixture();
     let ratios = simulated_ratios(&mut data);
     let count = ratios.len();
-    ratios.into_iter().for_each(|one| one.sides = None);
+    for one in ratios {
+        one.sides = None;
+    }
     assert!(!super::sound(&data));
     let doc = page::doc(&data);
     assert_eq!(blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count(), count);

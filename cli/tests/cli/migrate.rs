@@ -102,8 +102,8 @@ fn a_connection_that_breaks_five_times_loses_nothing() {
 /// Passes the first connection to `first` and closes it after the first confirmed round: the receiver has died. Later
 /// connections go to `second`.
 fn proxy_to_two(listener: &UnixListener, first: &str, second: &str) {
-    // Ticket, Received, Welcome, and the first Received of a round: frames of 24 bytes.
-    let mut answers = [4 * 24].into_iter();
+    // Ticket, Begin, Received, Welcome, and the first Received of a round: frames of 24 bytes.
+    let mut answers = [5 * 24].into_iter();
     for stream in listener.incoming() {
         let (most, to) = answers.next().map_or((u64::MAX, second), |most| (most, first));
         let tries =

@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub const PAGES: u64 = 10;
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// What a guest does during a call.
+/// The action of a guest during a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Nothing,
@@ -64,6 +64,22 @@ impl Guest {
             first,
             marks_nothing,
             event,
+        }
+    }
+
+    /// A copy of the guest and its sender, as a snapshot makes one. Its later stores are others.
+    pub fn copied(&self) -> Self {
+        let (stamps, log, taken) = (self.stamps.clone(), self.log.clone(), self.taken.clone());
+        let (random, event) = (Random(self.random.0 ^ 1), Rc::clone(&self.event));
+        Self {
+            stamps,
+            log,
+            taken,
+            random,
+            event,
+            session: self.session.copied(),
+            next: self.next + (1 << 20),
+            ..*self
         }
     }
 

@@ -17,7 +17,7 @@ mod network;
 mod world;
 
 use network::Plan;
-use world::{Faults, World};
+use world::{Mistake, World};
 
 /// Seeds of a quick run.
 const SEEDS: u64 = 1500;
@@ -27,11 +27,11 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Runs worlds; returns in how many a guest has left among the faults, and the first that was wrong.
-fn worlds(faults: Faults, most: u64) -> (u64, Option<String>) {
+fn worlds(mistake: Mistake, most: u64) -> (u64, Option<String>) {
     let seeds = number("SLAT_MIGRATION").map_or(0..most, |seed| seed..seed + 1);
     let mut arrived = 0;
     for seed in seeds {
-        match World::random(seed, faults).run() {
+        match World::random(seed, mistake).run() {
             Ok(here) => arrived += u64::from(here),
             Err(wrong) => return (arrived, Some(format!("seed {seed}: {wrong}"))),
         }
@@ -42,30 +42,68 @@ fn worlds(faults: Faults, most: u64) -> (u64, Option<String>) {
 #[test]
 fn a_guest_that_arrives_has_every_byte_whatever_happens() {
     let most = number("SLAT_MIGRATIONS").unwrap_or(SEEDS);
-    let (arrived, wrong) = worlds(Faults::ALL, most);
+    let (arrived, wrong) = worlds(Mistake::None, most);
     assert_eq!(wrong, None);
     assert!(number("SLAT_MIGRATION").is_some() || arrived > most / 2, "{arrived} of {most} arrived");
 }
 
 #[test]
 fn negative_control_a_receiver_that_ignores_the_identity_is_found() {
-    let (_, wrong) = worlds(Faults { ignores_identity: true, ..Faults::ALL }, SEEDS);
+    let (_, wrong) = worlds(Mistake::IgnoresIdentity, SEEDS);
     assert!(wrong.is_some_and(|wrong| wrong.contains("wrong pages")));
 }
 
 #[test]
 fn negative_control_tickets_that_are_equal_are_found() {
-    let (_, wrong) = worlds(Faults { same_tickets: true, ..Faults::ALL }, 4 * SEEDS);
+    let (_, wrong) = worlds(Mistake::SameTickets, 4 * SEEDS);
     assert!(wrong.is_some());
+}
+
+/// A sender is copied after its first connection was cut. Each copy sends a part of a round, then one sends all. Returns how
+/// many copies arrived, and the first that was wrong.
+fn copies(mistake: Mistake) -> (u64, Option<String>) {
+    let mut arrived = 0;
+    for (seed, up) in (0..).zip((9000..world::WHOLE_ROUND).step_by(1500)) {
+        let cut = |up| Plan { up: Some(up), ..Plan::WHOLE };
+        let mut world = World::planned(seed, mistake, vec![cut(up)]);
+        world.send(0).unwrap();
+        if world.is_over() {
+            continue;
+        }
+        world.copy();
+        world.store(0);
+        world.plan(cut(300 + 3 * 4120));
+        world.send(0).unwrap();
+        for _ in 0..2 {
+            if let Err(wrong) = world.send(1) {
+                return (arrived, Some(wrong));
+            }
+        }
+        arrived += u64::from(world.is_over());
+    }
+    (arrived, None)
+}
+
+#[test]
+fn a_copy_of_a_sender_begins_anew_after_the_other_has_sent() {
+    let (arrived, wrong) = copies(Mistake::None);
+    assert_eq!(wrong, None);
+    assert!(arrived > 5, "{arrived}");
+}
+
+#[test]
+fn negative_control_a_copy_that_is_not_told_from_its_sender_is_found() {
+    let (_, wrong) = copies(Mistake::IgnoresTickets);
+    assert!(wrong.is_some_and(|wrong| wrong.contains("wrong pages")));
 }
 
 #[test]
 fn negative_control_a_log_that_begins_anew_with_what_it_has_is_found() {
-    let (_, wrong) = worlds(Faults { marks_nothing: true, ..Faults::ALL }, SEEDS);
+    let (_, wrong) = worlds(Mistake::MarksNothing, SEEDS);
     assert!(wrong.is_some_and(|wrong| wrong.contains("wrong pages")));
 }
 
-/// What happens at the receiver's address between a connection that was cut and the next one.
+/// The events at the receiver's address between a connection that was cut and the next one.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Nothing,
@@ -78,7 +116,7 @@ const BETWEEN: [Between; 4] = [Between::Nothing, Between::Restart, Between::Othe
 
 /// Cuts the first connection after this many bytes in one direction; returns whether the cut was reached.
 fn cut(plan: Plan, between: Between) -> bool {
-    let mut world = World::planned(vec![plan]);
+    let mut world = World::planned(1, Mistake::None, vec![plan]);
     let calls = world.send(0);
     assert!(calls.is_ok(), "{plan:?} {between:?}: {calls:?}");
     let reached = !world.is_over();
@@ -103,7 +141,7 @@ fn a_connection_may_be_cut_at_each_byte_of_the_receivers() {
     for between in BETWEEN {
         let reached =
             (0..1000).take_while(|&down| cut(Plan { down: Some(down), ..Plan::WHOLE }, between)).count();
-        assert!(reached >= 5 * 24, "{reached}");
+        assert!(reached >= 6 * 24, "{reached}");
     }
 }
 

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// What happens to a connection.
+/// The faults of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Bytes of the sender that arrive, if it is cut.

@@ -5,7 +5,7 @@ use super::network::{Here, Plan, Random, There, connection, replay};
 use crate::error::MigrateError;
 use crate::identity::Session;
 use crate::precopy::PreCopy;
-use crate::receiver::Receiver;
+use crate::receiver::{Ignores, Receiver};
 use slat::PAGE_SIZE;
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,19 +18,18 @@ use std::time::Duration;
 /// At least the bytes of a connection up to the end of a round of all pages.
 pub const WHOLE_ROUND: u64 = PAGES * (PAGE_SIZE + 24) + 300;
 
-/// What may go wrong, beside the network.
-#[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    /// Negative control: a receiver lets every sender continue.
-    pub ignores_identity: bool,
-    /// Negative control: all tickets are equal.
-    pub same_tickets: bool,
-    /// Negative control: a log is not marked where the migration begins anew.
-    pub marks_nothing: bool,
-}
-
-impl Faults {
-    pub const ALL: Self = Self { ignores_identity: false, same_tickets: false, marks_nothing: false };
+/// The mistake of a world.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    None,
+    /// A receiver lets every sender continue.
+    IgnoresIdentity,
+    /// A receiver does not tell which connection was its last.
+    IgnoresTickets,
+    /// All tickets are equal.
+    SameTickets,
+    /// A log is not marked where the migration begins anew.
+    MarksNothing,
 }
 
 /// A receiver's process.
@@ -41,15 +40,19 @@ struct Process {
 
 impl Process {
     /// A process whose tickets begin with `tickets`.
-    fn start(faults: Faults, mut tickets: u128) -> Self {
+    fn start(mistake: Mistake, mut tickets: u128) -> Self {
         let (accepts, accepted) = channel::<There>();
         let thread = thread::spawn(move || {
             let next = move || {
-                tickets += u128::from(!faults.same_tickets);
+                tickets += u128::from(mistake != Mistake::SameTickets);
                 tickets
             };
             let mut receiver = Receiver::new(Ram::default(), PAGES * PAGE_SIZE).with_nonces(next);
-            receiver.ignores_identity = faults.ignores_identity;
+            receiver.ignores = match mistake {
+                Mistake::IgnoresIdentity => Ignores::Identity,
+                Mistake::IgnoresTickets => Ignores::Tickets,
+                _ => Ignores::Nothing,
+            };
             while let Ok(stream) = accepted.recv() {
                 if receiver.serve(stream).is_ok() {
                     return Some(receiver.into_target());
@@ -69,19 +72,19 @@ impl Process {
 
 struct Net {
     random: Random,
-    faults: Faults,
+    mistake: Mistake,
     process: Option<Process>,
     /// Number of processes so far.
     processes: u128,
     /// Connections that arrive later.
     late: Vec<There>,
-    /// What happens to the next connections. If `None`, chance decides.
+    /// The plans of the next connections. If `None`, chance decides.
     plans: Option<Vec<Plan>>,
     /// The network is as it should be from here on.
     calm: bool,
     /// The guest has left, and runs elsewhere.
     over: bool,
-    /// What the oracle has found.
+    /// The finding of the oracle.
     wrong: Option<String>,
 }
 
@@ -140,13 +143,13 @@ struct Shared {
 pub struct World(Rc<Shared>);
 
 impl World {
-    fn new(seed: u64, faults: Faults, plans: Option<Vec<Plan>>) -> Self {
+    fn new(seed: u64, mistake: Mistake, plans: Option<Vec<Plan>>) -> Self {
         let planned = plans.is_some();
         let mut random = Random(seed ^ 0x5eed);
         let number = random.below(1 << 20) + 1;
         let net = Net {
             random,
-            faults,
+            mistake,
             process: None,
             processes: 0,
             late: Vec::new(),
@@ -162,7 +165,13 @@ impl World {
                 let event = move || world.upgrade().map_or(Event::Nothing, |world| world.event());
                 let first = if nth == 2 { 3 } else { 0 };
                 let session = session(&identities);
-                RefCell::new(Guest::new(number + nth, first, session, faults.marks_nothing, Rc::new(event)))
+                RefCell::new(Guest::new(
+                    number + nth,
+                    first,
+                    session,
+                    mistake == Mistake::MarksNothing,
+                    Rc::new(event),
+                ))
             };
             let guests = (0..if planned { 2 } else { 3 }).map(guest).collect();
             let (net, itself) = (RefCell::new(net), world.clone());
@@ -171,13 +180,24 @@ impl World {
     }
 
     /// A world in which chance decides everything.
-    pub fn random(seed: u64, faults: Faults) -> Self {
-        Self::new(seed, faults, None)
+    pub fn random(seed: u64, mistake: Mistake) -> Self {
+        Self::new(seed, mistake, None)
     }
 
     /// A world whose next connections have these plans, and later ones are whole.
-    pub fn planned(plans: Vec<Plan>) -> Self {
-        Self::new(1, Faults::ALL, Some(plans))
+    pub fn planned(seed: u64, mistake: Mistake, plans: Vec<Plan>) -> Self {
+        Self::new(seed, mistake, Some(plans))
+    }
+
+    /// Replaces guest 1 and its sender by a copy of guest 0 and its sender, as a snapshot makes one.
+    pub fn copy(&mut self) {
+        let copy = self.0.guests[0].borrow().copied();
+        *self.0.guests[1].borrow_mut() = copy;
+    }
+
+    /// Lets a guest store to some pages.
+    pub fn store(&mut self, guest: usize) {
+        (0..5).for_each(|_| self.0.guests[guest].borrow_mut().store());
     }
 
     /// Adds the plan of the next connection.
@@ -211,6 +231,9 @@ impl World {
         for _ in 0..sends {
             let guest = self.0.net.borrow_mut().random.below(3) as usize;
             self.send(guest)?;
+            if self.0.net.borrow_mut().random.percent(15) && !self.is_over() {
+                self.copy();
+            }
         }
         let before = self.is_over();
         self.0.net.borrow_mut().calm = true;
@@ -240,10 +263,10 @@ fn session(identities: &Rc<Cell<u128>>) -> Session {
 
 impl Net {
     fn start(&mut self) -> &Process {
-        let (faults, processes) = (self.faults, &mut self.processes);
+        let (mistake, processes) = (self.mistake, &mut self.processes);
         self.process.get_or_insert_with(|| {
             *processes += 1;
-            Process::start(faults, if faults.same_tickets { 0 } else { *processes << 64 })
+            Process::start(mistake, if mistake == Mistake::SameTickets { 0 } else { *processes << 64 })
         })
     }
 
@@ -307,7 +330,7 @@ impl Shared {
         guest.runs = true;
         let (chance, marks_nothing) = {
             let net = &mut *self.net.borrow_mut();
-            (net.random.below(3), net.faults.marks_nothing)
+            (net.random.below(3), net.mistake == Mistake::MarksNothing)
         };
         match chance {
             // Another thread sends the same guest.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 const PAGES: u64 = 24;
 const FILE: u64 = 16;
 
-/// What a page reads as.
+/// The contents that a page must read as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reads {
     Anonymous(u64),

@@ -51,7 +51,7 @@ impl Unit {
         }
     }
 
-    /// What is divided by what.
+    /// The names of dividend and divisor.
     pub fn sides(&self) -> Option<[&str; 2]> {
         match self {
             Self::Plain(_) => None,
