@@ -122,6 +122,29 @@ pub enum MmError {
     ServedByOther(Span<Hva>),
 }
 
+impl MmError {
+    /// Returns the errno that an operating system's call would return.
+    ///
+    /// ```
+    /// assert_eq!(slat_mm::MmError::Exited.errno(), 3, "ESRCH");
+    /// ```
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Os { errno, .. } | Self::SwapIo { errno, .. } => *errno,
+            Self::Exited => 3,
+            Self::SwapCorrupt(_) => 5,
+            Self::Again => 11,
+            Self::OutOfFrames(_) | Self::OutOfTables | Self::NoRoom(_) => 12,
+            Self::Denied(..) | Self::NotMapped(_) | Self::PastEnd(_) | Self::NotInFile(_) => 14,
+            Self::SwapInUse | Self::ServedByOther(_) => 16,
+            Self::Occupied(_) | Self::AlreadyThere(_) => 17,
+            Self::ForeignFile | Self::ForeignSpace | Self::ForeignSwap | Self::ForeignGroup => 18,
+            Self::TooManyGroups | Self::TooManyDevices => 28,
+            _ => 22,
+        }
+    }
+}
+
 impl From<NoMemory> for MmError {
     fn from(_: NoMemory) -> Self {
         Self::OutOfTables

@@ -3,6 +3,8 @@
 //! A host translates a host-virtual address to a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
+mod forward;
+
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
@@ -100,6 +102,20 @@ errors! { HostError:
     Self::Pending => "the page is on its way to the host";
     Self::NeedsPage => "the VMM has to provide the page";
     Self::BadFrame => "the host named a frame that does not fit the page-table format or the page's size: correct the host";
+}
+
+impl HostError {
+    /// Returns KVM's errno.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Io => 5,
+            Self::Pending => 11,
+            Self::NoMemory => 12,
+            Self::Fault | Self::NeedsPage => 14,
+            Self::BadFrame => 22,
+            Self::Poisoned => 133,
+        }
+    }
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.

@@ -62,6 +62,22 @@ errors! { FaultError:
     Self::NoMemory => "{NoMemory}";
 }
 
+impl FaultError {
+    /// Returns KVM's errno.
+    ///
+    /// ```
+    /// use slat::{FaultError, HostError};
+    /// assert_eq!(FaultError::NoMemory.errno(), 12, "ENOMEM");
+    /// assert_eq!(FaultError::from(HostError::Poisoned).errno(), 133, "EHWPOISON");
+    /// ```
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Host(error) => error.errno(),
+            Self::NoMemory => 12,
+        }
+    }
+}
+
 impl From<HostError> for FaultError {
     fn from(error: HostError) -> Self {
         Self::Host(error)

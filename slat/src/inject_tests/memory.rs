@@ -38,7 +38,7 @@ unsafe impl TableMemory for Lender {
     }
 }
 
-impl Host for &Lender {
+impl Host for Lender {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let level = if hva < HVA + 512 * PAGE_SIZE { Level::M2 } else { Level::K4 };
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
@@ -46,18 +46,6 @@ impl Host for &Lender {
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-}
-
-// SAFETY: by way of the lender's own.
-unsafe impl TableMemory for &Lender {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        (**self).alloc_chunk()
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
-        unsafe { (**self).free_chunk(chunk) }
     }
 }
 

@@ -36,8 +36,6 @@ struct BothMemories {
 unsafe impl Send for BothMemories {}
 // SAFETY: as above.
 unsafe impl Sync for BothMemories {}
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for BothMemories {}
 
 impl BothMemories {
     const FRAMES: u64 = 4 * PAGES;
@@ -84,7 +82,7 @@ impl Drop for BothMemories {
 }
 
 /// A VM's view of the memory.
-impl Host for &BothMemories {
+impl Host for BothMemories {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let pfn = Pfn(self.frames[BothMemories::page(hva)].load(SeqCst));
         Some(HostPage { pfn, ..HostPage::PLAIN })
@@ -96,7 +94,7 @@ impl Host for &BothMemories {
 }
 
 // SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for &BothMemories {}
+unsafe impl TableMemory for BothMemories {}
 
 #[derive(Clone, Copy)]
 enum Op {
