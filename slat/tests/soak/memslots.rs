@@ -26,7 +26,10 @@ pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
         (Some(_), 1) => {
             changing.delete(&mut state);
             std::thread::yield_now();
-            changing.create(&mut state, slot_at(slot, place));
+            // A deletion whose callback panicked may not be made.
+            if state.at.is_none() {
+                changing.create(&mut state, slot_at(slot, place));
+            }
         }
         (Some(_), 2..4) => changing.move_to(&mut state, place),
         (Some(_), 4..8) if state.log == 0 => changing.log(&mut state, true),
