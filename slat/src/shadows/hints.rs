@@ -102,7 +102,7 @@ impl HintAt<'_> {
     pub(super) fn remove(self) {
         match self {
             Self::First(entry, word) => drop(entry.cas(word, NONE)),
-            Self::Block(place, bits) => drop(place.compare_exchange(bits, 0, AcqRel, Relaxed)),
+            Self::Block(place, bits) => _ = exchange(place, bits, 0),
         }
     }
 
@@ -129,6 +129,12 @@ const _: () = assert!(cfg!(loom) || size_of::<HintBlock>() == 64);
 
 /// A place of a block, and its contents.
 type Place<'a> = (&'a AtomicU64, u64);
+
+/// Replaces the contents of a place, as [`Entry::cas`] does those of a table's word. Returns false if they have changed.
+fn exchange(place: &AtomicU64, old: u64, new: u64) -> bool {
+    // ORDER(nested-hint): the fences of the fault and of the invalidation order it.
+    place.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+}
 
 impl HintBlock {
     /// Writes the first hints of a block that no other thread reaches.
@@ -169,13 +175,13 @@ impl HintBlock {
             match (found, vacant) {
                 (Some((place, bits)), _) => {
                     // Firm again: the thread that doubts it then leaves it.
-                    if bits == wanted || place.compare_exchange(bits, wanted, AcqRel, Relaxed).is_ok() {
+                    if bits == wanted || exchange(place, bits, wanted) {
                         return is_there(place);
                     }
                     continue;
                 }
                 (None, Some(place)) => {
-                    if place.compare_exchange(0, wanted, AcqRel, Relaxed).is_ok() {
+                    if exchange(place, 0, wanted) {
                         return is_there(place);
                     }
                     continue;
@@ -187,7 +193,7 @@ impl HintBlock {
                     bits == 0 || Doubt::replaces_stale(&doubt, (place, bits), wanted, &is_stale)
                 });
                 match stale {
-                    Some((place, 0)) if place.compare_exchange(0, wanted, AcqRel, Relaxed).is_err() => {
+                    Some((place, 0)) if !exchange(place, 0, wanted) => {
                         continue;
                     }
                     Some((place, _)) => return is_there(place),
@@ -292,10 +298,10 @@ impl Doubt<'_> {
             return false;
         }
         if seeded!(StaleUndoubted) {
-            return place.compare_exchange(bits, wanted, AcqRel, Relaxed).is_ok();
+            return exchange(place, bits, wanted);
         }
         // A thread that panicked may have left it doubted.
-        if bits != doubted && place.compare_exchange(bits, doubted, AcqRel, Relaxed).is_err() {
+        if bits != doubted && !exchange(place, bits, doubted) {
             return false;
         }
         // ORDER(hint-doubt): the doubt before the second look at the entry; pairs with the fence between a fault's
@@ -305,7 +311,7 @@ impl Doubt<'_> {
         }
         let new = if is_stale(hint) { wanted } else { bits & !DOUBTED };
         // If it fails, a fault has made the hint firm, or an invalidation has removed it.
-        place.compare_exchange(doubted, new, AcqRel, Relaxed).is_ok() && new == wanted
+        exchange(place, doubted, new) && new == wanted
     }
 }
 
