@@ -174,26 +174,48 @@ pub mod walk;
 mod why;
 pub mod writes;
 
+#[doc(inline)]
 pub use slat_slots::{MemoryType, addr};
 
+#[doc(inline)]
 pub use addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
+#[doc(inline)]
 pub use age::AccessedPages;
+#[doc(inline)]
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
+#[doc(inline)]
 pub use fault::{Done, Fault, FaultError, Population, Prefault};
+#[doc(inline)]
 pub use guest_space::GuestSpace;
+#[doc(inline)]
 pub use held::{Held, HeldForHardware, HeldUse, HoldError};
+#[doc(inline)]
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
+#[doc(inline)]
 pub use memslots::Memslots;
+#[doc(inline)]
 pub use notify::{Again, Applied, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+#[doc(inline)]
 pub use owned::OwnedVcpu;
+#[doc(inline)]
 pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
+#[doc(inline)]
 pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};
+#[doc(inline)]
 pub use sync::gate::MmuLock;
+#[doc(inline)]
 pub use sync::idle::Idle;
+#[doc(inline)]
 pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
+#[doc(inline)]
 pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
+#[doc(inline)]
 pub use vcpu::{Go, InGuest, Ready, Vcpu};
+#[doc(inline)]
 pub use vm::{Builder, Vm};
+#[doc(inline)]
 pub use walk::{Mapping, Walk};
+#[doc(inline)]
 pub use why::Why;
+#[doc(inline)]
 pub use writes::{TrackedStore, WriteListener, WriteTracking};
