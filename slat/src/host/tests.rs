@@ -1,0 +1,65 @@
+//! Kicks and broadcasts that panic.
+
+use super::*;
+use crate::seeded::{self, Bug};
+use crate::sync::prim::{AtomicU64, Relaxed};
+use core::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Panics for vCPU 0; counts the kicks of the others.
+#[derive(Default)]
+struct First(AtomicU64);
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for First {}
+
+impl Host for First {
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        if vcpu == VcpuId(0) {
+            resume_unwind(std::boxed::Box::new("on purpose"));
+        }
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        resume_unwind(std::boxed::Box::new("on purpose"));
+    }
+}
+
+/// Returns the number of kicks after the one that panics, whether the panic reached the caller, and whether it did
+/// so after all kicks.
+fn kicked() -> (u64, bool, bool) {
+    let (host, finished) = (First::default(), Cell::new(false));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let kicks = Kicks::new(&host);
+        (0..3).for_each(|id| kicks.kick(VcpuId(id)));
+        finished.set(true);
+        kicks.end();
+    }));
+    (host.0.load(Relaxed), panicked.is_err(), finished.get())
+}
+
+#[test]
+fn a_kick_that_panics_does_not_stop_other_kicks() {
+    assert_eq!(kicked(), (2, true, true));
+}
+
+#[test]
+fn a_broadcast_that_panics_leaves_the_flush_to_kicks() {
+    let host = First::default();
+    let kicks = Kicks::new(&host);
+    assert!(!kicks.broadcast(Span::new(Gfn(0), Gfn(1))));
+    kicks.kick(VcpuId(1));
+    assert!(catch_unwind(AssertUnwindSafe(|| kicks.end())).is_err(), "the panic goes on");
+    assert_eq!(host.0.load(Relaxed), 1);
+}
+
+#[test]
+fn mistake_a_kick_that_panics_ends_the_flush() {
+    assert_eq!(seeded::with(Bug::KicksCutShort, kicked), (0, true, false));
+    seeded::found(Bug::KicksCutShort, 1);
+}
