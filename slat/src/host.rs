@@ -3,6 +3,7 @@
 //! A host translates a host-virtual address to a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
+mod errno;
 mod forward;
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
@@ -96,19 +97,6 @@ errors! { HostError:
     Self::Io => "the host could not read the page back";
     Self::Pending => "the page is on its way to the host";
     Self::NeedsPage => "the VMM has to provide the page";
-}
-
-impl HostError {
-    /// Returns KVM's errno.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Io => 5,
-            Self::Pending => 11,
-            Self::NoMemory => 12,
-            Self::Fault | Self::NeedsPage => 14,
-            Self::Poisoned => 133,
-        }
-    }
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.
