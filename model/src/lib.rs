@@ -10,6 +10,7 @@
 //! | [`hardware`] | walks and caches of vCPUs |
 //! | [`op`] | the operations of threads |
 //! | [`thread`], `pc` | an operation in progress; settling; its next step |
+//! | `follow` | a look for newer invalidations after each pass |
 //! | `active` | begin, widening and end of an invalidation; a fault's check of the active set |
 //! | `fault` | an access: walk, check, ask, link, install; MMIO |
 //! | [`copy`] | a host that copies a page while another change withdraws it |
@@ -37,6 +38,7 @@ pub mod copy;
 mod edit;
 mod fault;
 pub mod fleet;
+mod follow;
 pub mod hardware;
 pub mod harvest;
 pub mod held;

@@ -1,8 +1,8 @@
 //! A thread: its operation, its next step, and the shared parts of all operations: settling, sections and grace
 //! periods.
 
-use crate::active::Follows;
 use crate::bug::Bug;
+use crate::follow::Follows;
 use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;

@@ -9,7 +9,6 @@ use slat::{
 /// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
 struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
-
 // SAFETY: the defaults take table pages from the global allocator and keep the contract.
 // REPLACE on bare metal: all four functions, so that a table's frame number is the one that the hardware needs.
 unsafe impl TableMemory for Machine {}
@@ -75,5 +74,6 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     vm.change(&mut idle, Span::sized(RAM + 0x5000, PAGE_SIZE), Why::Unmap, |_| {}); // REPLACE: in the closure
     vm.zap_all(&mut idle)?; // all of the guest, by a new root
     assert_eq!(access(&mut idle, 0x5008, Access::Read)?, None); // asks the host again
-    Ok(println!("{:#?}", vm.stats()))
+    println!("{:#?}", vm.stats());
+    Ok(())
 }

@@ -201,7 +201,6 @@ bugs! {
     LinkForgetsNumber "link-forgets-number" History "a new table does not inherit the number of its hole",
     SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are zapped",
     LeakedUnpaid "leaked-unpaid" History "an invalidation whose debt was leaked ends without its flush",
-
     // --- fuzz: ranges and counts ---
     PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
     RowPastEnd "row-past-end" Fuzz "a row of entries is edited to the end of its table, not of the range",
@@ -212,7 +211,6 @@ bugs! {
     TrackedUncounted "tracked-uncounted" Fuzz "a withdrawn leaf that is zapped stays in the count of withdrawn leaves",
     Incongruent "incongruent" Fuzz "a large page is mapped where guest and host addresses are not congruent",
     CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at the end of the word",
-
     // --- worlds: what guests stored ---
     EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were requested while it was out",
     LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",

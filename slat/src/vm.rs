@@ -322,9 +322,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
     /// let large = vm.stats().lent_bytes;
     /// // The guest returns all but its first 2 MiB.
-    /// let change = vm.invalidate_gfns(Span::new(Gfn(512), guest.end), Why::Unmap).apply(&mut idle).settle();
-    /// // … here the host changes its own table …
-    /// drop(change);
+    /// vm.change(&mut idle, Span::new(Hva(1 << 40) + (2 << 20), Hva(1 << 41)), Why::Unmap, |_| {});
     /// assert_eq!(vm.shrink(&mut idle), large - vm.stats().lent_bytes);
     /// assert_eq!(vm.stats().lent_bytes, 64 * PAGE_SIZE); // one chunk
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -147,7 +147,7 @@ fn hidden_beyond_the_range() -> bool {
     let wrote = || {
         writes.set(writes.get() + 1);
         if writes.get() == 1 {
-            std::thread::scope(|scope| _ = scope.spawn(link).join().unwrap());
+            std::thread::scope(|scope| scope.spawn(link).join().unwrap());
         }
     };
     let event = Event { may_block: false, ..Event::new(page(5, 1), Why::Clear) };

@@ -353,17 +353,17 @@ fn settling_pays_the_open_debts_of_a_page_and_only_those() {
     }
 }
 
-/// Ways to invalidate all of the VM's memory.
-const WAYS: [fn(&Vm<Npt4, Plain>, &mut Idle, Why); 4] = [
-    |vm, idle, why| drop(vm.invalidate(Span::sized(RAM, PAGE_SIZE), why).apply(idle).settle()),
+/// Invalidates all of a VM's memory.
+type Way = fn(&Vm<Npt4, Plain>, &mut Idle, Why);
+
+const WAYS: [Way; 4] = [
+    |vm, idle, why| drop(vm.invalidate(MEMORY, why).apply(idle).settle()),
     |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
-    |vm, idle, why| {
-        drop(vm.invalidate(Span::sized(RAM, PAGE_SIZE), why).changed(idle, Span::sized(RAM, PAGE_SIZE), None))
-    },
-    |vm, idle, why| {
-        drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).changed(idle, Span::default(), None))
-    },
+    |vm, idle, why| drop(vm.invalidate(MEMORY, why).changed(idle, MEMORY, None)),
+    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).changed(idle, MEMORY, None)),
 ];
+
+const MEMORY: Span<Hva> = Span::new(RAM, Hva(RAM.0 + PAGE_SIZE));
 
 /// A host of one page.
 struct Plain;
