@@ -69,14 +69,19 @@ impl Ageing {
             };
             let mut more = resident(&group).saturating_sub(*limit).div_ceil(PAGE as u64) as usize;
             // The oldest first. Pages touched in the last tick stay.
-            for age in (1..=u8::MAX).rev() {
-                for (pid, guest) in &group {
-                    if more > 0 {
-                        let (guest, most) = (guest.clone(), more);
-                        let gone = stuck.bounded(*pid, 0, move || guest.reclaim(age, most));
-                        more = more.saturating_sub(note(*pid, gone));
-                    }
+            let ages = |(pid, guest): &&(i32, Handle)| {
+                let (pid, guest) = (*pid, guest.clone());
+                guest.ages().into_iter().map(move |age| (age, pid, guest.clone())).collect::<Vec<_>>()
+            };
+            let mut ages: Vec<_> = if more > 0 { group.iter().flat_map(ages).collect() } else { Vec::new() };
+            ages.sort_by_key(|(age, ..)| std::cmp::Reverse(*age));
+            for (age, pid, guest) in ages {
+                if more == 0 {
+                    break;
                 }
+                let most = more;
+                let gone = stuck.bounded(pid, 0, move || guest.reclaim(age, most));
+                more = more.saturating_sub(note(pid, gone));
             }
         }
         for (pid, guest) in guests {

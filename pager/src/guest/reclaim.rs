@@ -88,6 +88,17 @@ impl Handle {
         inner.layout.regions().iter().try_for_each(|region| unmap(process.as_fd(), region.base, region.size))
     }
 
+    /// Returns the ages of its pages in memory, in ticks, without those that were touched in the last one.
+    pub(crate) fn ages(&self) -> Vec<u8> {
+        let inner = &self.0;
+        let ages = inner.ages.lock();
+        let mut found = [false; 256];
+        for (page, age) in ages.iter().enumerate().filter(|(_, age)| **age > 0) {
+            found[usize::from(*age)] |= inner.is_there(page);
+        }
+        (1..=u8::MAX).filter(|age| found[usize::from(*age)]).collect()
+    }
+
     /// Reclaims at most `most` pages that are `age` ticks old. Returns the number of reclaimed pages.
     pub fn reclaim(&self, age: u8, most: usize) -> io::Result<usize> {
         let inner = &self.0;
