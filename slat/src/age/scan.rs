@@ -182,7 +182,7 @@ mod tests {
     use crate::addr::{Level, Pfn};
     use crate::table::format::{Leaf, MemoryType, Perms};
     use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Pae, Sv48x4};
-    use crate::table::{Version, memory::ENTRIES, memory::TablePage};
+    use crate::table::{Version, memory::ENTRIES, node::TablePage};
     use alloc::boxed::Box;
     use proptest::prelude::*;
 

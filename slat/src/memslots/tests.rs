@@ -1,6 +1,7 @@
 //! Tests of an embedder that refuses a transaction.
 
 use super::*;
+use crate::Hva;
 use crate::seeded::{self, Bug};
 use crate::table::{TableMemory, formats::Npt4};
 use crate::{Access, Fault, HostError, HostPage, VcpuId};

@@ -23,6 +23,7 @@ pub(crate) mod freeze;
 pub(crate) mod history;
 mod leaf;
 pub mod memory;
+pub(crate) mod node;
 mod node_list;
 mod page_notes;
 pub(crate) mod pool;
