@@ -234,6 +234,6 @@ fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod moves;
+mod moves_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
