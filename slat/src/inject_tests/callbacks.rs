@@ -324,7 +324,7 @@ fn watched<R>(work: impl FnOnce(&AtomicU64) -> R) -> R {
 
 /// Lets each callback of each case whose name contains one of `only` panic, by each plan. Adds the callbacks' names to
 /// `names`. Returns the number of panics.
-fn each_panics<F: Format, const SINGLE: bool>(
+pub(super) fn each_panics<F: Format, const SINGLE: bool>(
     only: &[&str],
     plans: &[fn(u64) -> Panics],
     names: &mut BTreeSet<&'static str>,
@@ -401,62 +401,4 @@ fn drops<const SINGLE: bool>() {
 fn a_host_that_panics_while_a_vm_is_dropped_loses_nothing_else() {
     drops::<false>();
     drops::<true>();
-}
-
-mod mistakes {
-    use super::*;
-    use crate::seeded::{self, Bug};
-
-    /// Whether the case shows the mistake.
-    fn shows(bug: Bug, case: &str) {
-        let run = || each_panics::<Npt4, false>(&[case], &[Panics::Once], &mut BTreeSet::new());
-        let ended = catch_unwind(|| seeded::with(bug, run));
-        assert!(ended.is_err(), "{bug:?} makes no difference in {case}");
-        seeded::found(bug, 1);
-    }
-
-    #[test]
-    fn mistake_a_log_is_armed_after_an_event() {
-        shows(Bug::ArmedAfterEvent, "begin a log");
-    }
-
-    #[test]
-    fn mistake_a_log_is_not_armed_if_a_split_panics() {
-        shows(Bug::ArmedAfterSplit, "begin a log of large pages");
-    }
-
-    #[test]
-    fn mistake_a_thread_stays_busy() {
-        shows(Bug::BusyForEver, "unmap and collect");
-    }
-
-    #[test]
-    fn mistake_pages_that_were_taken_are_in_no_harvest() {
-        shows(Bug::TakenAside, "harvest what was dirty from the start");
-    }
-
-    #[test]
-    fn mistake_a_flush_of_l1_is_forgotten() {
-        shows(Bug::AskedOnce, "a flush by L1");
-    }
-
-    #[test]
-    fn mistake_a_store_that_panics_is_not_marked() {
-        shows(Bug::PartUnmarked, "emulate a store");
-    }
-
-    #[test]
-    fn mistake_a_listener_misses_a_store() {
-        shows(Bug::ListenersCutShort, "emulate a store");
-    }
-
-    #[test]
-    fn mistake_an_answer_is_owed_and_nothing_says_so() {
-        shows(Bug::UnansweredForgotten, "answer in the guest");
-    }
-
-    #[test]
-    fn mistake_a_page_is_told_before_the_callback_has_it() {
-        shows(Bug::ToldBeforeCalled, "collect and reset a ring");
-    }
 }
