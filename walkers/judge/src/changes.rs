@@ -164,8 +164,7 @@ impl<F: Format> ModelledVm<'_, F> {
         };
         let change = (!gives).then(|| {
             let why = self.random.pick(&[Why::Protect, Why::WriteProtect, Why::SoftDirty]);
-            let change = self.vm.invalidate(hvas, why).apply(idle).settle();
-            change
+            self.vm.invalidate(hvas, why).apply(idle).settle()
         });
         if gib {
             self.vm.host().set_gib_writable(gives);
