@@ -50,9 +50,7 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 
 /// The memory of tables, with its two names: a pointer for the engine, a frame for the hardware.
 ///
-/// `pfn` and `at` must not panic, because every walk calls them. The functions that lend and take back may panic: see
-/// [`Host`](crate::Host#panics).
-///
+/// `pfn` and `at` must not panic, because every walk calls them; the others may ([`Host`](crate::Host#panics)).
 /// Every method has a default: chunks from the global allocator, whose frame number *is* the address. The defaults suit
 /// a software walker in this process. A hypervisor overrides `pfn`, `at`, and the two functions that lend:
 /// `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
@@ -148,7 +146,7 @@ pub unsafe trait TableMemory: Send + Sync {
     /// Allocates a chunk with any contents, or returns `None` if there is no memory. May sleep.
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         // SAFETY: the layout has a size that is not zero.
-        NonNull::new(unsafe { alloc(chunk_layout()) })
+        NonNull::new(unsafe { alloc(pages_layout(CHUNK_PAGES)) })
     }
 
     /// Frees a chunk. May sleep.
@@ -157,7 +155,7 @@ pub unsafe trait TableMemory: Send + Sync {
     /// `chunk` came from [`alloc_chunk`](Self::alloc_chunk) of the same memory, is freed once, and is no longer used.
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
         // SAFETY: allocated above with this layout, by the caller's contract.
-        unsafe { dealloc(chunk.as_ptr(), chunk_layout()) }
+        unsafe { dealloc(chunk.as_ptr(), pages_layout(CHUNK_PAGES)) }
     }
 
     /// Allocates `pages` pages with any contents, contiguous and aligned to their size, or returns `None` if there is
@@ -273,10 +271,6 @@ pub struct Heap;
 // SAFETY: the trait's defaults keep its contract.
 unsafe impl TableMemory for Heap {}
 
-const fn chunk_layout() -> Layout {
-    pages_layout(CHUNK_PAGES)
-}
-
 /// The layout of `pages` pages, aligned to their size.
 pub(super) const fn pages_layout(pages: usize) -> Layout {
     let bytes = pages << PAGE_SHIFT;
@@ -348,12 +342,10 @@ impl Node {
         Self(memory.at(pfn).cast())
     }
 
-    /// Returns the node of the page at `page`.
     pub(crate) const fn new(page: NonNull<u8>) -> Self {
         Self(page.cast())
     }
 
-    /// Returns the address of the page.
     pub(crate) fn page(self) -> NonNull<u8> {
         self.0.cast()
     }
@@ -424,9 +416,8 @@ impl Node {
     /// As [`entries`](Self::entries).
     #[inline]
     pub(super) unsafe fn note_at(self) -> NonNull<Note> {
-        let single = page_notes::find(self.0.cast()).map(NonNull::cast);
         // SAFETY: the caller guarantees it; pages of chunks are never registered.
-        single.unwrap_or_else(|| unsafe { self.note_in_chunk() })
+        page_notes::find(self.0.cast()).map_or_else(|| unsafe { self.note_in_chunk() }, NonNull::cast)
     }
 
     /// # Safety
