@@ -72,6 +72,9 @@ const PATHS: &[(&str, Path)] = &[
         drop(mapped(idle, vm));
         invalidate(idle, vm);
     }),
+    ("change-empty", |idle, vm| {
+        measured(|gfn| vm.change(idle, Span::sized(HVA + gfn * PAGE_SIZE, PAGE_SIZE), Why::Migrate, |_| ()));
+    }),
     ("age-leaf", |idle, vm| {
         drop(mapped(idle, vm));
         // One call reads every leaf: the leaves are the operations.

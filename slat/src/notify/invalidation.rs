@@ -146,7 +146,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         why: Why,
         change: impl FnOnce(&mut Idle) -> R,
     ) -> R {
-        let invalidation = self.invalidate(hvas, why).apply(idle).settle();
+        // In place: each move of an invalidation copies some 250 bytes.
+        let mut invalidation = self.invalidate(hvas, why);
+        invalidation.edit_all(idle, None);
+        invalidation.open_debt().settle();
         let changed = change(idle);
         drop(invalidation);
         changed
