@@ -63,10 +63,10 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Reads a word of L1's second table, or calls `other` for another one.
-    pub fn reads(&self, hva: Hva, other: impl FnOnce() -> Option<Word>) -> Option<Word> {
+    /// Reads words of L1's second table; false if they are not there.
+    pub fn reads(&self, hva: Hva, words: &mut [Word]) -> bool {
         if !is_elsewhere(hva) {
-            return other();
+            return false;
         }
         let before = self.deleted.load(SeqCst);
         // Time for a deletion, which waits for this section.
@@ -74,7 +74,8 @@ impl Chaos {
         if self.deleted.load(SeqCst) != before {
             count(&self.late_reads);
         }
-        Some(Word(word_of_table(hva)))
+        (0..).zip(words).for_each(|(nth, word)| *word = Word(word_of_table(hva + nth * 8)));
+        true
     }
 }
 

@@ -308,9 +308,21 @@ impl Region {
 
 impl Host for Primary {
     fn read(&self, hva: Hva) -> Option<Word> {
-        let read = self.chaos.reads(hva, || self.now(hva).and_then(|_| self.l1.read(hva)));
+        let mut word = [Word(0)];
+        self.read_all(hva, &mut word).then_some(word[0])
+    }
+
+    /// Misbehaves once a call, so that a flush, which reads whole tables, ends now and then.
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        let is_there = self.chaos.reads(hva, words)
+            || (0..).zip(words).all(|(nth, word)| {
+                let at = hva + nth * 8;
+                let read = self.now(at).and_then(|_| self.l1.read(at));
+                *word = read.unwrap_or(*word);
+                read.is_some()
+            });
         self.hazards.strike();
-        read
+        is_there
     }
 
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
