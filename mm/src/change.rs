@@ -71,7 +71,9 @@ impl AddressSpace {
         let mapped = IfUnwound::run(|| {
             self.edit(claim, |edit| {
                 edit.free(hvas);
-                gone.iter().for_each(|vma| edit.insert(Vma { stage: Stage::Here, ..vma.clone() }));
+                for vma in &gone {
+                    edit.insert(Vma { stage: Stage::Here, ..vma.clone() });
+                }
             });
         });
         let result = self.empty(&self.state.read(), idle, pages, Why::Unmap);

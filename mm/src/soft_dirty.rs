@@ -71,7 +71,7 @@ impl AddressSpace {
         let pages = pages_of(aligned(hvas)?);
         let state = self.state.read();
         let (mut taken, mut result) = (Vec::new(), Ok(()));
-        // Nobody gets `taken`.
+        // A panic drops `taken`.
         let changed = IfUnwound::run(|| self.clean.remove(pages));
         self.around(&state, idle, pages, Why::SoftDirty, &mut |_, _| {
             let changed = self.clean.insert(pages);

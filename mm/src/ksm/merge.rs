@@ -146,7 +146,7 @@ impl AddressSpace {
 
     /// Makes each page of the batch share its new frame if both hold the same bytes; returns which pages were
     /// merged. The others may not be merged, are being written, or differ.
-    pub(super) fn merge(&self, idle: &mut Idle, batch: Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
+    pub(super) fn merge(&self, idle: &mut Idle, batch: &Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
         let state = self.state.read();
         let range = batch.range();
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();

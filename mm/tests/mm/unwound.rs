@@ -66,7 +66,7 @@ fn after_panic<R>(
         let listener = Arc::new(Panics::default());
         space.register(&listener);
         space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &[1; 8 * PAGE_SIZE as usize]).unwrap();
+        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
         space.take_soft_dirty(&mut idle, pages(0, 8)).unwrap();
         listener.when.store(when, SeqCst);
         let unwound = catch_unwind(AssertUnwindSafe(|| operation(&space, &mut idle).is_ok()));
@@ -192,7 +192,7 @@ fn merged_pages_keep_their_contents_after_a_panic() {
         space.register(&listener);
         let ksm = Ksm::builder(&arena).merge_together(2).build().unwrap();
         space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &[1; 8 * PAGE_SIZE as usize]).unwrap();
+        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
         space.madvise(&mut idle, pages(0, 8), Advice::Mergeable).unwrap();
         ksm.add(&space).unwrap();
         ksm.scan(&mut idle, u64::MAX);
@@ -205,7 +205,7 @@ fn merged_pages_keep_their_contents_after_a_panic() {
             assert_eq!(byte(&space, &mut idle, page), Ok(1));
         }
         // What is merged keeps its contents while the others are written.
-        space.write(&mut idle, at(0), &[2; 4 * PAGE_SIZE as usize]).unwrap();
+        space.write(&mut idle, at(0), &vec![2; 4 * PAGE_SIZE as usize]).unwrap();
         (0..3).for_each(|_| _ = ksm.scan(&mut idle, u64::MAX));
         for page in 0..8 {
             assert_eq!(byte(&space, &mut idle, page), Ok(if page < 4 { 2 } else { 1 }), "{when} {skip}");
@@ -228,7 +228,7 @@ fn pages_stay_or_come_back_after_a_panic_of_pageout() {
         let listener = Arc::new(Panics::default());
         space.register(&listener);
         space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &[1; 8 * PAGE_SIZE as usize]).unwrap();
+        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
         listener.when.store(when, SeqCst);
         assert!(catch_unwind(AssertUnwindSafe(|| space.pageout(&mut idle, pages(0, 8)))).is_err());
         for page in 0..8 {
