@@ -1,7 +1,10 @@
 //! Is the address space whole after a secondary MMU has panicked, before or after the change?
 
 use crate::fixture::{at, pages};
-use slat::{Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span};
+use crate::vm::{coherent, guest_on};
+use slat::{
+    Access, Again, Event, Fault, Gfn, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, VcpuId,
+};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, MmError, Place, Prot, Swap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -239,5 +242,61 @@ fn pages_stay_or_come_back_after_a_panic_of_pageout() {
         assert_eq!((byte(&space, &mut idle, 0), byte(&space, &mut idle, 7)), (Ok(2), Ok(1)));
         drop((space, listener));
         assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0), "{when}");
+    }
+}
+
+/// A VM is notified of the same changes, before the listener that panics or after it.
+#[test]
+fn a_guest_beside_a_listener_that_panics_follows_its_host() {
+    type Operation = fn(&AddressSpace, &mut Idle) -> bool;
+    let operations: [Operation; 5] = [
+        |space, idle| space.munmap(idle, pages(4, 600)).is_ok(),
+        |space, idle| space.mprotect(idle, pages(4, 600), Prot::Read).is_ok(),
+        |space, idle| space.mremap(idle, pages(300, 600), 600 * PAGE_SIZE, Place::Fixed(at(2048))).is_ok(),
+        |space, idle| space.take_soft_dirty(idle, pages(0, 1024)).is_ok(),
+        |space, idle| space.exit(idle).is_ok(),
+    ];
+    for (number, operation) in operations.into_iter().enumerate() {
+        for (when, guest_first) in [(BEFORE, true), (BEFORE, false), (AFTER, true), (AFTER, false)] {
+            let mut idle = Idle::take().unwrap();
+            let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+            let in_use = arena.stats().in_use;
+            let space = AddressSpace::builder(&arena).thp(true).build().unwrap();
+            let listener = Arc::new(Panics::default());
+            if !guest_first {
+                space.register(&listener);
+            }
+            let vm = guest_on(&space, &mut idle, 1024);
+            if guest_first {
+                space.register(&listener);
+            }
+            space
+                .mmap(Place::Fixed(at(0)), pages(0, 1024).len(), Prot::ReadWrite, Backing::Anonymous)
+                .unwrap();
+            space.mprotect(&mut idle, pages(100, 100), Prot::Read).unwrap();
+            let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+            let mut touch = |idle: &mut Idle, access| {
+                for gfn in (0..1024).step_by(30).map(Gfn) {
+                    _ = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access });
+                }
+            };
+            touch(&mut idle, Access::Write);
+            touch(&mut idle, Access::Read);
+            listener.when.store(when, SeqCst);
+            assert!(catch_unwind(AssertUnwindSafe(|| operation(&space, &mut idle))).is_err(), "{number}");
+            coherent(&vm, &mut idle, 1024);
+            touch(&mut idle, Access::Read);
+            touch(&mut idle, Access::Write);
+            coherent(&vm, &mut idle, 1024);
+            if number == 1 {
+                assert!(space.write(&mut idle, at(150), &[1]).is_err(), "it was read-only before");
+                space.write(&mut idle, at(10), &[1]).unwrap();
+            }
+            _ = operation(&space, &mut idle);
+            coherent(&vm, &mut idle, 1024);
+            drop(vcpu);
+            drop((vm, space, listener));
+            assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0), "{number} {when}");
+        }
     }
 }
