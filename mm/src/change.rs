@@ -33,6 +33,7 @@ use crate::mappings::Claim;
 use crate::pte::{Pte, pages_of};
 use crate::space::{AddressSpace, Filled};
 use crate::state::State;
+use crate::unwound::IfUnwound;
 use crate::user_fault::Served;
 use crate::vma::{Backing, EVERYWHERE, Prot, Stage, Vma, aligned};
 use slat::notify::NoPages;
@@ -67,7 +68,16 @@ impl AddressSpace {
             // A new mapping comes meanwhile, and is used.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        let mapped = IfUnwound::run(|| {
+            self.edit(claim, |edit| {
+                edit.free(hvas);
+                for vma in &gone {
+                    edit.insert(Vma { stage: Stage::Here, ..vma.clone() });
+                }
+            });
+        });
         let result = self.empty(&self.state.read(), idle, pages, Why::Unmap);
+        mapped.disarm();
         self.edit(claim, |edit| edit.free(hvas));
         self.let_files_go(&gone);
         result
@@ -99,10 +109,11 @@ impl AddressSpace {
     pub fn mprotect(&self, idle: &mut Idle, hvas: Span<Hva>, prot: Prot) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
         let pages = pages_of(hvas);
-        let (claim, less) = self.claim(&[hvas], |vmas| {
+        let (claim, before) = self.claim(&[hvas], |vmas| {
             vmas.covered(hvas)?;
-            Ok((vec![hvas], vmas.over(hvas).any(|vma| prot < vma.prot)))
+            Ok((vec![hvas], vmas.over(hvas).map(|vma| (vma.span.clamp(&hvas), vma.prot)).collect::<Vec<_>>()))
         })?;
+        let less = before.iter().any(|(_, before)| prot < *before);
         if less {
             self.divide(&claim, hvas)?;
         }
@@ -120,6 +131,13 @@ impl AddressSpace {
             Prot::None => (Why::Clear, Pte::parked),
             _ => (Why::Protect, Pte::read_only),
         };
+        let as_before = IfUnwound::run(|| {
+            self.edit(&claim, |edit| {
+                for &(span, prot) in &before {
+                    edit.change(span, |vma| vma.prot = prot);
+                }
+            });
+        });
         let mut result = Ok(());
         self.around(&self.state.read(), idle, pages, why, &mut |_, _| {
             result = self.each_page(pages, |found| {
@@ -127,6 +145,7 @@ impl AddressSpace {
                 Ok(())
             });
         });
+        as_before.disarm();
         result
     }
 

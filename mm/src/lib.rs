@@ -52,6 +52,7 @@
 //! | `reap` | taking pages away without waiting |
 //! | `soft_dirty`, `clean` | which pages were written |
 //! | `host` | the address space as a VM's host |
+//! | `unwound` | what a secondary MMU's panic leaves behind |
 //! | `user_fault` | faults that a user's thread serves |
 //! | `lru` | which pages are cold, and evicting them |
 //! | [`lru_gen`] | the kernel's text interface to the LRU |
@@ -105,6 +106,7 @@ mod stats;
 mod swap;
 mod table;
 mod trim;
+mod unwound;
 mod user_fault;
 mod vma;
 mod vmas;

@@ -7,8 +7,10 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::space::{AddressSpace, Found};
 use crate::stats::Counted;
 use crate::table::Reserve;
+use crate::unwound::IfUnwound;
 use crate::vma::{Place, Stage, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
+use std::cell::Cell;
 
 /// What `mremap` does with a range.
 enum Remap {
@@ -77,34 +79,37 @@ impl AddressSpace {
                     edit.insert(Vma::kept(new));
                 });
                 self.outlast(pages_of(old));
-                let moved = self.move_mapping(&claim, idle, (kept, tail), new);
-                if moved.is_err() {
+                // On an error, and while a panic unwinds.
+                let stays = IfUnwound::run(|| {
                     self.edit(&claim, |edit| {
                         edit.change(old, |vma| vma.stage = Stage::Here);
                         edit.free(new);
                     });
+                });
+                let pages = pages_of(kept);
+                let shift = page_of(new.start).0.wrapping_sub(page_of(kept.start).0);
+                self.split_ends(pages)?;
+                let reserve = self.prepare_move(pages, shift)?;
+                if !tail.is_empty() {
+                    self.unmap(&claim, idle, tail)?;
                 }
-                moved.map(|()| new)
+                stays.disarm();
+                self.move_mapping(&claim, idle, kept, (new, shift), reserve);
+                Ok(new)
             }
         }
     }
 
-    /// Moves `kept`, which is busy, to the reserved range `new`, and unmaps `tail`. On an error nothing has
-    /// changed.
-    fn move_mapping(
-        &self,
+    /// Moves `kept`, which is busy, to the reserved range `new`.
+    fn move_mapping<'a>(
+        &'a self,
         claim: &Claim<'_>,
         idle: &mut Idle,
-        (kept, tail): (Span<Hva>, Span<Hva>),
-        new: Span<Hva>,
-    ) -> Result<(), MmError> {
+        kept: Span<Hva>,
+        (new, shift): (Span<Hva>, u64),
+        mut reserve: Reserve<'a>,
+    ) {
         let pages = pages_of(kept);
-        let shift = page_of(new.start).0.wrapping_sub(page_of(kept.start).0);
-        self.split_ends(pages)?;
-        let mut reserve = self.prepare_move(pages, shift)?;
-        if !tail.is_empty() {
-            self.unmap(claim, idle, tail)?;
-        }
         let mut ended = Vec::new();
         self.edit(claim, |edit| {
             edit.free(new);
@@ -120,15 +125,29 @@ impl AddressSpace {
             // Faults meanwhile fill the new place.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        // The entries are all at the new place, or all at the old one.
+        let moved = Cell::new(false);
+        let finish = || {
+            self.edit(claim, |edit| {
+                edit.free(kept);
+                if moved.get() {
+                    edit.change(new, |vma| vma.stage = Stage::Here);
+                } else {
+                    for vma in edit.cut(new) {
+                        edit.insert(Vma { span: kept, stage: Stage::Here, ..vma });
+                    }
+                }
+            });
+            if moved.get() {
+                self.clean.remove(pages_of(new));
+            }
+        };
+        let unwound = IfUnwound::run(finish);
         self.around(&self.state.read(), idle, pages, Why::Remap, &mut |_, _| {
             self.move_entries(pages, shift, &mut reserve);
+            moved.set(true);
         });
-        self.edit(claim, |edit| {
-            edit.free(kept);
-            edit.change(new, |vma| vma.stage = Stage::Here);
-        });
-        self.clean.remove(pages_of(new));
-        Ok(())
+        drop(unwound);
     }
 
     /// Moves entries under the page locks of both places. Faults wait at both places; threads that do not read

@@ -14,6 +14,19 @@ impl AddressSpace {
     /// Inside [`around`](SecondaryMmu::around) a secondary MMU may call only [`lookup`](Self::lookup) of this
     /// address space: other functions take locks that the change holds. In particular it cannot register or
     /// unregister a secondary MMU there.
+    ///
+    /// **A panic** of the secondary MMU unwinds to the caller of the change, and the address space stays usable: no lock
+    /// or range is left taken. The change is made or not, as the panic came after or before it:
+    /// * `munmap`, `mprotect`: the range has its old permissions again, and is mapped. Its contents are gone if the
+    ///   change was made, and it has no registration for user faults. A second call does the rest.
+    /// * `mremap`: the range has moved if the change was made. If not, it is at its old place, where a part that was cut
+    ///   off is gone.
+    /// * `take_soft_dirty`: the next call returns the whole range.
+    /// * Other changes are made in part. Some frames may stay in use until the arena is dropped, if
+    ///   [`Pages`] panics. `exit` counts as done.
+    ///
+    /// Frames that the change has taken away are freed all the same: before the panic leaves `around`, the secondary MMU
+    /// must have stopped its accesses to the range. A panic inside a background thread of this crate ends that thread.
     pub fn register<M: SecondaryMmu + 'static>(&self, mmu: &Arc<M>) {
         for state in &mut self.state.write() {
             state.listeners.add(weak(mmu));

@@ -22,6 +22,7 @@ use crate::error::MmError;
 use crate::pte::{Pte, hvas_of, pages_of};
 use crate::space::AddressSpace;
 use crate::state::Reading;
+use crate::unwound::IfUnwound;
 use crate::vma::{Backing, aligned};
 use slat::{Hva, Idle, Span, Why};
 
@@ -70,6 +71,8 @@ impl AddressSpace {
         let pages = pages_of(aligned(hvas)?);
         let state = self.state.read();
         let (mut taken, mut result) = (Vec::new(), Ok(()));
+        // A panic drops `taken`.
+        let changed = IfUnwound::run(|| self.clean.remove(pages));
         self.around(&state, idle, pages, Why::SoftDirty, &mut |_, _| {
             let changed = self.clean.insert(pages);
             // A fault that has not seen the records has filled its entry when this returns.
@@ -87,6 +90,7 @@ impl AddressSpace {
                 Ok(())
             });
         });
+        changed.disarm();
         // The walk has ended early: the rest may be writable.
         result.inspect_err(|_| self.clean.remove(pages))?;
         Ok(joined(taken))

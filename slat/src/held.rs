@@ -67,17 +67,21 @@ pub struct Held<'vm, F: Format, H: Host> {
     pfn: Pfn,
     /// The address that the frame had when the host was asked for it; of shared memory, even if the frame was private.
     place: Hva,
+    /// A use that writes has begun, and has not marked the page yet. Still set if the use was leaked.
+    unmarked: bool,
 }
 
 /// A use of a held frame. An invalidation that takes the frame back waits until this is dropped: keep it for a few
-/// accesses. A leaked use ends with the next call on its [`Held`].
+/// accesses. A leaked use goes on until the next use or [refresh](Held::refresh) of its [`Held`], or until that is
+/// dropped. It ends there as if it were dropped: one that wrote marks the page dirty.
 #[must_use = "the frame may be used only while this lives"]
 pub struct HeldUse<'h, F: Format, H: Host> {
     slots: &'h Memslots<'h, F, H>,
     cell: &'h HoldCell,
     gfn: Gfn,
     pfn: Pfn,
-    writes: bool,
+    /// [`Held::unmarked`].
+    unmarked: &'h mut bool,
     /// Borrowed: the thread may not sleep, nor settle an invalidation.
     _idle: PhantomData<&'h mut Idle>,
 }
@@ -172,7 +176,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let held = HeldAs { space: self.space.id, gfn, write: access == Access::Write, hardware };
         let cell = self.vm.holds.claim(held).ok_or(HoldError::NoMemory)?;
         let slots = Memslots { vm: self.vm, space: self.space };
-        let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0), place: Hva(0) };
+        let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0), place: Hva(0), unmarked: false };
         held.refresh(idle)?;
         Ok(held)
     }
@@ -208,9 +212,27 @@ impl<F: Format, H: Host> Held<'_, F, H> {
 
     #[inline(always)]
     fn used(&mut self, writes: bool) -> Option<HeldUse<'_, F, H>> {
-        let Self { slots, cell, gfn, pfn, .. } = self;
+        self.end_leaked();
+        let Self { slots, cell, gfn, pfn, unmarked, .. } = self;
         let begun = cell.begin(slots.vm.reads.barrier);
-        begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, writes, _idle: PhantomData })
+        *unmarked = begun && writes;
+        begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, unmarked, _idle: PhantomData })
+    }
+
+    /// Ends a use whose guard was leaked.
+    #[inline(always)]
+    fn end_leaked(&mut self) {
+        if self.unmarked {
+            self.mark_leaked();
+        }
+        self.cell.end();
+    }
+
+    /// Marks the page for a use that wrote, before the use ends.
+    #[cold]
+    fn mark_leaked(&mut self) {
+        self.unmarked = false;
+        self.mark_dirty();
     }
 
     /// Marks the page dirty if its memslot logs. Call it after hardware has written the frame, or may have, and before
@@ -226,7 +248,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     ///
     /// No hardware may use the frame meanwhile: the vCPU whose control block names it must be out of the guest.
     pub fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
-        self.cell.end();
+        self.end_leaked();
         let mut patience = Patience::default();
         while !self.cell.is_valid() {
             // Also if the host panics.
@@ -313,6 +335,7 @@ fn asked<T, E>(
 
 impl<F: Format, H: Host> Drop for Held<'_, F, H> {
     fn drop(&mut self) {
+        self.end_leaked();
         self.slots.vm.holds.give_back(self.cell);
     }
 }
@@ -347,7 +370,8 @@ impl<F: Format, H: Host> HeldUse<'_, F, H> {
 impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
     #[inline]
     fn drop(&mut self) {
-        if self.writes && !seeded!(HeldUnmarked) {
+        let wrote = core::mem::take(self.unmarked);
+        if wrote && !seeded!(HeldUnmarked) {
             // Before the use ends. A transaction that moves, deletes or cuts off the memslot's frame waits for the use
             // before it publishes, so the frame still has its memslot. Its log may have begun since the use did.
             self.slots.mark_dirty(Span::sized(self.gfn, 1));

@@ -42,6 +42,7 @@ use alloc::sync::Arc;
 pub use crate::slots::watched::{TrackedStore, WriteListener};
 
 /// A guard: stores to some frames are tracked while it lives. See [`Memslots::track_writes`]. Its drop does not wait.
+/// If it is leaked (`core::mem::forget`), the stores are tracked as long as the VM lives; [`detach`](Self::detach) instead.
 #[derive(Debug)]
 #[must_use = "stores are tracked only while this lives"]
 pub struct WriteTracking<'vm, F: Format> {

@@ -19,7 +19,7 @@
 //! by page, as changes of entries, so that pages in the gaps are not affected.
 
 use super::contents;
-use crate::held::Held;
+use crate::held::{Held, Released};
 use crate::page_lock::RegionLock;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
 use crate::space::AddressSpace;
@@ -146,7 +146,7 @@ impl AddressSpace {
 
     /// Makes each page of the batch share its new frame if both hold the same bytes; returns which pages were
     /// merged. The others may not be merged, are being written, or differ.
-    pub(super) fn merge(&self, idle: &mut Idle, batch: Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
+    pub(super) fn merge(&self, idle: &mut Idle, batch: &Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
         let state = self.state.read();
         let range = batch.range();
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();
@@ -164,20 +164,11 @@ impl AddressSpace {
             self.around(&state, idle, range, Why::ChangePte, &mut |idle, told| {
                 for ((old, (page, stable)), merged) in old.iter().zip(&batch.pages).zip(&mut merged) {
                     let Some(old) = old else { continue };
-                    *merged = self.replace(idle, *page, (old.pfn(), stable.pfn()), told);
-                    if *merged {
-                        released.add(old.pfn(), Level::K4);
-                    }
+                    *merged = self.replace(idle, *page, (old.pfn(), stable.pfn()), &mut released, told);
                 }
             });
         }
-        let done = |((page, stable), merged): ((Gfn, Held<'_>), bool)| {
-            if merged {
-                stable.keep(); // now the entry's reference
-            }
-            (page, merged)
-        };
-        batch.pages.into_iter().zip(merged).map(done).collect()
+        batch.pages.iter().map(|&(page, _)| page).zip(merged).collect()
     }
 
     /// Write-protects these pages with one notification of `range`, and returns a reference to the frame of
@@ -237,7 +228,14 @@ impl AddressSpace {
 
     /// Makes the entry of `page` map another frame, read-only, if it still maps the old one and the mapping
     /// still allows it.
-    fn replace(&self, idle: &mut Idle, page: Gfn, (from, to): (Pfn, Pfn), told: &mut dyn Pages) -> bool {
+    fn replace(
+        &self,
+        idle: &mut Idle,
+        page: Gfn,
+        (from, to): (Pfn, Pfn),
+        released: &mut Released<'_>,
+        told: &mut dyn Pages,
+    ) -> bool {
         let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
@@ -245,7 +243,10 @@ impl AddressSpace {
         let same = wanted && level == Level::K4 && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
         if same {
             let shared = Pte::Mapped { pfn: to, writable: false };
+            // The entry's own: a listener may panic from here on.
+            self.arena.share(Span::sized(to, 1));
             self.lru_replace(page, level, to, None);
+            released.add(from, level);
             entry.store(shared.word(level));
             told.changed(idle, hvas_of(Span::sized(page, 1)), shared.host_page(page, level));
         }

@@ -199,7 +199,7 @@ impl Scan {
     /// Merges the collected pages.
     fn merge(&mut self, idle: &mut Idle, gathered: &mut Option<Gathered<'_>>) {
         let Some(Gathered { number, space, batch }) = gathered.take() else { return };
-        for (page, merged) in space.merge(idle, batch, self.settings.sabotage) {
+        for (page, merged) in space.merge(idle, &batch, self.settings.sabotage) {
             if merged {
                 self.merges += 1;
                 self.items(number).into_iter().for_each(|items| items.set(page, Kind::Merged));

@@ -15,6 +15,7 @@
 //! | `numa` | do pages move to where they are used, and which notifications does that send? |
 //! | `pin` | does the memory that a device uses stay in place? |
 //! | `model` | random operations against a model that is a map |
+//! | `unwound` | is the address space whole after a secondary MMU has panicked? |
 //! | `user_fault` | do faults that a user's thread resolves sleep and wake, and find the right page? |
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
 //! | `ksm` | are pages with the same contents merged, exactly counted, and without a visible change? |
@@ -74,6 +75,7 @@ mod swap_others;
 mod swap_race;
 #[path = "../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
+mod unwound;
 mod user_fault;
 mod user_fault_race;
 mod vm;

@@ -2,7 +2,7 @@
 //!
 //! Copying pages can fail half-way: a connection is lost, a disk is full, the migration is cancelled. The pages must
 //! then be dirty again, or the next attempt loses them. So the caller commits a harvest when all of its pages are safe.
-//! A harvest that is dropped without that gives its bits back.
+//! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;

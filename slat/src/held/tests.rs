@@ -117,6 +117,50 @@ fn mistake_a_frame_that_was_written_is_not_marked() {
     seeded::found(Bug::HeldUnmarked, 1);
 }
 
+/// A use that writes is leaked, then `next` happens to its frame. Returns whether the page is dirty afterwards.
+fn marked_after_leak(next: impl FnOnce(Held<'_, Npt4, Machine>, &mut Idle)) -> bool {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle, false);
+    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    std::mem::forget(clock.write(&mut idle).unwrap());
+    assert!(!vm.slots().is_dirty(Gfn(5)));
+    next(clock, &mut idle);
+    let _change = vm.invalidate(Span::sized(HVA + 0x5000, 0x1000), Why::Unmap).apply(&mut idle).settle();
+    vm.slots().is_dirty(Gfn(5))
+}
+
+#[test]
+fn a_leaked_use_that_wrote_marks_the_page_when_it_ends() {
+    assert!(marked_after_leak(|mut held, idle| drop(held.read(idle))), "the next use");
+    assert!(marked_after_leak(|mut held, idle| drop(held.write(idle))));
+    assert!(marked_after_leak(|mut held, idle| held.refresh(idle).unwrap()));
+    assert!(marked_after_leak(|held, _| drop(held)));
+}
+
+#[test]
+fn a_leaked_use_marks_once_and_one_that_reads_never() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle, false);
+    let mut apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let harvested = |idle: &mut Idle| {
+        let harvest = vm.slots().harvest(idle, SlotId(0)).unwrap();
+        let pages = harvest.pages();
+        harvest.commit();
+        pages
+    };
+    std::mem::forget(apic.write(&mut idle).unwrap());
+    apic.refresh(&mut idle).unwrap();
+    assert_eq!(harvested(&mut idle), 1);
+    std::mem::forget(apic.read(&mut idle).unwrap());
+    apic.refresh(&mut idle).unwrap();
+    assert_eq!(harvested(&mut idle), 0);
+    // The write that is refused wrote nothing.
+    let change = vm.invalidate(Span::sized(HVA + 0x7000, 0x1000), Why::Unmap).apply(&mut idle).settle();
+    assert!(apic.write(&mut idle).is_none());
+    drop((change, apic));
+    assert_eq!(harvested(&mut idle), 0);
+}
+
 struct Unheard;
 
 impl WriteListener for Unheard {}

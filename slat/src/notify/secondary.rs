@@ -115,6 +115,11 @@ pub trait SecondaryMmu: Send + Sync {
     ///
     /// # Errors
     /// [`Again`] if the event may not block and this would wait. `change` was not called.
+    ///
+    /// # Panics
+    /// It should not. If it does, before or after `change`, it must first make sure that no access uses `event.hvas`: the
+    /// primary MMU may free the frames. A panic of `change` itself may unwind through it; a guard then lets faults
+    /// continue. What else a panic leaves behind is for the primary MMU to say.
     fn around(
         &self,
         idle: &mut Idle,
