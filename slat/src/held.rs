@@ -35,7 +35,6 @@
 
 use crate::addr::{Gfn, Hva, Level, Pfn, Span};
 use crate::callbacks::Finally;
-use crate::fault::leaf::fits;
 use crate::host::{Host, HostError, Token};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Stamp, Unconfirmed};
@@ -297,7 +296,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
             return Err(HoldError::Tracked);
         }
         match host.resolve(idle, hva, access) {
-            Ok(page) if !fits::<F>(&page, hva) => Err(HoldError::Host(HostError::BadFrame)),
+            Ok(page) if !page.fits::<F>(hva) => Err(HoldError::Host(HostError::BadFrame)),
             Ok(page) if page.allows(access) && (access != Access::Fetch || slot.execute) => Ok(page.pfn),
             Ok(_) => Err(HoldError::Host(HostError::Fault)),
             Err(HostError::Pending) => Err(HoldError::Pending(host.token(hva))),

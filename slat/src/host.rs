@@ -5,11 +5,11 @@
 
 mod forward;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
-use crate::table::format::Access;
+use crate::table::format::{Access, Format};
 use crate::table::memory::TableMemory;
 use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
@@ -50,6 +50,20 @@ impl HostPage {
     /// pfn, ..HostPage::PLAIN }`.
     pub const PLAIN: Self =
         Self { pfn: Pfn(0), level: Level::K4, writable: true, execute: true, memory: MemoryType::WriteBack };
+
+    /// Whether an entry of this format can hold the frame. If not, another frame would be mapped.
+    #[inline(always)]
+    pub(crate) fn is_held<F: Format>(&self) -> bool {
+        self.pfn <= F::pfn(Word(F::ADDRESS)) || seeded!(FrameUnchecked)
+    }
+
+    /// Whether a table of this format can map the page at `hva`: an entry can hold the frame, and frame and address are
+    /// congruent modulo the page's size.
+    #[inline(always)]
+    pub(crate) fn fits<F: Format>(&self, hva: Hva) -> bool {
+        let apart = (self.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (self.level.pages() - 1);
+        self.is_held::<F>() && (apart == 0 || seeded!(FrameUnchecked))
+    }
 
     /// Whether a leaf for this page allows the access.
     #[inline(always)]

@@ -31,7 +31,7 @@
 //! // The host unmaps the page. The guest loses it before the host does.
 //! let page = Span::new(Hva(0x4000_5000), Hva(0x4000_6000));
 //! vm.change(&mut idle, page, Why::Unmap, |_| {
-//!     // After at most one shootdown: here the host changes its own tables and frees the frame.
+//!     // after at most one shootdown: the host changes its own tables
 //! });
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -92,7 +92,8 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
-const ORDER: [&str; 28] = [
+const ORDER: [&str; 29] = [
+    "callbacks",
     "why",
     "sync",
     "slots",

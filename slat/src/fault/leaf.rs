@@ -6,7 +6,6 @@ use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
 use crate::slots::Slot;
 use crate::space::Space;
-use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
@@ -55,24 +54,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 }
 
-/// Whether an entry of this format can hold the frame. If not, another frame would be mapped.
-#[inline(always)]
-pub(crate) fn holds<F: Format>(pfn: Pfn) -> bool {
-    pfn <= F::pfn(Word(F::ADDRESS)) || seeded!(FrameUnchecked)
-}
-
-/// Whether a table of this format can map the host's page at `hva`: an entry can hold the frame, and frame and address
-/// are congruent modulo the page's size.
-#[inline(always)]
-pub(crate) fn fits<F: Format>(page: &HostPage, hva: Hva) -> bool {
-    let apart = (page.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (page.level.pages() - 1);
-    holds::<F>(page.pfn) && (apart == 0 || seeded!(FrameUnchecked))
-}
-
 /// Whether the host's page at `hva` serves the access, in a table of this format.
 #[inline(always)]
 pub(crate) fn serves<F: Format>(page: &HostPage, hva: Hva, access: Access) -> bool {
-    page.allows(access) && F::has_memory_type(page.memory) && fits::<F>(page, hva)
+    page.allows(access) && F::has_memory_type(page.memory) && page.fits::<F>(hva)
 }
 
 /// Returns the host's page at `hva` if it serves the access, in a table of this format.
@@ -80,7 +65,7 @@ pub(crate) fn served<F: Format>(page: HostPage, hva: Hva, access: Access) -> Res
     if serves::<F>(&page, hva, access) {
         Ok(page)
     } else {
-        Err(if fits::<F>(&page, hva) { HostError::Fault } else { HostError::BadFrame })
+        Err(if page.fits::<F>(hva) { HostError::Fault } else { HostError::BadFrame })
     }
 }
 

@@ -21,6 +21,7 @@
 //! After any concurrent change, a CAS or the comparison with the stamp fails, and the fault retries with a new stamp.
 //! The check is precise to one entry. [`crate::notify`] describes the invalidation's side.
 
+mod alone;
 mod done;
 pub(crate) mod leaf;
 pub(crate) mod memo;
@@ -34,10 +35,10 @@ mod quick_frames;
 mod tracked;
 mod visibility;
 
+use alone::Alone;
 pub use done::{Done, FaultError};
 pub use population::Population;
 pub use prefault::Prefault;
-use present::Alone;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;

@@ -16,11 +16,12 @@
 //! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
 //! since, the vCPU asks again, now, what the host can answer without sleeping.
 
+use super::alone::Alone;
 use super::leaf::allows;
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::active::{Epoch, Page};
+use crate::notify::active::Page;
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
@@ -31,15 +32,6 @@ use crate::table::pool::NoMemory;
 use crate::table::radix::At;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
-
-/// The slot of a page over which no invalidation was active, with the announcements that were read for that. While two of
-/// them are equal, no invalidation of the page was announced in between (as in [`memo`](super::memo)).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Alone {
-    pub(super) slot: Slot,
-    pub(super) epoch: Epoch,
-    pub(super) newest: Word,
-}
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.

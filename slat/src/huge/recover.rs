@@ -19,7 +19,6 @@
 //! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
 use crate::addr::{Gfn, Hva, Level, Span};
-use crate::fault::leaf::fits;
 use crate::host::{Host, HostPage};
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
@@ -106,7 +105,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let found = ask(Access::Write).or_else(|| ask(Access::Read))?;
         let page = HostPage { level, ..found.through(&slot) };
         let fits = found.level >= level
-            && fits::<F>(&page, hvas.start)
+            && page.fits::<F>(hvas.start)
             && (page.execute || !self.policy.nx_huge_pages)
             && F::has_memory_type(page.memory);
         let access = if page.writable { Access::Write } else { Access::Read };

@@ -22,7 +22,6 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
-use crate::fault::leaf::holds;
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
@@ -63,7 +62,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let stores = demanded.allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
         let page = vm.host.lookup(quick.slot.hva_of(says.gfn), wants)?;
-        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !holds::<F>(page.pfn) {
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !page.is_held::<F>() {
             return None;
         }
         let leaf = Leaf {

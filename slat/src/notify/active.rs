@@ -39,14 +39,15 @@ use crate::addr::{Gfn, Hva, Position, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, fence_after_rmw};
 use crate::table::{Version, Word};
 use core::cell::Cell;
-use follow::Taken;
 use lines::{Line, Lines};
 use places::{Claim, MOST, Places, SLOTS, Slot};
+use taken::Taken;
 
 mod follow;
 mod lines;
 mod places;
 mod stamp;
+mod taken;
 mod unbound;
 
 pub(crate) use lines::RegionLine;

@@ -56,3 +56,19 @@ impl<'vm, F: Format, H: Host> Applied<'vm, '_, F, H> {
         !self.change.owed.is_nothing()
     }
 }
+
+impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
+    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns the invalidation
+    /// with its debt. The edits wait for no fault. Settling the debt waits for vCPUs in the guest, and for uses of held
+    /// frames that have begun. The host acts on its change only after settling.
+    ///
+    /// A large page that reaches out of the range is split, and loses the part in the range. For the table page this
+    /// may sleep; without one, the whole page is zapped.
+    ///
+    /// If the reason is one that a host usually reports [page by page](crate::Why::page_by_page), every page of the range
+    /// counts as changed, and is zapped. A host that reports single pages does not call this.
+    pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
+        self.edit_all(idle, None);
+        Applied::new(self)
+    }
+}

@@ -47,14 +47,12 @@
 //! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
 use super::active::{Epoch, Ticket};
-use super::applied::Applied;
 use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
 use super::host_range::{PageBehind, walk_behind};
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
-use crate::fault::leaf::fits;
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
@@ -233,20 +231,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Self { begun, owed: Owed::default(), is_applied: false }
     }
 
-    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns the invalidation
-    /// with its debt. The edits wait for no fault. Settling the debt waits for vCPUs in the guest, and for uses of held
-    /// frames that have begun. The host acts on its change only after settling.
-    ///
-    /// A large page that reaches out of the range is split, and loses the part in the range. For the table page this
-    /// may sleep; without one, the whole page is zapped.
-    ///
-    /// If the reason is one that a host usually reports [page by page](Why::page_by_page), every page of the range
-    /// counts as changed, and is zapped. A host that reports single pages does not call this.
-    pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
-        self.edit_all(idle, None);
-        Applied::new(self)
-    }
-
     /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing: edits what is mapped there, and
     /// returns the debt. For reasons that are reported [page by page](Why::page_by_page), before or instead of
     /// [`apply`](Self::apply); after it this does nothing. `to` names the frame of the first page of `hvas`; if it is
@@ -275,7 +259,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         let Range::Hvas(published) = self.begun.range else { return self.edit_all(idle, seat) };
-        let to = to.filter(|page| fits::<F>(page, hvas.start));
+        let to = to.filter(|page| page.fits::<F>(hvas.start));
         let Self { begun, owed, .. } = self;
         begun.ticket.owes_again();
         begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);

@@ -58,7 +58,7 @@ impl Logs {
         }
     }
 
-    /// Takes pages out of rings. A page is in a ring or among those taken, for whoever takes next.
+    /// Takes pages out of rings. A page is in a ring, or among those taken for the next check.
     pub fn take_from_rings<R>(&self, take: impl FnOnce(&mut BTreeSet<(u64, u64)>) -> R) -> R {
         take(&mut self.from_rings.lock().unwrap_or_else(PoisonError::into_inner))
     }

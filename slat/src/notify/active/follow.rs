@@ -24,16 +24,6 @@
 use super::Ticket;
 use crate::addr::{Gfn, Level, Span};
 use crate::sync::prim::{SeqCst, fence};
-use core::cell::Cell;
-
-/// What the edits of an invalidation took away.
-#[derive(Debug, Default)]
-pub(super) struct Taken {
-    /// Whether the current pass put a hole in place of something.
-    in_pass: Cell<bool>,
-    /// Whether a newer invalidation may be hidden by what was taken.
-    may_hide: Cell<bool>,
-}
 
 impl Ticket<'_> {
     /// Records that an edit put a hole in place of a leaf, a frozen entry or a link.

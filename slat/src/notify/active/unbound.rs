@@ -1,7 +1,7 @@
 //! A ticket without its active set, for a value that outlives the borrow of its VM.
 
-use super::follow::Taken;
 use super::places::Unbound;
+use super::taken::Taken;
 use super::{Active, Ticket};
 use crate::addr::{Gfn, Span};
 use crate::table::{Version, Word};
