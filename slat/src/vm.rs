@@ -1,5 +1,7 @@
 //! `Vm` and its builder. The builder fixes all policies for the life of the VM.
 
+mod unanswered;
+
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};

@@ -21,6 +21,7 @@
 //! After any concurrent change, a CAS or the comparison with the stamp fails, and the fault retries with a new stamp.
 //! The check is precise to one entry. [`crate::notify`] describes the invalidation's side.
 
+mod access;
 mod alone;
 mod done;
 pub(crate) mod leaf;

@@ -8,9 +8,10 @@
 mod cause;
 pub mod debt;
 pub(crate) mod shootdown;
-mod unanswered;
 
 pub(crate) use cause::ByCause;
+mod unanswered;
+
 pub use cause::{Cause, Flushes, FlushesByCause};
 pub use debt::FlushDebt;
 pub use shootdown::{CpuId, Translations};

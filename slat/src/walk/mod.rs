@@ -33,7 +33,6 @@
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
 //! unflushed one owes the flush, too (rule 7 of [`crate::notify`]).
 
-mod access;
 mod pass;
 
 use crate::addr::{Gfn, Level, Span};

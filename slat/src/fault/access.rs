@@ -10,9 +10,8 @@
 //! Each bit is set by one CAS from the word that the walk has read, as hardware sets it: an entry that changed meanwhile
 //! makes the walk begin again.
 
-use super::{Mapping, Walk};
+use super::Fault;
 use crate::addr::{Gpa, Span};
-use crate::fault::Fault;
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
@@ -20,6 +19,7 @@ use crate::table::entry::{Entry, Word};
 use crate::table::format::{Access, Format};
 use crate::table::memory::Node;
 use crate::vcpu::Vcpu;
+use crate::walk::{Mapping, Walk};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Translates one access of the guest as the hardware's walk does on a TLB miss, for a guest that runs in software.
