@@ -52,6 +52,10 @@ pub trait Source {
     fn mark_all(&mut self) -> Result<(), Self::Error>;
 
     /// Takes the pages written since the last harvest. A store after this returns is logged again.
+    ///
+    /// Fail if the log may lack some: if logging was off since the last harvest, or something else has taken marks from
+    /// the log. The receiver would lack these pages, and nothing in the stream would show it. [`VmLog`](crate::VmLog)
+    /// does so; for another log, [`Session::forget`] before the next call is enough.
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Self::Error>;
 
     /// The receiver has all harvested pages: forget them.

@@ -110,6 +110,13 @@ pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
     (0..).zip(spans).map(|(slot, gfns)| MemoryRange { slot: SlotId(slot), gfns }).collect()
 }
 
+impl<F: Format> Sending<'_, F> {
+    /// The memslots now. More are placed while the guest runs.
+    fn slots(&mut self) -> Vec<SlotId> {
+        self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect()
+    }
+}
+
 impl<F: Format> Source for Sending<'_, F> {
     type Error = Error;
 
@@ -124,15 +131,17 @@ impl<F: Format> Source for Sending<'_, F> {
     /// Each memslot logs from its first page on. So the first harvest has all pages anyway, and those that were never
     /// written need not be read and sent.
     fn mark_all(&mut self) -> Result<(), Error> {
+        let slots = self.slots();
         if std::mem::replace(&mut self.whole, false) {
-            return Ok(());
+            return Ok(self.log.watch(slots)?);
         }
-        let slots: Vec<SlotId> =
-            self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect();
         Ok(self.log.mark_all(self.idle, slots)?)
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
+        // Those that were placed since, too.
+        let slots = self.slots();
+        self.log.watch(slots)?;
         let mut words = self.log.harvest(self.idle)?;
         let (placed, positions) = (self.machine.placed(), self.gate.positions());
         self.state = Guest { runs: self.runs, process: self.process, placed, positions }.encode();
