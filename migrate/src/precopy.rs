@@ -15,7 +15,7 @@
 //! written meanwhile. Each connection begins with a comparison of what is confirmed ([`crate::wire`]). A page is read after the harvest that reported it, so a store that the copy misses is
 //! logged again.
 
-use crate::connection::{Sent, pages};
+use crate::connection::{Announced, Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Source};
 use crate::identity::Known;
@@ -151,6 +151,7 @@ impl PreCopy {
             settings: self,
             source,
             connect,
+            announced: Announced::new(&ranges),
             ranges,
             known,
             anew: 0,
@@ -189,6 +190,8 @@ struct Migration<'m, G, S: Read + Write, C> {
     connect: C,
     /// In order of frames.
     ranges: Vec<MemoryRange>,
+    /// The same, by slot.
+    announced: Announced,
     /// `None` until the migration has begun.
     known: Option<Known>,
     /// How often it has begun anew.
@@ -306,7 +309,8 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         };
         let connection = self.connection.insert(connection);
         let Some(known) = &mut self.known else { unreachable!("`open` needs one") };
-        let receipt = connection.round(self.source, known, &words, self.settings.bandwidth, round)?;
+        let harvest = (&self.announced, words.as_slice());
+        let receipt = connection.round(self.source, known, harvest, self.settings.bandwidth, round)?;
         if last {
             connection.send(Frame::Go)?;
         }

@@ -30,6 +30,8 @@ struct Guest {
     session: Session,
     /// Negative control: what is given back is forgotten.
     forgets: bool,
+    /// It says that all pages are in one slot.
+    strays: bool,
     /// No page can be read.
     unreadable: bool,
     /// May end the migration or the connection.
@@ -50,6 +52,7 @@ impl Guest {
             calls: Vec::new(),
             session: Session::new(),
             forgets: false,
+            strays: false,
             unreadable: false,
             watch: |_| Continue(()),
         }
@@ -77,11 +80,16 @@ impl Source for Guest {
     fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
         assert!(self.taken.is_empty(), "neither committed nor given back");
         self.taken = std::mem::take(&mut self.log);
+        let strays = self.strays;
         let words = (0..PAGES / 64).map(|word| {
             let page = word * 64;
             let bits = self.taken.range(page..page + 64).fold(0, |bits, page| bits | 1 << (page % 64));
-            let (slot, space) = (SlotId(0), SpaceId(0));
-            DirtyWord { first: DirtyPage { space, slot, page, gfn: Gfn(page), hva: Hva(page << 12) }, bits }
+            // As `ranges` says.
+            let (slot, space) = (SlotId(u32::from(page < PAGES / 2)), SpaceId(0));
+            let number = if strays { page } else { page % (PAGES / 2) };
+            let slot = if strays { SlotId(1) } else { slot };
+            let (gfn, hva, page) = (Gfn(page), Hva(page << 12), number);
+            DirtyWord { first: DirtyPage { space, slot, page, gfn, hva }, bits }
         });
         Ok(words.filter(|word| word.bits != 0).collect())
     }
@@ -403,4 +411,19 @@ fn a_refused_guest_is_told_why_after_one_try() {
         assert_eq!(connections, 1);
         assert!(guest.runs && guest.calls.is_empty() && guest.log.len() as u64 == PAGES);
     }
+}
+
+#[test]
+fn a_page_that_is_in_no_range_ends_the_migration() {
+    let mut guest = Guest { strays: true, ..Guest::new(4) };
+    let received = with_receiver(|open| {
+        let error = PreCopy::new().max_rounds(1).send(&mut guest, || connect(open)).unwrap_err();
+        assert!(
+            matches!(error, MigrateError::NotAnnounced(DirtyPage { slot: SlotId(1), page: 512, .. })),
+            "{error}"
+        );
+    });
+    assert!(received.is_err());
+    assert_eq!(guest.calls, ["halt", "resume"]);
+    assert_eq!(guest.log.len() as u64, PAGES);
 }

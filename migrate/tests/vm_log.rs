@@ -55,6 +55,18 @@ fn store(vm: &Machine, page: u64) {
     vm.mark_dirty(Span::sized(Hva(BASE + page * PAGE_SIZE), PAGE_SIZE));
 }
 
+/// The two slots change places.
+fn change_places(vm: &Machine, idle: &mut Idle) {
+    let change = |tx: &mut slat::slots::Transaction<'_>| {
+        let at = |id| tx.get(id).map(|slot: Slot| slot.gfns.start).unwrap();
+        let (ram, second) = (at(RAM), at(SECOND));
+        tx.move_to(RAM, Gfn(1 << 20))?;
+        tx.move_to(SECOND, ram)?;
+        tx.move_to(RAM, second).map(drop)
+    };
+    vm.slots().commit(idle, change).unwrap();
+}
+
 type Watch = fn(&Machine, &mut Idle, Progress);
 
 struct Here<'m, 'vm> {
@@ -335,4 +347,32 @@ fn logs_of_other_slots_stay_as_they_are() {
     log.commit();
     assert_eq!(vm.slots().harvest(&mut idle, SECOND).unwrap().pages(), 8);
     log.harvest(&mut idle).expect("another slot's harvest takes nothing from this log");
+}
+
+/// The receiver has each slot where it was announced, wherever it is at the sender during a harvest.
+#[test]
+fn slots_that_change_places_keep_their_contents() {
+    let watches: [Watch; 2] = [
+        |vm, idle, progress| {
+            if progress.sent == 0 && progress.round <= 2 {
+                change_places(vm, idle);
+                store(vm, 5);
+                store(vm, HALF + 7);
+            }
+        },
+        // For good.
+        |vm, idle, progress| {
+            if progress.sent == 0 && progress.round == 1 {
+                change_places(vm, idle);
+                store(vm, 5);
+            }
+        },
+    ];
+    for watch in watches {
+        let mut idle = Idle::take().unwrap();
+        let vm = machine(&mut idle);
+        let (mut log, mut receiver) = (VmLog::new(&vm), receiver());
+        send((&vm, &mut idle), &mut log, &mut receiver, usize::MAX, watch).unwrap();
+        assert!(is_equal(&vm, &receiver));
+    }
 }

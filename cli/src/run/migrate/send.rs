@@ -100,6 +100,11 @@ struct Sending<'m, F: Format> {
 /// Frames per range: `slat-migrate` takes fewer than 2³².
 const RANGE: u64 = 1 << 31;
 
+/// The slot of the positions' range, after those of the memory.
+fn positions_in(memory: u64) -> SlotId {
+    SlotId((memory / PAGE_SIZE).div_ceil(RANGE) as u32)
+}
+
 /// The ranges of a machine with this much memory: the memory, and the positions behind it.
 pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
     let pages = memory / PAGE_SIZE;
@@ -143,12 +148,16 @@ impl<F: Format> Source for Sending<'_, F> {
         let slots = self.slots();
         self.log.watch(slots)?;
         let mut words = self.log.harvest(self.idle)?;
+        // The memslots are regions; the ranges are by frames.
+        for DirtyWord { first, .. } in &mut words {
+            (first.slot, first.page) = (SlotId((first.gfn.0 / RANGE) as u32), first.gfn.0 % RANGE);
+        }
         let (placed, positions) = (self.machine.placed(), self.gate.positions());
         self.state = Guest { runs: self.runs, process: self.process, placed, positions }.encode();
         let first = self.machine.memory() / PAGE_SIZE;
         let pages = self.state.len() as u64 / PAGE_SIZE;
         for page in (0..pages).step_by(64) {
-            let (space, slot, gfn) = (SpaceId(0), SlotId(u32::MAX), Gfn(first + page));
+            let (space, slot, gfn) = (SpaceId(0), positions_in(self.machine.memory()), Gfn(first + page));
             let bits = u64::MAX >> (64 - (pages - page).min(64));
             words.push(DirtyWord { first: DirtyPage { space, slot, page, gfn, hva: Hva(0) }, bits });
         }
@@ -164,7 +173,7 @@ impl<F: Format> Source for Sending<'_, F> {
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Error> {
-        if first.slot == SlotId(u32::MAX) {
+        if first.slot == positions_in(self.machine.memory()) {
             contents.copy_from_slice(&self.state[(first.page * PAGE_SIZE) as usize..][..contents.len()]);
             Ok(())
         } else {
