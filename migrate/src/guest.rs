@@ -72,7 +72,7 @@ pub trait Source {
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Self::Error>;
 
     /// Stops the vCPUs and everything else that writes guest memory. When this returns, every store is in
-    /// memory and in the log. After an error, [`resume`](Self::resume) is not called.
+    /// memory and in the log. After an error or a panic of this, [`resume`](Self::resume) is not called.
     fn halt(&mut self) -> Result<(), Self::Error>;
 
     /// Lets the guest run again after [`halt`](Self::halt), since a round or the migration has failed.
