@@ -23,6 +23,9 @@ pub enum Error {
     /// A dirty log failed.
     #[error(transparent)]
     Dirty(#[from] slat::DirtyError),
+    /// A dirty log cannot be migrated.
+    #[error(transparent)]
+    Log(#[from] slat_migrate::LogError),
     /// A change of memslots failed.
     #[error(transparent)]
     Slot(#[from] slat::SlotError),

@@ -1,11 +1,12 @@
 //! A round over one connection to the receiver: reads pages, separates zero pages, and sends them.
 
 use crate::error::{Interrupted, MigrateError};
-use crate::guest::{Progress, Source};
+use crate::guest::{MemoryRange, Progress, Source};
 use crate::identity::Known;
 use crate::precopy::Round;
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
-use slat::{DirtyPage, DirtyWord, PAGE_SIZE, Span};
+use slat::{DirtyPage, DirtyWord, Gfn, PAGE_SIZE, SlotId, Span};
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::thread::sleep;
@@ -20,6 +21,23 @@ pub struct Sent {
     pub bytes: u64,
 }
 
+/// Where the receiver has each slot.
+pub(crate) struct Announced(HashMap<SlotId, Span<Gfn>>);
+
+impl Announced {
+    pub(crate) fn new(ranges: &[MemoryRange]) -> Self {
+        Self(ranges.iter().map(|range| (range.slot, range.gfns)).collect())
+    }
+
+    /// Returns the first frame that these pages have at the receiver. Their own is from the time of the harvest: slots
+    /// move.
+    fn place(&self, first: DirtyPage, pages: u64) -> Option<Gfn> {
+        let gfns = self.0.get(&first.slot)?;
+        let fits = first.page.checked_add(pages).is_some_and(|end| end <= gfns.len());
+        fits.then(|| gfns.start + first.page)
+    }
+}
+
 impl<S: Read + Write> Writing<S> {
     /// Sends these pages as the next round of `known`, at most so many bytes per second on average, and waits for the
     /// confirmation. Counts in `round.sent` even if it fails.
@@ -27,7 +45,7 @@ impl<S: Read + Write> Writing<S> {
         &mut self,
         source: &mut G,
         known: &mut Known,
-        words: &[DirtyWord],
+        (announced, words): (&Announced, &[DirtyWord]),
         bandwidth: Option<u64>,
         round: &mut Round,
     ) -> Result<Receipt, Interrupted<G::Error>> {
@@ -36,7 +54,7 @@ impl<S: Read + Write> Writing<S> {
         let mut progress = Progress { round: round.number, last: round.last, pages: round.told, sent: 0 };
         tell(source, progress)?;
         for word in words {
-            let result = self.word(source, word, &mut contents, &mut round.sent);
+            let result = self.word(source, announced, word, (&mut contents, &mut round.sent));
             round.sent.bytes = self.bytes - before;
             result?;
             progress.sent += u64::from(word.bits.count_ones());
@@ -59,9 +77,9 @@ impl<S: Read + Write> Writing<S> {
     fn word<G: Source>(
         &mut self,
         source: &mut G,
+        announced: &Announced,
         word: &DirtyWord,
-        contents: &mut [u8],
-        sent: &mut Sent,
+        (contents, sent): (&mut [u8], &mut Sent),
     ) -> Result<(), Interrupted<G::Error>> {
         let mut bits = word.bits;
         while bits != 0 {
@@ -76,8 +94,9 @@ impl<S: Read + Write> Writing<S> {
                 hva: word.first.hva + first * PAGE_SIZE,
                 ..word.first
             };
+            let place = announced.place(from, pages).ok_or(MigrateError::NotAnnounced(from));
+            let mut at = place.map_err(Interrupted::Over)?;
             source.read(from, contents).map_err(Interrupted::guest)?;
-            let mut at = from.gfn;
             let mut rest = &*contents;
             while !rest.is_empty() {
                 let (run, zero) = alike(rest);

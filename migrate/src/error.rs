@@ -2,7 +2,7 @@
 
 use crate::receiver::MOST_RANGES;
 use crate::wire::{Frame, MOST_PAGES, Receipt, VERSION};
-use slat::{Gfn, Span};
+use slat::{DirtyPage, Gfn, Span};
 use std::io::{self, ErrorKind};
 
 /// Why a migration failed.
@@ -31,6 +31,9 @@ pub enum MigrateError<E> {
     /// The receiver cannot receive this guest, and says why. The guest runs at the sender. Another try would be refused too.
     #[error("the receiver refuses this guest: {0}")]
     RefusedThere(String),
+    /// The source harvested a page that is in none of its ranges, by slot and page number. The guest runs at the sender.
+    #[error("page {} of memslot {} is in no range that the source gave", .0.page, .0.slot)]
+    NotAnnounced(DirtyPage),
     /// [`Source::progress`](crate::Source::progress) asked for it, or the sender told the receiver.
     #[error("the migration was cancelled")]
     Cancelled,

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 pub struct MemoryRange {
     /// The slot's id. Ids are unique.
     pub slot: SlotId,
-    /// Its frames: at least 1, fewer than 2³².
+    /// Its frames at the receiver, page by page of the slot: at least 1, fewer than 2³².
     pub gfns: Span<Gfn>,
 }
 
@@ -52,6 +52,13 @@ pub trait Source {
     fn mark_all(&mut self) -> Result<(), Self::Error>;
 
     /// Takes the pages written since the last harvest. A store after this returns is logged again.
+    ///
+    /// A page belongs to the range with its slot's id, at its page number there, whatever its guest frame is now. The
+    /// migration fails with [`MigrateError::NotAnnounced`](crate::MigrateError::NotAnnounced) if there is no such page.
+    ///
+    /// Fail if the log may lack some: if logging was off since the last harvest, or something else has taken marks from
+    /// the log. The receiver would lack these pages, and nothing in the stream would show it. [`VmLog`](crate::VmLog)
+    /// does so; for another log, [`Session::forget`] before the next call is enough.
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Self::Error>;
 
     /// The receiver has all harvested pages: forget them.
@@ -61,10 +68,11 @@ pub trait Source {
     fn give_back(&mut self);
 
     /// Reads whole pages from `first` on, as many as fit `contents`. They are consecutive pages of one slot.
+    /// If slots move, find them by slot and page number or by host address: their guest frame is that of the harvest.
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Self::Error>;
 
     /// Stops the vCPUs and everything else that writes guest memory. When this returns, every store is in
-    /// memory and in the log. After an error, [`resume`](Self::resume) is not called.
+    /// memory and in the log. After an error or a panic of this, [`resume`](Self::resume) is not called.
     fn halt(&mut self) -> Result<(), Self::Error>;
 
     /// Lets the guest run again after [`halt`](Self::halt), since a round or the migration has failed.

@@ -184,7 +184,7 @@ pub use connection::Sent;
 pub use error::{MigrateError, WireError};
 pub use guest::{MemoryRange, Progress, Source, Target};
 pub use identity::Session;
-pub use log::VmLog;
+pub use log::{LogError, VmLog};
 pub use precopy::{Outcome, PreCopy, Round, cancel};
 pub use receiver::Receiver;
 pub use wire::{Frame, Receipt};

@@ -15,13 +15,14 @@
 //! written meanwhile. Each connection begins with a comparison of what is confirmed ([`crate::wire`]). A page is read after the harvest that reported it, so a store that the copy misses is
 //! logged again.
 
-use crate::connection::{Sent, pages};
+use crate::connection::{Announced, Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Source};
 use crate::identity::Known;
 use crate::wire::{Frame, Reading, Writing};
 use slat::PAGE_SIZE;
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// Auto-converge: first share of time taken from the guest, step, and maximum, in percent.
@@ -139,6 +140,9 @@ impl PreCopy {
     /// lacks. Another call with the same receiver continues from there, even in the same round. Or [`cancel`]
     /// it. A call with another receiver, or with one that was restarted or has another guest since, sends every page:
     /// each connection compares the source's [`Session`](crate::Session) with the receiver.
+    ///
+    /// If the source, `connect` or a stream panics, the guest runs here at full speed, and the log has every page of the
+    /// harvest; another call begins anew. Not if the guest may have left: once the last frame is being sent.
     pub fn send<G: Source, S: Read + Write>(
         &self,
         source: &mut G,
@@ -151,6 +155,7 @@ impl PreCopy {
             settings: self,
             source,
             connect,
+            announced: Announced::new(&ranges),
             ranges,
             known,
             anew: 0,
@@ -162,6 +167,7 @@ impl PreCopy {
             halted: false,
             slowed_down: 0,
             rounds: Vec::new(),
+            settled: false,
         };
         let result = migration.run();
         if let Err(error) = &result {
@@ -170,7 +176,7 @@ impl PreCopy {
             // After other errors the receiver was told that it is over, or marks of the log may be lost.
             if let (MigrateError::Failed { .. } | MigrateError::RefusedThere(_), Some(known)) = (error, known)
             {
-                source.session().set(known);
+                migration.source.session().set(known);
             }
         }
         result
@@ -183,12 +189,14 @@ pub fn cancel(stream: impl Read + Write) -> Result<(), WireError> {
 }
 
 /// A migration in progress.
-struct Migration<'m, G, S: Read + Write, C> {
+struct Migration<'m, G: Source, S: Read + Write, C> {
     settings: &'m PreCopy,
     source: &'m mut G,
     connect: C,
     /// In order of frames.
     ranges: Vec<MemoryRange>,
+    /// The same, by slot.
+    announced: Announced,
     /// `None` until the migration has begun.
     known: Option<Known>,
     /// How often it has begun anew.
@@ -206,6 +214,8 @@ struct Migration<'m, G, S: Read + Write, C> {
     /// Share of time taken from the guest, in percent.
     slowed_down: u8,
     rounds: Vec<Round>,
+    /// The guest has left, and must not run here any more; or it runs here as before.
+    settled: bool,
 }
 
 impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S, C> {
@@ -306,9 +316,14 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         };
         let connection = self.connection.insert(connection);
         let Some(known) = &mut self.known else { unreachable!("`open` needs one") };
-        let receipt = connection.round(self.source, known, &words, self.settings.bandwidth, round)?;
+        let harvest = (&self.announced, words.as_slice());
+        let receipt = connection.round(self.source, known, harvest, self.settings.bandwidth, round)?;
         if last {
-            connection.send(Frame::Go)?;
+            // Before it is sent: if the stream panics, it may have arrived.
+            self.settled = true;
+            let sent = connection.send(Frame::Go);
+            self.settled = sent.is_ok();
+            sent?;
         }
         known.confirm(receipt);
         Ok(())
@@ -357,22 +372,43 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         }
     }
 
+    /// After an error: lets the guest run as before, and makes harvested pages dirty again.
+    fn undo(&mut self, cancelled: bool) {
+        self.source.give_back();
+        self.resume();
+        self.full_speed();
+        self.settled = true;
+        if let Some(connection) = self.connection.as_mut().filter(|_| cancelled) {
+            // An unreachable receiver cannot be told.
+            let _ = connection.send(Frame::Cancel);
+        }
+    }
+}
+
+impl<G: Source, S: Read + Write, C> Migration<'_, G, S, C> {
     fn resume(&mut self) {
         if std::mem::take(&mut self.halted) {
             self.source.resume();
         }
     }
 
-    /// After an error: lets the guest run as before, and makes harvested pages dirty again.
-    fn undo(&mut self, cancelled: bool) {
-        self.source.give_back();
-        self.resume();
-        if self.slowed_down > 0 {
+    fn full_speed(&mut self) {
+        if std::mem::take(&mut self.slowed_down) > 0 {
             self.source.slow_down(0);
         }
-        if let Some(connection) = self.connection.as_mut().filter(|_| cancelled) {
-            // An unreachable receiver cannot be told.
-            let _ = connection.send(Frame::Cancel);
+    }
+}
+
+/// After a panic of the source or of a stream, the guest runs here as before, unless it may have left.
+impl<G: Source, S: Read + Write, C> Drop for Migration<'_, G, S, C> {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let steps: [fn(&mut Self); 3] = [|it| it.source.give_back(), Self::resume, Self::full_speed];
+        for step in steps {
+            // A second panic would end the process, with the guest halted. The first one is told.
+            let _ = catch_unwind(AssertUnwindSafe(|| step(self)));
         }
     }
 }

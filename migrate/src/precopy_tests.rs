@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::unix::net::UnixStream;
+use std::panic::resume_unwind;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
@@ -28,12 +29,23 @@ struct Guest {
     /// What happened, in order.
     calls: Vec<&'static str>,
     session: Session,
-    /// Negative control: what is given back is forgotten.
-    forgets: bool,
-    /// No page can be read.
-    unreadable: bool,
+    flaw: Option<Flaw>,
     /// May end the migration or the connection.
     watch: fn(Progress) -> ControlFlow<()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flaw {
+    /// Negative control: what is given back is forgotten.
+    Forgets,
+    /// No page can be read.
+    Unreadable,
+    /// It says that all pages are in one slot.
+    Strays,
+    /// Panics where harvested pages are given back after another panic.
+    PanicsAgain,
+    /// Panics where they are committed.
+    PanicsInCommit,
 }
 
 impl Guest {
@@ -49,8 +61,7 @@ impl Guest {
             next: 0,
             calls: Vec::new(),
             session: Session::new(),
-            forgets: false,
-            unreadable: false,
+            flaw: None,
             watch: |_| Continue(()),
         }
     }
@@ -77,28 +88,39 @@ impl Source for Guest {
     fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
         assert!(self.taken.is_empty(), "neither committed nor given back");
         self.taken = std::mem::take(&mut self.log);
+        let strays = self.flaw == Some(Flaw::Strays);
         let words = (0..PAGES / 64).map(|word| {
             let page = word * 64;
             let bits = self.taken.range(page..page + 64).fold(0, |bits, page| bits | 1 << (page % 64));
-            let (slot, space) = (SlotId(0), SpaceId(0));
-            DirtyWord { first: DirtyPage { space, slot, page, gfn: Gfn(page), hva: Hva(page << 12) }, bits }
+            // As `ranges` says.
+            let (slot, space) = (SlotId(u32::from(page < PAGES / 2)), SpaceId(0));
+            let number = if strays { page } else { page % (PAGES / 2) };
+            let slot = if strays { SlotId(1) } else { slot };
+            let (gfn, hva, page) = (Gfn(page), Hva(page << 12), number);
+            DirtyWord { first: DirtyPage { space, slot, page, gfn, hva }, bits }
         });
         Ok(words.filter(|word| word.bits != 0).collect())
     }
 
     fn commit(&mut self) {
+        if self.flaw == Some(Flaw::PanicsInCommit) {
+            resume_unwind(Box::new(()));
+        }
         self.taken.clear();
     }
 
     fn give_back(&mut self) {
-        if self.forgets {
+        if self.flaw == Some(Flaw::Forgets) {
             self.taken.clear();
+        }
+        if self.flaw == Some(Flaw::PanicsAgain) && !self.taken.is_empty() && thread::panicking() {
+            resume_unwind(Box::new(()));
         }
         self.log.append(&mut self.taken);
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> io::Result<()> {
-        if self.unreadable {
+        if self.flaw == Some(Flaw::Unreadable) {
             return Err(io::Error::other("bad page"));
         }
         for (page, contents) in (first.gfn.0..).zip(contents.chunks_mut(PAGE)) {
@@ -326,7 +348,7 @@ fn another_call_goes_on_where_the_tries_are_used_up() {
 
 #[test]
 fn negative_control_a_log_that_forgets_what_is_given_back_loses_pages() {
-    let mut guest = Guest { forgets: true, ..Guest::new(4) };
+    let mut guest = Guest { flaw: Some(Flaw::Forgets), ..Guest::new(4) };
     let memory = with_receiver(|open| {
         let mut bytes = [100_000, usize::MAX].into_iter();
         let connect = || Ok(Breaks(connect(open)?, bytes.next().unwrap()));
@@ -337,7 +359,7 @@ fn negative_control_a_log_that_forgets_what_is_given_back_loses_pages() {
 
 #[test]
 fn an_error_of_the_guest_ends_the_migration_and_lets_it_run() {
-    let mut guest = Guest { unreadable: true, ..Guest::new(4) };
+    let mut guest = Guest { flaw: Some(Flaw::Unreadable), ..Guest::new(4) };
     let received = with_receiver(|open| {
         let error = PreCopy::new().max_rounds(1).send(&mut guest, || connect(open)).unwrap_err();
         assert_eq!(error.to_string(), "bad page");
@@ -404,3 +426,21 @@ fn a_refused_guest_is_told_why_after_one_try() {
         assert!(guest.runs && guest.calls.is_empty() && guest.log.len() as u64 == PAGES);
     }
 }
+
+#[test]
+fn a_page_that_is_in_no_range_ends_the_migration() {
+    let mut guest = Guest { flaw: Some(Flaw::Strays), ..Guest::new(4) };
+    let received = with_receiver(|open| {
+        let error = PreCopy::new().max_rounds(1).send(&mut guest, || connect(open)).unwrap_err();
+        assert!(
+            matches!(error, MigrateError::NotAnnounced(DirtyPage { slot: SlotId(1), page: 512, .. })),
+            "{error}"
+        );
+    });
+    assert!(received.is_err());
+    assert_eq!(guest.calls, ["halt", "resume"]);
+    assert_eq!(guest.log.len() as u64, PAGES);
+}
+
+#[path = "precopy_panic_tests.rs"]
+mod panics;

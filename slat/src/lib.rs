@@ -182,7 +182,7 @@ pub use addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMem
 #[doc(inline)]
 pub use age::AccessedPages;
 #[doc(inline)]
-pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
+pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
 #[doc(inline)]
 pub use fault::{Done, Fault, FaultError, Population, Prefault};
 #[doc(inline)]

@@ -117,8 +117,8 @@ impl Source for Guest {
         // A word for each slot.
         let word = |(slot, taken): (u32, &[bool])| {
             let bits = (0..).zip(taken).fold(0, |bits, (page, dirty)| bits | u64::from(*dirty) << page);
-            let page = u64::from(slot) * PAGES / 2;
-            let (space, slot, gfn) = (SpaceId(0), SlotId(slot), Gfn(self.first + page));
+            let at = u64::from(slot) * PAGES / 2;
+            let (space, slot, gfn, page) = (SpaceId(0), SlotId(slot), Gfn(self.first + at), 0);
             DirtyWord { first: DirtyPage { space, slot, page, gfn, hva: Hva(0) }, bits }
         };
         Ok((0..).zip(self.taken.chunks(PAGES as usize / 2)).map(word).collect())
@@ -134,7 +134,8 @@ impl Source for Guest {
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Infallible> {
-        for (page, contents) in (first.page as usize..).zip(contents.chunks_mut(PAGE)) {
+        let at = first.page + u64::from(first.slot.0) * PAGES / 2;
+        for (page, contents) in (at as usize..).zip(contents.chunks_mut(PAGE)) {
             fill(contents, self.stamps[page]);
             // Stores between two pages of one round.
             if self.runs && self.random.percent(15) {

@@ -95,6 +95,38 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(harvest)
     }
 
+    /// Like [`harvest_all`](Self::harvest_all), for these slots only, each of which must log. Marks of other slots stay.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// let (ram, screen) = (SlotId(0), SlotId(1));
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(screen, Gfn(512), 8, Hva(2 << 30)).log_dirty()))?;
+    /// vm.slots().mark_dirty(Span::new(Gfn(511), Gfn(514)));
+    /// assert_eq!(vm.slots().harvest_slots(&mut idle, [ram])?.pages(), 1);
+    /// assert_eq!(vm.slots().harvest(&mut idle, screen)?.pages(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn harvest_slots(
+        &self,
+        idle: &mut Idle,
+        ids: impl IntoIterator<Item = SlotId>,
+    ) -> Result<Harvest<'vm, F, H>, DirtyError> {
+        let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
+        self.vm.empty_rings(idle);
+        let mut ids = ids.into_iter();
+        let taken = ids.try_for_each(|id| self.take(idle, id, &mut harvest, &mut owed));
+        // Also after an error: what the other slots gave is armed.
+        self.vm.flush_armed(owed);
+        taken.map(|()| harvest)
+    }
+
     /// Copies the log of slot `id` without changing it: page *n* of the slot is bit *n* mod 64 of word *n* / 64. `into`
     /// needs a word for each 64 pages; further words are left alone. Returns the number of dirty pages. KVM's
     /// `GET_DIRTY_LOG` with manual protection; [`clear_dirty`](Self::clear_dirty) is the second step.
@@ -162,6 +194,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         for chunk in chunks_of(&words) {
             self.divide(idle, log, chunk)?;
         }
+        let _taking = self.taking(log);
         let (mut owed, mut cleaned) = (Owed::default(), 0);
         for chunk in chunks_of(&words) {
             let mut asked = [0; CHUNK + 1];
@@ -273,7 +306,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     }
 
     /// Returns the slot and the identity of its log.
-    fn look_up(&self, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
+    pub(super) fn look_up(&self, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
         let limit = self.space.memslots.ids;
         if id.0 >= limit {
             return Err(DirtyError::Id { id, limit });
@@ -303,6 +336,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             return Err(DirtyError::NoMemory);
         }
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
+        let _taking = self.taking(log);
         // After an error or a panic of the host, the harvest gives back what was taken.
         harvest.fill(taken, |told| self.take_log(idle, log, told, owed))
     }

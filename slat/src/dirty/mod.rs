@@ -13,6 +13,7 @@
 //! | `log` | calls on a running VM: harvest, look, clear, mark; their order beside faults, zaps and moves |
 //! | `take` | takes one log, chunk by chunk, or cleans part of it |
 //! | `harvest` | [`Harvest`]: pages that were taken, until they are committed or given back |
+//! | `state` | [`LogState`]: which log a slot has, and how often pages were taken from it |
 //! | `arm` | arms pages |
 //! | `mark` | marks pages of slots that log, and D bits of leaves that go; the bitmaps are in [`slots`](crate::slots) |
 //! | `ring` | the pages that one vCPU has written, in order; a full ring stops the vCPU; pages merged into words |
@@ -60,8 +61,10 @@ mod mark;
 pub(crate) mod ring;
 mod rings;
 mod settings;
+mod state;
 mod take;
 
 pub use error::DirtyError;
 pub use harvest::{DirtyPage, DirtyWord, Harvest};
 pub use settings::{DirtyLog, RingSize, Splitting, Track};
+pub use state::LogState;

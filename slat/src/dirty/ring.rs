@@ -23,6 +23,7 @@
 
 use super::{DirtyError, RingSize};
 use crate::slots::bitmap::{Bitmap, WORD};
+use crate::slots::takings::Takings;
 use crate::slots::{SlotId, SpaceId};
 use crate::sync::once::Once;
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
@@ -215,9 +216,14 @@ impl Drop for Taking<'_> {
 
 /// The rings of a VM: none, or one for each vCPU once they are made.
 #[derive(Default)]
-pub(crate) struct Rings(Once<Box<[Ring]>>);
+pub(crate) struct Rings(Once<Box<[Ring]>>, Takings);
 
 impl Rings {
+    /// How often pages were taken from rings, other than into the bitmaps.
+    pub(crate) fn takings(&self) -> &Takings {
+        &self.1
+    }
+
     /// Returns all rings, by vCPU number.
     pub(crate) fn all(&self) -> &[Ring] {
         self.0.get().map_or(&[], |rings| rings)

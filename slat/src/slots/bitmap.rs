@@ -10,6 +10,7 @@
 //!
 //! A harvest takes bits word by word, each by one swap. Of several concurrent harvests exactly one gets each mark.
 
+use crate::slots::takings::Takings;
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
 #[cfg(not(loom))]
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -47,6 +48,7 @@ pub struct Bitmap {
     directory: Box<[AtomicPtr<Chunk>]>,
     pages: u64,
     serial: u64,
+    takings: Takings,
 }
 
 impl Log for Bitmap {
@@ -64,12 +66,17 @@ impl Bitmap {
             return None;
         }
         directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
-        Some(Self { directory: directory.into_boxed_slice(), pages, serial })
+        Some(Self { directory: directory.into_boxed_slice(), pages, serial, takings: Takings::default() })
     }
 
     /// A number that distinguishes successive logs of a slot.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
+    }
+
+    /// How often pages were taken from this log.
+    pub(crate) fn takings(&self) -> &Takings {
+        &self.takings
     }
 
     /// Number of pages of the slot.

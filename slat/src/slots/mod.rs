@@ -25,6 +25,7 @@ pub(crate) mod bitmap;
 pub mod hint;
 pub(crate) mod holds;
 pub(crate) mod publish;
+pub(crate) mod takings;
 pub(crate) mod watched;
 
 pub use hint::Hint;

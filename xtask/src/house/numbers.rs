@@ -13,7 +13,10 @@ const FILES: [&str; 4] =
 
 /// Parameters, fields and functions that may have a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 8] = [
-    ("pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset", "how many"),
+    (
+        "pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset takings_since",
+        "how many",
+    ),
     ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
     ("dirty_bits clear_dirty collect_ring reset_rings reset_rings_in_part", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),

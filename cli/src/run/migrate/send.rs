@@ -100,6 +100,11 @@ struct Sending<'m, F: Format> {
 /// Frames per range: `slat-migrate` takes fewer than 2³².
 const RANGE: u64 = 1 << 31;
 
+/// The slot of the positions' range, after those of the memory.
+fn positions_in(memory: u64) -> SlotId {
+    SlotId((memory / PAGE_SIZE).div_ceil(RANGE) as u32)
+}
+
 /// The ranges of a machine with this much memory: the memory, and the positions behind it.
 pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
     let pages = memory / PAGE_SIZE;
@@ -108,6 +113,13 @@ pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
         starts.map(|start| Span::new(Gfn(start), Gfn((start + RANGE).min(pages)))).collect();
     spans.push(Span::sized(Gfn(pages), Guest::pages(memory, vcpus)));
     (0..).zip(spans).map(|(slot, gfns)| MemoryRange { slot: SlotId(slot), gfns }).collect()
+}
+
+impl<F: Format> Sending<'_, F> {
+    /// The memslots now. More are placed while the guest runs.
+    fn slots(&mut self) -> Vec<SlotId> {
+        self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect()
+    }
 }
 
 impl<F: Format> Source for Sending<'_, F> {
@@ -124,22 +136,28 @@ impl<F: Format> Source for Sending<'_, F> {
     /// Each memslot logs from its first page on. So the first harvest has all pages anyway, and those that were never
     /// written need not be read and sent.
     fn mark_all(&mut self) -> Result<(), Error> {
+        let slots = self.slots();
         if std::mem::replace(&mut self.whole, false) {
-            return Ok(());
+            return Ok(self.log.watch(slots)?);
         }
-        let slots: Vec<SlotId> =
-            self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect();
         Ok(self.log.mark_all(self.idle, slots)?)
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
+        // Those that were placed since, too.
+        let slots = self.slots();
+        self.log.watch(slots)?;
         let mut words = self.log.harvest(self.idle)?;
+        // The memslots are regions; the ranges are by frames.
+        for DirtyWord { first, .. } in &mut words {
+            (first.slot, first.page) = (SlotId((first.gfn.0 / RANGE) as u32), first.gfn.0 % RANGE);
+        }
         let (placed, positions) = (self.machine.placed(), self.gate.positions());
         self.state = Guest { runs: self.runs, process: self.process, placed, positions }.encode();
         let first = self.machine.memory() / PAGE_SIZE;
         let pages = self.state.len() as u64 / PAGE_SIZE;
         for page in (0..pages).step_by(64) {
-            let (space, slot, gfn) = (SpaceId(0), SlotId(u32::MAX), Gfn(first + page));
+            let (space, slot, gfn) = (SpaceId(0), positions_in(self.machine.memory()), Gfn(first + page));
             let bits = u64::MAX >> (64 - (pages - page).min(64));
             words.push(DirtyWord { first: DirtyPage { space, slot, page, gfn, hva: Hva(0) }, bits });
         }
@@ -155,7 +173,7 @@ impl<F: Format> Source for Sending<'_, F> {
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Error> {
-        if first.slot == SlotId(u32::MAX) {
+        if first.slot == positions_in(self.machine.memory()) {
             contents.copy_from_slice(&self.state[(first.page * PAGE_SIZE) as usize..][..contents.len()]);
             Ok(())
         } else {
