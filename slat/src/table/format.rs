@@ -56,7 +56,7 @@ impl Word {
     /// let word = Ept4NoAd::leaf(&old, Level::M2);
     /// assert!(!Ept4NoAd::is_present(word), "the hardware has no Accessed bit, so the first access faults");
     /// assert_eq!(word.leaf::<Ept4NoAd>(Level::M2), Some(old));
-    /// assert_eq!(Word::hole(Version(7)).leaf::<Ept4NoAd>(Level::M2), None);
+    /// assert_eq!(Word::hole(Version::default()).leaf::<Ept4NoAd>(Level::M2), None);
     /// ```
     #[inline]
     pub fn leaf<F: Format>(self, level: Level) -> Option<Leaf> {
