@@ -9,9 +9,8 @@ use kvm_bindings::{
     KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT,
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS,
     KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_CAP_USER_MEMORY2,
-    KVM_DIRTY_LOG_INITIALLY_SET,
-    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2, kvm_cpuid2, kvm_dirty_log,
-    kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
+    KVM_DIRTY_LOG_INITIALLY_SET, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2,
+    kvm_cpuid2, kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
 };
 use slat::slots::Region;
 use slat::table::formats::Ept4;
@@ -115,12 +114,7 @@ impl Machine {
     /// it, as KVM does for such a VM. Without the flag, KVM ignores the descriptor.
     fn set_region2(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region2) -> Result<(), c_int> {
         let &kvm_userspace_memory_region2 {
-            slot,
-            flags,
-            guest_phys_addr,
-            memory_size,
-            userspace_addr,
-            ..
+            slot, flags, guest_phys_addr, memory_size, userspace_addr, ..
         } = asked;
         let region =
             kvm_userspace_memory_region { slot, flags, guest_phys_addr, memory_size, userspace_addr };
@@ -253,7 +247,10 @@ fn capability(number: u32) -> c_int {
     match number {
         KVM_CAP_NR_MEMSLOTS => SLOTS as c_int,
         KVM_CAP_MAX_VCPUS | KVM_CAP_NR_VCPUS => VCPUS as c_int,
-        KVM_CAP_IMMEDIATE_EXIT | KVM_CAP_USER_MEMORY | KVM_CAP_USER_MEMORY2 | KVM_CAP_SYNC_MMU
+        KVM_CAP_IMMEDIATE_EXIT
+        | KVM_CAP_USER_MEMORY
+        | KVM_CAP_USER_MEMORY2
+        | KVM_CAP_SYNC_MMU
         | KVM_CAP_READONLY_MEM => 1,
         KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 => manual_options() as c_int,
         KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
