@@ -34,8 +34,8 @@ pub struct HostPage {
     /// ([`HostError::BadFrame`]).
     pub pfn: Pfn,
     /// The size of the page that the host maps there. Frame and address are congruent modulo this size; otherwise the
-    /// access fails ([`HostError::BadFrame`]). The whole page has the same attributes. A host that does not know the size says [`Level::K4`]. A page larger than any leaf
-    /// of the format is mapped in smaller pages.
+    /// access fails ([`HostError::BadFrame`]). The whole page has the same attributes. A host that does not know the
+    /// size says [`Level::K4`]. A page larger than any leaf of the format is mapped in smaller pages.
     pub level: Level,
     /// Whether the guest may write to it now.
     pub writable: bool,

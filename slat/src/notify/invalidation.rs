@@ -112,8 +112,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// invalidation. Faults on the range wait meanwhile; when `change` runs, no vCPU uses the range any more. May sleep,
     /// and waits for vCPUs in the guest.
     ///
-    /// This is [`invalidate`](Self::invalidate), [`apply`](Invalidation::apply) and [`settle`](super::Applied::settle). A host
-    /// with several listeners, or with reasons that are told page by page, uses
+    /// This is [`invalidate`](Self::invalidate), [`apply`](Invalidation::apply) and
+    /// [`settle`](super::Applied::settle). A host with several listeners, or with reasons that are told page by page, uses
     /// [`SecondaryMmu::around`](super::SecondaryMmu::around) instead.
     ///
     /// ```
