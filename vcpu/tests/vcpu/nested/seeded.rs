@@ -12,7 +12,7 @@ const LOOKS: &str = "nested::seeded::the_worlds_are_right_where_no_mistake_is_ma
 /// The message of a wrong world.
 const WRONG: &str = "wrong in nested world";
 /// Worlds to try with a mistake, and without one.
-const TRIES: u64 = 40;
+const TRIES: u64 = 120;
 const RIGHT: u64 = 4;
 
 /// The mistakes that a check of each use can find.
