@@ -213,7 +213,7 @@ fn on_its_way(act: Act) -> (Machine, Arc<AddressSpace>) {
     *stage.during_write.lock() = Some(act);
     machine.space.reclaim(&mut machine.idle, 1);
     assert!(stage.during_write.lock().is_none(), "the thread did not act");
-    stage.space.lock().take();
+    stage.ends();
     (machine, fork)
 }
 

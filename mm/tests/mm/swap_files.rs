@@ -160,7 +160,7 @@ fn beside_with(
     machine.space.dontneed(&mut machine.idle, pages(0, 1)).unwrap();
     assert!(sabotage != SwapSabotage::None || machine.get(10) == value, "the page is not the file's");
     let value = machine.get(0);
-    stage.space.lock().take();
+    stage.ends();
     assert_eq!(swap.stats().references, 0);
     assert!(machine.all_free());
     (gone, value)

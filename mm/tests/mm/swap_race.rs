@@ -7,6 +7,8 @@ use crate::swap_device::Disk;
 use parking_lot::Mutex;
 use slat::{Access, Hva, Idle, PAGE_SIZE};
 use slat_mm::{AddressSpace, Arena, Backing, MmError, Place, Prot, Swap, SwapDevice, SwapSabotage};
+use std::any::Any;
+use std::panic::resume_unwind;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -23,6 +25,8 @@ pub struct Stage {
     pub space: Mutex<Option<Arc<AddressSpace>>>,
     pub during_write: Mutex<Option<Act>>,
     pub during_read: Mutex<Option<Act>>,
+    /// The panic of an act: slat-mm takes a panic in the device for a failure of the device.
+    panicked: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl std::fmt::Debug for Stage {
@@ -37,7 +41,15 @@ impl Stage {
         let Some(act) = act.lock().take() else { return };
         let space = self.space.lock().clone().unwrap();
         let run = move || act(&space, &mut Idle::take().unwrap());
-        thread::spawn(run).join().unwrap();
+        *self.panicked.lock() = thread::spawn(run).join().err();
+    }
+
+    /// Called when no act can follow.
+    pub fn ends(&self) {
+        self.space.lock().take();
+        if let Some(panic) = self.panicked.lock().take() {
+            resume_unwind(panic);
+        }
     }
 }
 
@@ -80,7 +92,7 @@ fn out_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64
     let gone = machine.page_out(PAGE, 1) == 1;
     assert!(stage.during_write.lock().is_none(), "the thread did not act");
     let value = machine.get(PAGE);
-    stage.space.lock().take();
+    stage.ends();
     let arena = machine.arena.clone();
     let clean = machine.all_free();
     (value, gone, swap.stats().references + arena.stats().in_use + u64::from(!clean))
@@ -93,7 +105,7 @@ fn back_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u6
     *stage.during_read.lock() = Some(Box::new(act));
     let value = machine.get(PAGE);
     assert!(stage.during_read.lock().is_none(), "the thread did not act");
-    stage.space.lock().take();
+    stage.ends();
     let arena = machine.arena.clone();
     let clean = machine.all_free();
     (value, swap.stats().references + arena.stats().in_use + u64::from(!clean))
@@ -124,7 +136,7 @@ fn a_page_that_lost_its_permissions_during_a_swap_in_is_not_mapped() {
     assert_eq!(space.lookup(at(PAGE), Access::Read), None, "a look-up finds the page");
     space.mprotect(idle, pages(PAGE, 1), Prot::ReadWrite).unwrap();
     assert_eq!(get(&space, idle, PAGE), 3);
-    stage.space.lock().take();
+    stage.ends();
 }
 
 /// The page must stay. The soft-dirty clear during its way out is not forgotten.
@@ -143,7 +155,7 @@ fn soft_dirty_that_is_cleared_on_the_way_stays_cleared() {
     assert_eq!(machine.space.soft_dirty(both).unwrap(), [pages(PAGE + 1, 1)]);
     machine.put(PAGE, 5);
     assert_eq!(machine.space.soft_dirty(both).unwrap(), [both]);
-    stage.space.lock().take();
+    stage.ends();
     assert!(machine.all_free());
 }
 
