@@ -448,8 +448,9 @@ fn hardware_store<F: Format>(
         std::hint::spin_loop();
     }
     if random.one_in(20) {
-        // The next entry finds it.
-        return std::mem::forget(guest);
+        // The next entry finds it. Nothing may come in between that waits for an invalidation: that waits for this vCPU.
+        std::mem::forget(guest);
+        return drop(vcpu.enter(idle, caches));
     }
     drop(guest);
     std::thread::yield_now();
