@@ -165,9 +165,8 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "chaos",
-        about: "every public operation at once, with callbacks that panic, under the address sanitizer; half an hour at night",
+        about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(PUSH, 120, 600, "cargo xtask chaos --seconds 60"),
             Line::new(NIGHTLY, 1900, 3000, "cargo xtask chaos --seconds 1800").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 400, 1200, "cargo xtask chaos --mistakes --seconds 60").hears(&["Sanitizer"]),
