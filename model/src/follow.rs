@@ -6,7 +6,7 @@ use crate::scenario::Scenario;
 use crate::shared::bits;
 use crate::thread::State;
 
-/// What an invalidation does after a pass over its range.
+/// The next step of an invalidation after a pass over its range.
 pub(crate) enum Follows {
     /// Nothing: it can hide no newer invalidation.
     No,

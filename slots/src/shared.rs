@@ -60,7 +60,7 @@ pub struct SharedSlots<L = ()> {
 /// }
 /// # Ok::<(), slat_slots::SlotError>(())
 /// ```
-/// What was read in a snapshot is used before the snapshot is dropped: its nodes are reused afterwards.
+/// Values that were read in a snapshot are used before the snapshot is dropped: its nodes are reused afterwards.
 ///
 /// ```compile_fail,E0716
 /// # use slat_slots::{Gfn, SharedSlots};

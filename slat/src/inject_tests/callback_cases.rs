@@ -21,7 +21,7 @@ pub(super) struct Case<F: Format, const SINGLE: bool> {
     pub(super) logs: bool,
     /// Whether the host has large pages.
     pub(super) large: bool,
-    /// What happens before, without a panic.
+    /// The preparation, without a panic.
     pub(super) before: Act<F, SINGLE>,
     pub(super) operation: Act<F, SINGLE>,
 }

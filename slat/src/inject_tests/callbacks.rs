@@ -19,7 +19,7 @@ pub(super) const L1: Gfn = Gfn(1 << 20);
 /// The frames that the checks store to.
 pub(super) const STORED: [u64; 8] = [0, 5, 64, 511, 512, 700, 33_000, 34_815];
 
-/// What the guest's processor caches: for each frame the host's, and whether it may store.
+/// The translations that the guest's processor caches: for each frame the host's, and whether it may store.
 #[derive(Default)]
 pub(super) struct Tlb(pub(super) Vec<(Gfn, Pfn, bool)>);
 

@@ -30,7 +30,7 @@ use core::marker::PhantomData;
 /// }
 /// # Ok::<(), SlotError>(())
 /// ```
-/// What a snapshot returns is copied or borrows it:
+/// A snapshot's answers are copies, or borrow it:
 ///
 /// ```compile_fail,E0505
 /// # use slat::*;

@@ -91,7 +91,7 @@ pub(crate) struct Ticket<'a> {
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
     hole: Cell<Word>,
-    /// What its edits took away, until it has looked for newer invalidations (rule 14).
+    /// The record of what its edits took away, until it has looked for newer invalidations (rule 14).
     taken: Taken,
 }
 

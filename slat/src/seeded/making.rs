@@ -41,7 +41,7 @@ pub fn with<R>(bug: Bug, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// What a test says of the first of its worlds that is wrong; the world's number and a full stop follow.
+/// The words of a test about the first of its worlds that is wrong; the world's number and a full stop follow.
 pub const WRONG: &str = "wrong in world ";
 
 /// Makes each mistake of `tool` in a process of its own: this very program, asked for the one test that `guard` names, which

@@ -9,7 +9,7 @@ use crate::sync::prim::read_whole;
 use core::cell::Cell;
 use core::ptr::NonNull;
 
-/// What the engine stores beside a table page.
+/// The engine's own data beside a table page.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Note {

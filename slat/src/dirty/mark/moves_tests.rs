@@ -204,7 +204,7 @@ fn sites_by_bits() -> Vec<Site<Npt4>> {
     ]
 }
 
-/// What happened: whether the store was allowed or made, and the dirty pages.
+/// The outcome: whether the store was allowed or made, and the dirty pages.
 type Seen = (bool, Vec<u64>);
 
 /// Number of writes of an operation, from the last one back, after which the transaction runs. The first writes of an

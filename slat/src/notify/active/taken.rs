@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-/// What the edits of an invalidation took away.
+/// The record of what the edits of an invalidation took away.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Whether the current pass put a hole in place of something.

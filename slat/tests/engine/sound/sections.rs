@@ -1,4 +1,4 @@
-//! What is read in a section of the read side is used in that section: calls on memslots that stay, beside transactions
+//! Values that are read in a section of the read side are used in that section: calls on memslots that stay, beside transactions
 //! that take other memslots away.
 //!
 //! A transaction frees the nodes and logs of the version that it replaced, and the next one reuses their memory. A call

@@ -110,7 +110,7 @@ impl Drawing {
     }
 }
 
-/// What an entry says.
+/// The answer of an entry.
 #[derive(Debug)]
 pub struct Said {
     pub is_leaf: bool,
