@@ -20,7 +20,7 @@ use slat::table::Word;
 use slat::writes::{TrackerId, WriteListener};
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ids of the extra slots, and the first one that a cut makes.
 const EXTRA: std::ops::Range<u32> = 8..12;
@@ -57,6 +57,9 @@ pub fn elsewhere(hva: Hva) -> HostPage {
 pub struct Chaos {
     /// How often L1's second table has lost its memslot: counted when the deletion has returned.
     deleted: AtomicU64,
+    /// Held from a deletion to its count. Without it a thread creates the slot again in between, and a read of the new
+    /// slot sees the count of the old one's deletion.
+    deleting: Mutex<()>,
     /// Reads of that table that went on when the deletion had returned.
     pub late_reads: AtomicU64,
     trackers: Mutex<Vec<TrackerId>>,
@@ -366,13 +369,20 @@ fn second_l1<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("change the memslot of L1's second table");
     let (world, idle) = (meddler.world, &mut meddler.idle);
     let slots = world.vm.guest_space(ALIASES).unwrap().slots();
-    let _ = slots.commit(idle, |tx| tx.create(Slot::new(TABLE, TABLE_AT, 1, TABLE_HVA)));
+    let chaos = &world.vm.host().chaos;
+    // A panic of a callback poisons it.
+    let deleting = || chaos.deleting.lock().unwrap_or_else(PoisonError::into_inner);
+    {
+        let _alone = deleting();
+        let _ = slots.commit(idle, |tx| tx.create(Slot::new(TABLE, TABLE_AT, 1, TABLE_HVA)));
+    }
     let access = L1Access::new(Gpa(meddler.random.below(1 << 39)), Access::Read);
     let _ = slots.walk_l1(idle, &second_table(), access);
     let _ = slots.look_l1(&second_table(), access.gpa);
     world.vm.l1_broadcasts(idle, ALIASES, Span::sized(Gfn(0), 1 << 27), |_: &EptTable| true);
+    let _alone = deleting();
     if slots.commit(idle, |tx| tx.delete(TABLE).map(drop)).is_ok() {
-        count(&world.vm.host().chaos.deleted);
+        count(&chaos.deleted);
     }
 }
 

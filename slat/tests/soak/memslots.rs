@@ -70,7 +70,7 @@ impl<F: Format> Changing<'_, '_, F> {
         self.meddler.share.about_to("switch a log");
         let (world, id) = (self.meddler.world, SlotId(self.slot as u32));
         world.logs.end(self.slot);
-        state.log = 0;
+        state.log_anew(0);
         self.place(state, state.at, |slots, idle| {
             slots.commit(idle, |tx| tx.set_log_dirty(id, on).map(drop))
         });
@@ -94,9 +94,9 @@ impl<F: Format> Changing<'_, '_, F> {
         assert!(made.is_none() || state.at == to, "{slot:?} {to:?}");
         self.known.arrived(state.at);
         match slot {
-            Some(slot) if slot.log_dirty && state.log == 0 => state.log = world.logs.begin(self.slot),
+            Some(slot) if slot.log_dirty && state.log == 0 => state.log_anew(world.logs.begin(self.slot)),
             Some(slot) if slot.log_dirty => {}
-            _ => state.log = 0,
+            _ => state.log_anew(0),
         }
         count(&world.counts.slot_changes);
     }
@@ -105,45 +105,13 @@ impl<F: Format> Changing<'_, '_, F> {
     /// another one has just got and not marked yet: missing pages are looked for again when all faults of that time
     /// have ended.
     fn check(&mut self, state: &State) {
-        self.compare(state, &BTreeSet::new());
-    }
-
-    /// Takes the log, or clears it, and compares. A harvest that is dropped gives its pages back.
-    fn harvest(&mut self, state: &mut State) {
-        self.meddler.share.about_to("harvest a log");
-        let (vm, idle) = (&self.meddler.world.vm, &mut self.meddler.idle);
-        let id = SlotId(self.slot as u32);
-        let mut taken = BTreeSet::new();
-        if self.meddler.random.one_in(2) {
-            // With rings it is refused.
-            let Ok(harvest) = vm.slots().harvest(idle, id) else { return };
-            if self.meddler.random.one_in(4) {
-                drop(harvest);
-                return self.check(state);
-            }
-            taken.extend(harvest.iter().map(|page| page.page));
-            harvest.commit();
-        } else {
-            let mut bits = vec![0; SIZE as usize / 64];
-            if vm.slots().dirty_bits(idle, id, &mut bits).is_err() {
-                return;
-            }
-            vm.slots().clear_dirty(idle, id, 0, SIZE, &bits).expect("no other thread changes it");
-            taken.extend((0..SIZE).filter(|page| bits[*page as usize / 64] >> (page % 64) & 1 != 0));
-        }
-        self.compare(state, &taken);
-        // Stores from now on are compared with the pages that are marked from now on.
-        state.log = self.meddler.world.logs.begin(self.slot);
-    }
-
-    fn compare(&mut self, state: &State, taken: &BTreeSet<u64>) {
         let world = self.meddler.world;
         if state.log == 0 {
             return;
         }
         self.meddler.share.about_to("check a log");
         let mut missing = world.logs.noted(self.slot, state.log);
-        missing.retain(|page| !taken.contains(page));
+        missing.retain(|page| !state.taken.contains(page));
         self.without_marked(&mut missing, state);
         if !missing.is_empty() {
             self.let_faults_end();
@@ -153,6 +121,32 @@ impl<F: Format> Changing<'_, '_, F> {
             world.wrong(Wrong::Unmarked, || format!("slot {}, log {}: {missing:?}", self.slot, state.log));
         }
         count(&world.counts.log_checks);
+    }
+
+    /// Takes the log, or clears it, and compares. A harvest that is dropped gives its pages back.
+    fn harvest(&mut self, state: &mut State) {
+        self.meddler.share.about_to("harvest a log");
+        let (vm, idle) = (&self.meddler.world.vm, &mut self.meddler.idle);
+        let id = SlotId(self.slot as u32);
+        if self.meddler.random.one_in(2) {
+            // With rings it is refused.
+            let Ok(harvest) = vm.slots().harvest(idle, id) else { return };
+            if self.meddler.random.one_in(4) {
+                drop(harvest);
+                return self.check(state);
+            }
+            state.taken.extend(harvest.iter().map(|page| page.page));
+            harvest.commit();
+        } else {
+            let mut bits = vec![0; SIZE as usize / 64];
+            if vm.slots().dirty_bits(idle, id, &mut bits).is_err() {
+                return;
+            }
+            state.taken.extend((0..SIZE).filter(|page| bits[*page as usize / 64] >> (page % 64) & 1 != 0));
+            vm.slots().clear_dirty(idle, id, 0, SIZE, &bits).expect("no other thread changes it");
+        }
+        self.check(state);
+        state.log_anew(self.meddler.world.logs.begin(self.slot));
     }
 
     fn without_marked(&mut self, pages: &mut Vec<u64>, state: &State) {

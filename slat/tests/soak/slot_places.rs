@@ -7,6 +7,7 @@
 
 use crate::host::{PAGES, REGION, hva, page_of};
 use slat::{Gfn, Hva, Level, Slot, SlotId, SpaceId, Span};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -50,6 +51,16 @@ pub struct State {
     pub at: Option<Gfn>,
     /// The number of its dirty log; zero if it does not log.
     pub log: u64,
+    /// Pages taken from that log that no check has compared yet: a callback may panic between the two.
+    pub taken: BTreeSet<u64>,
+}
+
+impl State {
+    /// Stores from now on are compared with the pages that are marked from now on, in log number `log`.
+    pub fn log_anew(&mut self, log: u64) {
+        self.log = log;
+        self.taken.clear();
+    }
 }
 
 /// Every slot.
