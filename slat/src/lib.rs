@@ -86,6 +86,25 @@ macro_rules! unless_seeded {
     };
 }
 
+/// An ordering, and its name: `order!(PAIR.SIDE, Release)`. `sync/orderings.md` has a row for each pair. The name is for
+/// `cargo xtask mutants`, which weakens the ordering to `Relaxed`.
+macro_rules! order {
+    ($pair:ident . $side:ident, $order:ident) => {
+        $crate::sync::prim::$order
+    };
+}
+
+/// A fence, a full one unless it says otherwise, and its name, as in [`order`]: `fence!(PAIR.SIDE)`. `cargo xtask mutants`
+/// leaves it out.
+macro_rules! fence {
+    ($pair:ident . $side:ident) => {
+        fence!($pair.$side, SeqCst)
+    };
+    ($pair:ident . $side:ident, $order:ident) => {
+        $crate::sync::prim::fence($crate::sync::prim::$order)
+    };
+}
+
 /// Whether the operation at this [`inject::Point`] must fail. Always false outside tests.
 macro_rules! injected {
     ($point:ident) => {{

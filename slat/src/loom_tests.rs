@@ -11,7 +11,7 @@ use crate::seeded::{self, Bug, Tool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{println, thread};
+use std::{env, println, thread};
 
 /// Maximum number of preemptions with which a mistake is looked for.
 const ENOUGH: usize = 3;
@@ -27,10 +27,21 @@ pub(crate) fn explore_within(preemptions: usize, test: impl Fn() + Send + Sync +
 }
 
 fn explored(preemptions: Option<usize>, test: impl Fn() + Send + Sync + 'static) {
-    let executions = Arc::new(AtomicU64::new(0));
-    counted(preemptions, test, &executions);
-    let name = thread::current().name().unwrap_or_default().replace("::loom_tests", "");
-    println!("EXECUTIONS Loom {name} {}", executions.load(Relaxed));
+    let told = Told::default();
+    let most =
+        env::var("SLAT_LOOM_PREEMPTIONS").ok().map(|most| most.parse().expect("a number of preemptions"));
+    counted(most.into_iter().chain(preemptions).min(), test, &told.0);
+}
+
+/// Says how many executions a test took, or took until it failed.
+#[derive(Default)]
+struct Told(Arc<AtomicU64>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let name = thread::current().name().unwrap_or_default().replace("::loom_tests", "");
+        println!("EXECUTIONS Loom {name} {}", self.0.load(Relaxed));
+    }
 }
 
 fn counted(preemptions: Option<usize>, test: impl Fn() + Send + Sync + 'static, executions: &Arc<AtomicU64>) {

@@ -134,8 +134,6 @@ bugs! {
     NumberRelaxed "number-relaxed" Loom "the version of the slots is read by a relaxed load",
     RingRelaxed "ring-relaxed" Loom "an entry of a dirty ring is published by a relaxed store",
     RoomRelaxed "room-relaxed" Loom "room in a dirty ring is made by a relaxed store",
-    HintReadUnfenced "hint-read-unfenced" Loom "no fence between the contents of a hint and the second read of its number",
-    HintWriteUnfenced "hint-write-unfenced" Loom "no fence between the odd number of a hint and the writes of its contents",
     HoldUnfenced "hold-unfenced" Loom "no fence between the page that a hold publishes and its stamp",
     UsesRelaxed "uses-relaxed" Loom "an invalidation waits for the end of a use of a held frame by relaxed loads",
     UseEndRelaxed "use-end-relaxed" Loom "a use of a held frame ends by a relaxed store",
@@ -146,7 +144,6 @@ bugs! {
     HeldUnadopted "held-unadopted" Loom "an invalidation that finds a held frame taken back owes nothing",
     WatchedRelaxed "watched-relaxed" Loom "counts of watched frames are linked by a relaxed store",
     StoreUnfenced "store-unfenced" Loom "a store to L1's table is looked up among the tracked frames without a fence",
-    HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not check for active invalidations before it asks the host",

@@ -4,18 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Each mistake that loom must find has a row in the list of orderings, and each row names existing mistakes.
-#[test]
-fn each_ordering_names_the_mistakes_that_weaken_it() {
-    let read = |path| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-    let (list, seeded): (String, String) = (read("src/sync/orderings.md"), read("src/seeded.rs"));
-    let rows = list.lines().filter(|line| line.starts_with("| `"));
-    let named = rows.flat_map(|row| row.split('|').nth(6).unwrap().split(',')).map(str::trim);
-    let declared = seeded.lines().filter(|line| line.contains(" Loom \""));
-    let mistakes: BTreeSet<&str> = declared.map(|line| line.split('"').nth(1).unwrap()).collect();
-    assert_eq!(named.filter(|name| *name != "none").collect::<BTreeSet<_>>(), mistakes);
-}
-
 /// Each feature in the book's table names a test that exists.
 #[test]
 fn the_tests_that_the_feature_table_names_exist() {

@@ -9,6 +9,7 @@ mod gate;
 mod house;
 mod longer;
 mod miri;
+mod mutants;
 mod page;
 mod process;
 mod sanitize;
@@ -34,6 +35,8 @@ enum Chore {
     Verify(verify::Args),
     /// Run every check, four hours at most; the verdict is kept in verification/nightly.md
     Nightly(verify::Args),
+    /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
+    Mutants(mutants::Args),
     /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test vcpu, for example
     Seeded(Words),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
@@ -82,6 +85,7 @@ impl Chore {
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
+            Self::Mutants(args) => mutants::run(args),
             Self::Seeded(Words { words }) => longer::seeded(words),
             Self::Coverage => coverage::run(),
             Self::Gate(args) => gate::run(args),

@@ -27,11 +27,20 @@ pub(super) fn explore(scenario: fn()) {
     if let Ok(schedule) = env::var("SLAT_SHUTTLE_REPLAY") {
         return shuttle::replay(scenario, &schedule);
     }
-    let count = Arc::default();
-    run(RandomScheduler::new_from_seed(SEED, each), FailurePersistence::Print, scenario, &count);
-    run(PctScheduler::new_from_seed(SEED, CHANGES, each), FailurePersistence::Print, scenario, &count);
-    let name = thread::current().name().unwrap_or_default().replace("::shuttle_tests", "");
-    println!("EXECUTIONS Shuttle {name} {}", count.load(Relaxed));
+    let told = Told::default();
+    run(PctScheduler::new_from_seed(SEED, CHANGES, each), FailurePersistence::Print, scenario, &told.0);
+    run(RandomScheduler::new_from_seed(SEED, each), FailurePersistence::Print, scenario, &told.0);
+}
+
+/// Says how many executions a scenario took, or took until it failed.
+#[derive(Default)]
+struct Told(Arc<AtomicU64>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let name = thread::current().name().unwrap_or_default().replace("::shuttle_tests", "");
+        println!("EXECUTIONS Shuttle {name} {}", self.0.load(Relaxed));
+    }
 }
 
 /// Panics unless `scenario` fails with any message of `what` while the shipped code makes the mistake `bug`.

@@ -30,7 +30,7 @@
 //! A hint has three words (`SeqlockWords`); a slot takes two besides its first frame ([`Packed`]).
 
 use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
-use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
+use crate::sync::prim::{AtomicU64, Relaxed};
 use slat_slots::{Interval, Packed, Slot};
 
 /// The memslot found last by guest frame; see the [module](self). Any number of threads may share a hint.
@@ -124,18 +124,15 @@ impl SeqlockWords {
     /// Returns the words if they are of `version`.
     #[inline]
     fn get(&self, version: u64) -> Option<[u64; 3]> {
-        // ORDER(hint): Acquire before the words, and a fence after them; pairs with `put`. If the sequence is even, and
-        // equal on both sides, no write came in between.
-        let before = self.sequence.load(Acquire);
+        // Acquire before the words, and a fence after them; pairs with `put`. If the sequence is even, and equal on both
+        // sides, no write came in between.
+        let before = self.sequence.load(order!(hint.begin, Acquire));
         if before & 1 == 1 || self.version.load(Relaxed) != version {
             return None;
         }
         let [a, b, c] = &self.words;
         let words = [a.load(Relaxed), b.load(Relaxed), c.load(Relaxed)];
-        // ORDER(hint): see above.
-        if !seeded!(HintReadUnfenced) {
-            fence(Acquire);
-        }
+        fence!(hint.read, Acquire);
         (self.sequence.load(Relaxed) == before).then_some(words)
     }
 
@@ -144,20 +141,19 @@ impl SeqlockWords {
     #[inline(never)]
     fn put(&self, words: [u64; 3], version: u64) {
         let before = self.sequence.load(Relaxed);
-        // ORDER(hint): claims the words; Acquire keeps them below it.
-        if before & 1 == 1 || self.sequence.compare_exchange(before, before + 1, Acquire, Relaxed).is_err() {
+        // Acquire keeps the words below the claim.
+        let claim = order!(hint.claim, Acquire);
+        if before & 1 == 1 || self.sequence.compare_exchange(before, before + 1, claim, Relaxed).is_err() {
             return;
         }
-        // ORDER(hint): the odd number before the words, for readers on processors that reorder stores.
-        if !seeded!(HintWriteUnfenced) {
-            fence(Release);
-        }
+        // The odd number before the words, for readers on processors that reorder stores.
+        fence!(hint.write, Release);
         self.version.store(version, Relaxed);
         for (cell, word) in self.words.iter().zip(words) {
             cell.store(word, Relaxed);
         }
-        // ORDER(hint): the words before the even number; pairs with `get`.
-        self.sequence.store(before + 2, unless_seeded!(HintRelaxed, Release));
+        // The words before the even number; pairs with `get`.
+        self.sequence.store(before + 2, order!(hint.end, Release));
     }
 
     /// Names a version that never exists. Must not race with `put`.

@@ -38,7 +38,8 @@ pub fn order(source: &Source) -> Vec<Finding> {
         let imported = begins || code.contains(") use ");
         importing = imported && !code.trim().ends_with(';');
         let ordering = words(code).find(|word| ["SeqCst", "Acquire", "Release", "AcqRel"].contains(word))?;
-        let said = imported || source.marked(index, REACH, "ORDER(");
+        let named = code.contains("order!(") || code.contains("fence!(");
+        let said = imported || named || source.marked(index, REACH, "ORDER(");
         (!said).then(|| format!("{ordering} without ORDER(name) within {REACH} lines"))
     })
 }
@@ -64,12 +65,12 @@ pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     // | `tag` | `room` | `test` | and so on; the head has no marks around it.
     let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| `"));
     let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<3>(line)?))).collect();
-    let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
-    let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == *tag));
+    let uses: Vec<(&Source, usize, String)> = sources.iter().flat_map(uses).collect();
+    let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == tag));
     let unknown = unknown.map(|(file, at, tag)| file.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
     let mut findings: Vec<Finding> = unknown.collect();
     for (at, [tag, room, test]) in rows {
-        let sides = uses.iter().filter(|(_, _, used)| *used == tag).count();
+        let sides = uses.iter().filter(|(_, _, used)| used == tag).count();
         let excused = format!("`{tag}` is one-sided: ");
         let mut find = |what: String| findings.push(table.finding(at, what));
         if sides == 0 {
@@ -88,11 +89,18 @@ pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the tags in a shipped file of the engine, with the indices of their lines.
-fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
-    let lines = source.lines[..source.shipped()].iter().enumerate();
-    let tags = lines.flat_map(|(at, line)| line.split("ORDER(").skip(1).map(move |rest| (at, rest)));
-    tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
+/// Returns the tags in a shipped file of the engine, with the indices of their lines. In code, `order!(a_b.side, Acquire)`
+/// has the tag `a-b`.
+fn uses(source: &Source) -> Vec<(&Source, usize, String)> {
+    let mut uses = Vec::new();
+    for at in 0..source.shipped() {
+        let said = source.lines[at].split("ORDER(").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        let code = source.code[at].replace("fence!(", "order!(");
+        let named = code.split("order!(").skip(1).filter_map(|rest| Some(rest.split_once('.')?.0));
+        let named = named.filter(|pair| !pair.starts_with('$')).map(|pair| pair.replace('_', "-"));
+        uses.extend(said.map(str::to_owned).chain(named).map(|tag| (source, at, tag)));
+    }
+    uses
 }
 
 /// The target of a relative link, and an included file, of a Markdown file exist. Headings are not checked. A link of

@@ -1,8 +1,7 @@
 //! Loom tests: one or two threads write a hint while another reads it.
 
 use super::*;
-use crate::loom_tests::{explore, explore_within, finds_seeded};
-use crate::seeded::Bug;
+use crate::loom_tests::{explore, explore_within};
 use std::sync::Arc;
 
 const TORN: &str = "words of another version";
@@ -39,19 +38,4 @@ fn a_hint_is_of_one_version() {
 #[test]
 fn a_hint_with_concurrent_writers_is_of_one_version() {
     explore_within(3, remembers(2, &[2, 3]));
-}
-
-#[test]
-fn mistake_no_fence_after_the_words_are_read() {
-    finds_seeded(Bug::HintReadUnfenced, TORN, remembers(2, &[2]));
-}
-
-#[test]
-fn mistake_no_fence_before_the_words_are_written() {
-    finds_seeded(Bug::HintWriteUnfenced, TORN, remembers(2, &[2]));
-}
-
-#[test]
-fn mistake_finishing_by_a_relaxed_store() {
-    finds_seeded(Bug::HintRelaxed, TORN, remembers(2, &[2]));
 }

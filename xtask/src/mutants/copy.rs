@@ -1,0 +1,253 @@
+//! The copy of the workspace that has every mistake.
+
+use super::record::{Edit, Mistake};
+use crate::process::answer;
+use anyhow::{Context as _, Result, bail, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Where the copy lies.
+const FOLDER: &str = "target/mutants";
+
+/// The packages' sources, by path.
+pub type Sources = BTreeMap<String, String>;
+
+/// The variable that chooses a mistake.
+pub const VARIABLE: &str = "SLAT_MISTAKE";
+
+/// What each mutated package gets: whether a mistake is made.
+const CHOICE: &str = "
+#[doc(hidden)]
+pub mod mistakes {
+    //! Made by `cargo xtask mutants`.
+    extern crate std;
+
+    /// Whether this mistake is made.
+    pub fn is(name: &str) -> bool {
+        static MADE: std::sync::OnceLock<Option<std::string::String>> = std::sync::OnceLock::new();
+        MADE.get_or_init(|| std::env::var(\"SLAT_MISTAKE\").ok()).as_deref() == Some(name)
+    }
+}
+";
+
+/// A copy that is written.
+pub struct Copied(pub PathBuf);
+
+impl Copied {
+    /// Writes the copy. Files that stay as they are keep their times, for cargo.
+    pub fn of(mistakes: &[Mistake]) -> Result<Self> {
+        let sources = sources()?;
+        let mutated = mutated(&sources, mistakes)?;
+        Self::write(|path| mutated.get(path).map(|text| text.as_bytes().to_vec()))
+    }
+
+    /// Writes the copy, with other contents for some files.
+    pub fn write(instead: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self> {
+        let folder = std::path::absolute(FOLDER)?;
+        let files = tracked()?;
+        for path in &files {
+            let contents = match instead(path) {
+                Some(contents) => contents,
+                None => fs::read(path).with_context(|| path.clone())?,
+            };
+            let to = folder.join(path);
+            if !fs::read(&to).is_ok_and(|old| old == contents) {
+                fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
+                fs::write(&to, contents)?;
+            }
+        }
+        remove_others(&folder, &folder, &files.into_iter().collect())?;
+        Ok(Self(folder))
+    }
+}
+
+/// Removes files of the copy that the workspace has no more.
+fn remove_others(root: &Path, folder: &Path, files: &BTreeSet<String>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" {
+            remove_others(root, &path, files)?;
+        } else if path.is_file() && !files.contains(&name) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The files of the workspace, without what git ignores.
+fn tracked() -> Result<Vec<String>> {
+    let files = answer("git", "ls-files --cached --others --exclude-standard")?;
+    Ok(files.lines().filter(|path| Path::new(path).is_file()).map(str::to_owned).collect())
+}
+
+/// Reads the sources in which mistakes can be made.
+pub fn sources() -> Result<Sources> {
+    let files = tracked()?.into_iter().filter(|path| path.ends_with(".rs"));
+    files.map(|path| Ok((path.clone(), fs::read_to_string(&path).with_context(|| path)?))).collect()
+}
+
+/// A part of a file, and the text that takes its place.
+struct Change {
+    at: Range<usize>,
+    text: String,
+    name: String,
+}
+
+/// Returns the files that change. Fails if a record's text is not there exactly once, or if two overlap.
+pub fn mutated(sources: &Sources, mistakes: &[Mistake]) -> Result<Sources> {
+    let mut changes: BTreeMap<&str, Vec<Change>> = BTreeMap::new();
+    let named: BTreeSet<&str> =
+        mistakes.iter().filter(|mistake| mistake.edits.is_empty()).map(|mistake| &*mistake.name).collect();
+    let mut found = BTreeSet::new();
+    for (path, text) in sources.iter().filter(|(path, _)| path.starts_with("slat/src/")) {
+        for order in orders(text)? {
+            ensure!(named.contains(&*order.name), "{path}: no record has the ordering {}", order.name);
+            found.insert(order.name.clone());
+            changes.entry(path).or_default().push(order);
+        }
+    }
+    for name in named {
+        ensure!(found.contains(name), "{name}: its record has no edit, and no ordering has this name");
+    }
+    for Mistake { name, edits, .. } in mistakes {
+        for edit in edits {
+            let (path, text) = sources
+                .get_key_value(&edit.file)
+                .with_context(|| format!("{name}: no file {}", edit.file))?;
+            let at = place(text, &edit.find).with_context(|| format!("{name}: {path}"))?;
+            let text = changed(name, &text[at.clone()], edit);
+            changes.entry(path).or_default().push(Change { at, text, name: name.clone() });
+        }
+    }
+    let mut mutated = Sources::new();
+    for (path, mut changes) in changes {
+        mutated
+            .insert(path.to_owned(), applied(&sources[path], &mut changes).with_context(|| path.to_owned())?);
+        let root = format!("{}/src/lib.rs", path.split("/src/").next().unwrap_or_default());
+        mutated.entry(root.clone()).or_insert_with(|| sources[&root].clone());
+    }
+    for (path, text) in &mut mutated {
+        if path.ends_with("/src/lib.rs") {
+            text.push_str(CHOICE);
+        }
+    }
+    Ok(mutated)
+}
+
+/// Returns where the text that `find` marks stands.
+fn place(text: &str, find: &str) -> Result<Range<usize>> {
+    let plain = find.replace(['«', '»'], "");
+    let mut places = text.match_indices(&plain).map(|(at, _)| at);
+    let at = places.next().with_context(|| format!("there is no\n{plain}"))?;
+    ensure!(places.next().is_none(), "there is more than one\n{plain}");
+    let (begin, end) = match (find.find('«'), find.find('»')) {
+        (None, None) => (0, plain.len()),
+        (Some(begin), Some(end)) if begin < end => (begin, end - '«'.len_utf8()),
+        _ => bail!("one « and one » after it, or none\n{find}"),
+    };
+    Ok(at + begin..at + end)
+}
+
+fn changed(name: &str, found: &str, edit: &Edit) -> String {
+    let made = format!("crate::mistakes::is({name:?})");
+    if edit.replace.contains("MISTAKE") {
+        return edit.replace.replace("MISTAKE", &made);
+    }
+    format!("if {made} {{ {} }} else {{ {found} }}", edit.replace)
+}
+
+const ORDER: &str = "order!(";
+
+/// Returns the named orderings of a file.
+fn orders(text: &str) -> Result<Vec<Change>> {
+    let mut orders = Vec::new();
+    for kind in [ORDER, "fence!("] {
+        for (at, _) in text.match_indices(kind) {
+            let line = text[..at].rsplit('\n').next().unwrap_or_default();
+            let end = at + text[at..].find(')').context("a parenthesis is open")?;
+            let words: Vec<&str> = text[at + kind.len()..end].split(',').map(str::trim).collect();
+            // In a comment, or in the macro itself.
+            if line.trim_start().starts_with("//") || words[0].starts_with('$') {
+                continue;
+            }
+            let (name, made) = (words[0].to_owned(), format!("crate::mistakes::is({:?})", words[0]));
+            let order = format!("crate::sync::prim::{}", words.get(1).unwrap_or(&"SeqCst"));
+            let text = if kind == ORDER {
+                format!("(if {made} {{ crate::sync::prim::Relaxed }} else {{ {order} }})")
+            } else {
+                format!("if !{made} {{ crate::sync::prim::fence({order}) }}")
+            };
+            orders.push(Change { at: at..end + 1, text, name });
+        }
+    }
+    Ok(orders)
+}
+
+fn applied(text: &str, changes: &mut [Change]) -> Result<String> {
+    changes.sort_by_key(|change| change.at.start);
+    for pair in changes.windows(2) {
+        ensure!(pair[0].at.end <= pair[1].at.start, "{} and {} overlap", pair[0].name, pair[1].name);
+    }
+    let (mut out, mut done) = (String::new(), 0);
+    for Change { at, text: instead, .. } in changes {
+        write!(out, "{}{instead}", &text[done..at.start])?;
+        done = at.end;
+    }
+    Ok(out + &text[done..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistake(name: &str, find: &str, replace: &str) -> Mistake {
+        let edit = Edit { file: "slat/src/a.rs".into(), find: find.into(), replace: replace.into() };
+        let edits = if find.is_empty() { vec![] } else { vec![edit] };
+        Mistake { name: name.into(), what: String::new(), seen: Err(String::new()), edits }
+    }
+
+    fn of(text: &str, mistakes: &[Mistake]) -> Result<String> {
+        let sources = [("slat/src/a.rs", text), ("slat/src/lib.rs", "")];
+        let sources = sources.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+        let mutated = mutated(&sources, mistakes)?;
+        assert!(mutated["slat/src/lib.rs"].contains("fn is("));
+        Ok(mutated["slat/src/a.rs"].clone())
+    }
+
+    #[test]
+    fn a_mistake_takes_the_place_of_what_is_found() {
+        let both = [mistake("no-b", "a && «b»", "true"), mistake("late", "c();«»", "if MISTAKE { d() }")];
+        assert_eq!(
+            of("let x = a && b; c();", &both).unwrap(),
+            "let x = a && if crate::mistakes::is(\"no-b\") { true } else { b }; \
+             c();if crate::mistakes::is(\"late\") { d() }"
+        );
+    }
+
+    #[test]
+    fn a_named_ordering_becomes_relaxed() {
+        let [store, fence] = [mistake("a.b", "", ""), mistake("c.d", "", "")];
+        let text =
+            of("x.store(1, order!(a.b, Release));\nfence!(c.d);\n// order!(x.y, Acquire)", &[store, fence]);
+        assert_eq!(
+            text.unwrap(),
+            "x.store(1, (if crate::mistakes::is(\"a.b\") { crate::sync::prim::Relaxed } \
+             else { crate::sync::prim::Release }));\n\
+             if !crate::mistakes::is(\"c.d\") { crate::sync::prim::fence(crate::sync::prim::SeqCst) };\n\
+             // order!(x.y, Acquire)"
+        );
+    }
+
+    #[test]
+    fn a_record_without_its_text_and_texts_that_overlap_are_refused() {
+        let refused = |mistakes: &[Mistake]| format!("{:#}", of("f(a + b) + a", mistakes).unwrap_err());
+        assert!(refused(&[mistake("gone", "c", "1")]).contains("there is no\nc"));
+        assert!(refused(&[mistake("two", "a", "1")]).contains("more than one\na"));
+        assert!(refused(&[mistake("one", "a + b", "1"), mistake("other", "b) +", "1")]).contains("overlap"));
+        assert!(refused(&[mistake("x.y", "", "")]).contains("no ordering has this name"));
+    }
+}

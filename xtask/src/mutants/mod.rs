@@ -1,0 +1,76 @@
+//! `mutants`: makes each mistake of `mistakes/`, and runs the test that must find it.
+//!
+//! The sources know of no mistake. A record ([`record`]) says which text of which file a mistake replaces, and which test
+//! of which tool must then fail. All mistakes are built at once, into one copy of the workspace ([`copy`]), where a
+//! variable chooses one:
+//!
+//! ```text
+//! find                           if mistake(NAME) { replace } else { find }
+//! order!(begin.stamp, Acquire)   if mistake("begin.stamp") { Relaxed } else { Acquire }
+//! fence!(held.publish)           if !mistake("held.publish") { fence(SeqCst) }
+//! ```
+//!
+//! [`run`] builds the tests of each tool there, and runs the test of each record with its mistake.
+
+mod copy;
+pub mod record;
+mod run;
+mod tried;
+
+use crate::Outcome;
+use crate::process::on_every_processor;
+use anyhow::{Context as _, ensure};
+use copy::Copied;
+use record::{Mistake, Seen, Tool, mistakes};
+use run::Programs;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only mistakes whose name begins with this
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
+    /// Only the mistakes of these tools
+    #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+    tool: Vec<Tool>,
+    /// Run all tests of the tools with each mistake, or with Loom, and name those that fail
+    #[arg(long, requires = "only")]
+    anywhere: bool,
+    /// Make a mistake of your own: replace this line of this file, and run the tests that are responsible for it
+    #[arg(long, num_args = 3, value_names = ["FILE", "LINE", "REPLACEMENT"], conflicts_with_all = ["only", "tool"])]
+    r#try: Vec<String>,
+}
+
+/// Checks the records against the sources, as `cargo xtask house` does.
+pub fn check() -> Outcome {
+    let (mistakes, sources) = (mistakes()?, copy::sources()?);
+    copy::mutated(&sources, &mistakes).map(drop)
+}
+
+pub fn run(args: &Args) -> Outcome {
+    if let [file, line, replacement] = &args.r#try[..] {
+        return tried::run(file, line.parse()?, replacement);
+    }
+    let mistakes = mistakes()?;
+    if args.anywhere {
+        let tools = if args.tool.is_empty() { &[Tool::Loom][..] } else { &args.tool };
+        let wanted = mistakes.iter().filter(|mistake| mistake.name.starts_with(&args.only));
+        return tried::anywhere(&Copied::of(&mistakes)?, wanted, tools);
+    }
+    let seen = mistakes.iter().filter_map(|mistake| Some((mistake, mistake.seen.as_ref().ok()?)));
+    // The list is whole whatever is run: `verify` compares it with `verification/mistakes.md`.
+    for (Mistake { name, what, .. }, seen) in seen.clone() {
+        println!("BUG {name} {} {what}", seen.tool);
+    }
+    let wanted = seen.filter(|(mistake, seen)| {
+        mistake.name.starts_with(&args.only) && (args.tool.is_empty() || args.tool.contains(&seen.tool))
+    });
+    let wanted: Vec<(&Mistake, &Seen)> = wanted.collect();
+    ensure!(!wanted.is_empty(), "no mistake has that name, or that tool");
+    let programs = Programs::build(&Copied::of(&mistakes)?, wanted.iter().map(|(_, seen)| *seen))?;
+    on_every_processor(&wanted, |(mistake, seen)| {
+        let executions = programs.find(&mistake.name, seen);
+        let executions = executions.with_context(|| format!("{} ({})", mistake.name, mistake.what))?;
+        println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
+        Ok(())
+    })
+}

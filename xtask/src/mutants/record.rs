@@ -1,0 +1,146 @@
+//! Records of mistakes: `mistakes/**/*.toml`, one table for each mistake.
+//!
+//! ```toml
+//! [watch-unasked]
+//! what = "a fault does not ask whether its frame is watched"
+//! tool = "Shuttle"
+//! test = "shuttle_tests::faults::telling"
+//! says = ["untold"]
+//! [[watch-unasked.edit]]
+//! file = "slat/src/fault/leaf.rs"
+//! find = "if «!self.space.watched.has(gfn)» {"
+//! replace = "true"
+//! ```
+//!
+//! `find` stands once in its file. With `«` and `»`, only the text between them is replaced; the rest of it is there to
+//! make it unique. A replacement is an expression, or statements that end as those found end. If it contains `MISTAKE`,
+//! it stands for the found text as it is, and `MISTAKE` is whether the mistake is made. A mistake without an edit is a
+//! named ordering (`order!`, `fence!`) of the sources. One that no tool misses has `unseen`, the reason, in place of a tool
+//! and a test.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+/// A mistake, and the test that finds it.
+#[derive(Debug)]
+pub struct Mistake {
+    pub name: String,
+    pub what: String,
+    /// What finds it; the reason why nothing does.
+    pub seen: Result<Seen, String>,
+    pub edits: Vec<Edit>,
+}
+
+/// The test that finds a mistake.
+#[derive(Debug)]
+pub struct Seen {
+    pub tool: Tool,
+    /// The package whose test finds it: the first part of the record's path below `mistakes/`.
+    pub package: String,
+    /// The path of the test in its program.
+    pub test: String,
+    /// The failed test says one of these; anything if there are none.
+    pub says: Vec<String>,
+}
+
+/// A text of a file, and another one that takes its place.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    pub file: String,
+    pub find: String,
+    pub replace: String,
+}
+
+/// The kind of test that finds a mistake.
+#[derive(Deserialize, clap::ValueEnum, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[value(rename_all = "PascalCase")]
+pub enum Tool {
+    /// Every execution of a tiny scenario that the memory model allows: the `loom_tests`.
+    Loom,
+    /// Many schedules of a whole VM: the `shuttle_tests`.
+    Shuttle,
+    /// A look at the tables after each write: the `history_tests`.
+    History,
+    /// A unit test beside the code.
+    Unit,
+    /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
+    Inject,
+    /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
+    Worlds,
+    /// Guests on processors that they share: `vcpu/tests/vcpu`.
+    Shared,
+    /// Guests, devices, pins, swap, limits and merging on `slat-mm`: `mm/tests/load`.
+    Load,
+    /// A test of `slat-mm`'s own: `mm/tests/mm`.
+    Host,
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    what: String,
+    tool: Option<Tool>,
+    test: Option<String>,
+    #[serde(default)]
+    says: Vec<String>,
+    unseen: Option<String>,
+    #[serde(default)]
+    edit: Vec<Edit>,
+}
+
+/// Reads all records, in the order of their files and names.
+pub fn mistakes() -> Result<Vec<Mistake>> {
+    let mut files = Vec::new();
+    list(Path::new("mistakes"), &mut files)?;
+    files.sort();
+    let mut mistakes = Vec::new();
+    for file in files {
+        read(&file, &mut mistakes).with_context(|| file.display().to_string())?;
+    }
+    let mut names = BTreeSet::new();
+    for mistake in &mistakes {
+        ensure!(names.insert(&mistake.name), "two mistakes are called {}", mistake.name);
+    }
+    Ok(mistakes)
+}
+
+fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            list(&path, files)?;
+        } else if path.extension().is_some_and(|end| end == "toml") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
+    let package = file.components().nth(1).context("below mistakes/")?.as_os_str().to_string_lossy();
+    let package = package.trim_end_matches(".toml").to_owned();
+    let tables: BTreeMap<String, Table> = toml::from_str(&fs::read_to_string(file)?)?;
+    for (name, Table { what, tool, test, says, unseen, edit }) in tables {
+        let seen = match (tool, test, unseen) {
+            (Some(tool), Some(test), None) => {
+                let is_guest = matches!(tool, Tool::Worlds | Tool::Shared);
+                let package = if is_guest { "vcpu" } else { &package }.to_owned();
+                Ok(Seen { tool, package, test, says })
+            }
+            (None, None, Some(unseen)) if edit.is_empty() => Err(unseen),
+            _ => bail!("{name}: a tool and a test; or, for a named ordering, the reason why it is unseen"),
+        };
+        mistakes.push(Mistake { name, what, seen, edits: edit });
+    }
+    Ok(())
+}

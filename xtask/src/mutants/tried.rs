@@ -1,0 +1,83 @@
+//! `--try`, a mistake that has no record yet; and `--anywhere`, every test that finds a mistake.
+
+use super::copy::{Copied, sources};
+use super::record::{Mistake, Tool};
+use super::run::{Kind, Program, Programs};
+use crate::Outcome;
+use anyhow::{Context as _, Result, bail, ensure};
+use std::path::Path;
+
+/// Replaces a line of a file, and runs every test of the tools that are responsible for it.
+pub fn run(file: &str, line: usize, replacement: &str) -> Outcome {
+    let copied = replaced(file, line, replacement)?;
+    let package = file.split('/').next().unwrap_or_default();
+    let (mut programs, mut is_found) = (Programs::of(&copied), false);
+    for &kind in responsible(package, file)? {
+        let program = Program { package: package.to_owned(), kind };
+        is_found |= told(kind, &programs.failed(&program, &filter(kind, file), "")?);
+    }
+    ensure!(is_found, "no tool found it");
+    Ok(())
+}
+
+/// Runs all tests of some tools with each mistake.
+pub fn anywhere<'m>(copied: &Copied, mistakes: impl Iterator<Item = &'m Mistake>, tools: &[Tool]) -> Outcome {
+    let mut programs = Programs::of(copied);
+    for mistake in mistakes {
+        println!("{}: {}", mistake.name, mistake.what);
+        for &tool in tools {
+            let (kind, package) =
+                (Kind::of(tool), mistake.seen.as_ref().map_or("slat", |seen| &seen.package));
+            let program = Program { package: package.to_owned(), kind };
+            let filter = match kind {
+                Kind::Loom => "loom_tests",
+                Kind::Shuttle => "shuttle_tests",
+                _ => "",
+            };
+            told(kind, &programs.failed(&program, filter, &mistake.name)?);
+        }
+    }
+    Ok(())
+}
+
+/// Prints the failed tests. Returns whether there are any.
+fn told(kind: Kind, failed: &[String]) -> bool {
+    println!("  {kind}: {}", if failed.is_empty() { "passed" } else { "found it" });
+    failed.iter().for_each(|test| println!("    {test}"));
+    !failed.is_empty()
+}
+
+fn replaced(file: &str, line: usize, replacement: &str) -> Result<Copied> {
+    let sources = sources()?;
+    let text = sources.get(file).with_context(|| format!("no source is called {file}"))?;
+    let mut lines: Vec<&str> = text.split('\n').collect();
+    let old = lines.get_mut(line.wrapping_sub(1)).with_context(|| format!("{file} has no line {line}"))?;
+    println!("-{old}\n+{replacement}");
+    *old = replacement;
+    let new = lines.join("\n");
+    Copied::write(|path| (path == file).then(|| new.clone().into_bytes()))
+}
+
+/// Returns the programs whose tests are responsible for a file.
+fn responsible(package: &str, file: &str) -> Result<&'static [Kind]> {
+    Ok(match package {
+        "slat" => &[Kind::Lib, Kind::Test("engine"), Kind::Loom, Kind::Shuttle],
+        "mm" => &[Kind::Lib, Kind::Test("mm"), Kind::Test("load")],
+        "slots" | "migrate" | "pager" => &[Kind::Lib],
+        _ => bail!("{file} is of no package that has mistakes: slat, slots, mm, migrate, pager"),
+    })
+}
+
+/// The loom tests of the file's own folder, if it has some; they take minutes otherwise.
+fn filter(kind: Kind, file: &str) -> String {
+    let path = Path::new(file.trim_start_matches("slat/src/")).with_extension("");
+    let folders = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty());
+    let tested =
+        folders.into_iter().find(|folder| Path::new("slat/src").join(folder).join("loom_tests.rs").exists());
+    match (kind, tested) {
+        (Kind::Loom, Some(folder)) => folder.to_string_lossy().replace('/', "::"),
+        (Kind::Loom, None) => "loom_tests".to_owned(),
+        (Kind::Shuttle, _) => "shuttle_tests".to_owned(),
+        _ => String::new(),
+    }
+}
