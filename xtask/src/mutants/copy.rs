@@ -86,7 +86,7 @@ fn tracked() -> Result<Vec<String>> {
 
 /// Reads the sources in which mistakes can be made.
 pub fn sources() -> Result<Sources> {
-    let files = tracked()?.into_iter().filter(|path| path.ends_with(".rs"));
+    let files = tracked()?.into_iter().filter(|path| Path::new(path).extension() == Some("rs".as_ref()));
     files.map(|path| Ok((path.clone(), fs::read_to_string(&path).with_context(|| path)?))).collect()
 }
 

@@ -43,7 +43,9 @@ pub fn anywhere<'m>(copied: &Copied, mistakes: impl Iterator<Item = &'m Mistake>
 /// Prints the failed tests. Returns whether there are any.
 fn told(kind: Kind, failed: &[String]) -> bool {
     println!("  {kind}: {}", if failed.is_empty() { "passed" } else { "found it" });
-    failed.iter().for_each(|test| println!("    {test}"));
+    for test in failed {
+        println!("    {test}");
+    }
     !failed.is_empty()
 }
 
