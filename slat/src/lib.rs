@@ -221,7 +221,8 @@ pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
 #[doc(inline)]
 pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};
 #[doc(inline)]
-pub use sync::gate::MmuLock;
+#[cfg(feature = "baselines")]
+pub use sync::baselines;
 #[doc(inline)]
 pub use sync::idle::Idle;
 #[doc(inline)]

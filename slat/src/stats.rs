@@ -64,10 +64,6 @@ pub struct Stats {
     /// Number of calls of [`Host::resolve`] after the first one of the same fault, because the host's page could not be
     /// mapped.
     pub asked_again: u64,
-    /// How often the lock of a baseline policy was not free; zero under [`MmuLock::None`](crate::MmuLock::None).
-    pub lock_waits: u64,
-    /// Nanoseconds that all threads waited for the lock; zero without `std`, which has the clock.
-    pub lock_wait_ns: u64,
     /// Number of leaves mapped now, of 4 KiB, 2 MiB, 1 GiB. Leaves of unhooked tables count until the tables are taken
     /// apart ([`Vm::collect`]).
     pub leaves: [u64; 3],
@@ -134,8 +130,6 @@ impl Stats {
             retries: self.retries.saturating_sub(earlier.retries),
             retries_by: self.retries_by.since(&earlier.retries_by),
             asked_again: self.asked_again.saturating_sub(earlier.asked_again),
-            lock_waits: self.lock_waits.saturating_sub(earlier.lock_waits),
-            lock_wait_ns: self.lock_wait_ns.saturating_sub(earlier.lock_wait_ns),
             flushes: self.flushes.since(earlier.flushes),
             flushes_by: self.flushes_by.since(&earlier.flushes_by),
             tables_reclaimed: self.tables_reclaimed.saturating_sub(earlier.tables_reclaimed),
@@ -176,8 +170,7 @@ impl fmt::Display for Stats {
             writeln!(f, "  {}: {flushes}", cause.name())?;
         }
         writeln!(f, "tables: {table_bytes} bytes in use, {lent_bytes} bytes lent")?;
-        writeln!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")?;
-        write!(f, "lock: {} waits of {} ns in all", self.lock_waits, self.lock_wait_ns)
+        write!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")
     }
 }
 
@@ -199,7 +192,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the VM's statistics.
     pub fn stats(&self) -> Stats {
         let total = |count| self.reads.total(count);
-        let (lock_waits, lock_wait_ns) = self.lock.waits();
         let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
         installed[0] += self.reads.total_mapped();
         let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
@@ -228,8 +220,6 @@ impl<F: Format, H: Host> Vm<F, H> {
             retries: retries_by.total(),
             retries_by,
             asked_again: again(RetryCause::Asked),
-            lock_waits,
-            lock_wait_ns,
             leaves: core::array::from_fn(|size| {
                 let died = self.grace.leaves([Level::K4, Level::M2, Level::G1][size]);
                 came[size].saturating_sub(went[size] + died)

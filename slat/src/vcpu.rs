@@ -9,7 +9,6 @@ use crate::loaded::{Entered, Loaded, Root, Tag};
 use crate::shadows::VcpuShadows;
 use crate::slots::SpaceId;
 use crate::space::Space;
-use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
 use crate::sync::tally::Tally;
@@ -93,7 +92,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Whether vCPUs enter sections by one store: the VM has no lock, and barriers are asymmetric.
     fn enters_lightly(&self) -> bool {
-        self.lock.policy() == MmuLock::None && self.reads.barrier.is_asymmetric()
+        !self.policy.baseline.has_lock() && self.reads.barrier.is_asymmetric()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
-use crate::sync::gate::{Lock, MmuLock};
+use crate::sync::gate::{Baseline, Lock};
 use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
@@ -33,13 +33,11 @@ const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 32 };
 
 /// The policies of a VM.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
     pub(crate) nx_huge_pages: bool,
-    pub(crate) contexts: bool,
-    pub(crate) lockless_aging: bool,
+    pub(crate) baseline: Baseline,
     /// Hardware has a second stage of translation.
     pub(crate) has_two_stages: bool,
     pub(crate) dirty: DirtyLog,
@@ -103,7 +101,6 @@ pub struct Builder<F, H> {
     policy: Policy,
     limits: Limits,
     spaces: u8,
-    lock: MmuLock,
     table_budget: u64,
     sabotage: bool,
 }
@@ -112,12 +109,6 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// Sets the maximum number of vCPUs. Default: 1. Each costs 256 bytes.
     pub fn vcpus(mut self, vcpus: u32) -> Self {
         self.policy.vcpus = vcpus;
-        self
-    }
-
-    /// Sets the lock of the tables. Default: [`MmuLock::None`].
-    pub fn mmu_lock(mut self, lock: MmuLock) -> Self {
-        self.lock = lock;
         self
     }
 
@@ -134,17 +125,10 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Makes the VM use the reason of each invalidation. Default: on. If off, each invalidation unmaps its whole range
-    /// when it begins, as KVM did before the NUMA protection and change-pte series.
-    pub fn contexts(mut self, on: bool) -> Self {
-        self.policy.contexts = on;
-        self
-    }
-
-    /// Makes aging passes take no lock under a baseline policy, as in the MGLRU aging series. Default: on. If off, each
-    /// pass takes the MMU lock exclusively. Under [`MmuLock::None`] there is no lock.
-    pub fn lockless_aging(mut self, on: bool) -> Self {
-        self.policy.lockless_aging = on;
+    /// Makes the VM do as KVM did before, for measurements. Default: nothing.
+    #[cfg(feature = "baselines")]
+    pub fn baseline(mut self, baseline: Baseline) -> Self {
+        self.policy.baseline = baseline;
         self
     }
 
@@ -222,7 +206,7 @@ impl<F: Format, H: Host> Builder<F, H> {
 
     /// Builds the VM, with no memslots and one root table for each address space. Fails if memory is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
+        let Self { host, policy, limits, spaces, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let mut vm = Vm {
             spaces: Box::default(),
@@ -230,7 +214,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             host,
             name: Name::next(),
             policy,
-            lock: Lock::new(lock),
+            lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::default(),
@@ -265,8 +249,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 vcpus: 1,
                 max_page: Level::G1,
                 nx_huge_pages: false,
-                contexts: true,
-                lockless_aging: true,
+                baseline: Baseline::default(),
                 has_two_stages: true,
                 dirty: DirtyLog::bitmap(),
                 shadows_sabotaged: false,
@@ -277,10 +260,16 @@ impl<F: Format, H: Host> Vm<F, H> {
                 ..Limits::default()
             },
             spaces: 1,
-            lock: MmuLock::None,
             table_budget: u64::MAX,
             sabotage: false,
         }
+    }
+
+    /// Returns how often the lock of a baseline was not free, and the nanoseconds that all threads waited for it; zero
+    /// nanoseconds without `std`, which has the clock.
+    #[cfg(feature = "baselines")]
+    pub fn lock_waits(&self) -> (u64, u64) {
+        self.lock.waits()
     }
 
     /// The host of the VM.

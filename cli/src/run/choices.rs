@@ -1,7 +1,8 @@
 //! The named choices of `slat run`: page-table format, MMU lock, dirty log, page sizes.
 
 use clap::ValueEnum;
-use slat::{DirtyError, DirtyLog, Level, MmuLock, RingSize};
+use slat::baselines::MmuLock;
+use slat::{DirtyError, DirtyLog, Level, RingSize};
 
 /// A page-table format that this command can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -6,6 +6,7 @@ use super::events::Events;
 use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::thread;
+use slat::baselines::Baseline;
 use slat::{FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap, SwapBuilder};
 use slat_vcpu::Window;
@@ -72,7 +73,7 @@ impl<F: Format> Machine<F> {
         let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
         let builder = Vm::<F, _>::builder(HostView::observed(&space, events))
             .vcpus(vcpus)
-            .mmu_lock(run.mmu_lock.into())
+            .baseline(Baseline::NONE.mmu_lock(run.mmu_lock.into()))
             .max_page(largest)
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);

@@ -28,8 +28,9 @@ mod world;
 
 use crate::Input;
 use host::{Crafty, Fuse, Injected};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
-use slat::{DirtyLog, Format, Hva, Idle, Level, MmuLock, RingSize, Span, Track, Vm};
+use slat::{DirtyLog, Format, Hva, Idle, Level, RingSize, Span, Track, Vm};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -114,9 +115,10 @@ fn a_vm<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>) -> Vm<F, Crafty<F>> 
         _ => DirtyLog::bitmap(),
     };
     let lock = input.pick(&[MmuLock::None, MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive]);
-    let builder = Vm::<F, _>::builder(host).vcpus(TWO as u32).address_spaces(TWO as u8).mmu_lock(lock);
+    let builder = Vm::<F, _>::builder(host).vcpus(TWO as u32).address_spaces(TWO as u8);
     let budget = input.pick(&[u64::MAX, u64::MAX, 64 << 12, 12 << 12]);
-    let vm = builder.max_page(largest).contexts(input.below(4) != 3).dirty_log(log).table_budget(budget);
+    let baseline = Baseline::NONE.mmu_lock(lock).contexts(input.below(4) != 3);
+    let vm = builder.max_page(largest).baseline(baseline).dirty_log(log).table_budget(budget);
     vm.build().expect("there is memory")
 }
 

@@ -23,6 +23,7 @@ use crate::Input;
 use machine::Machine;
 use model::Rules;
 use plain_host::PlainHost;
+use slat::baselines::Baseline;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Pae};
 use slat::{DirtyLog, Format, Idle, Level, Splitting, Track, Vm};
 use step::{Step, new_slot};
@@ -58,7 +59,7 @@ fn with<F: Format>(mut input: Input<'_>) {
         .address_spaces(2)
         .max_page(max_page)
         .nx_huge_pages(nx_huge_pages)
-        .contexts(contexts)
+        .baseline(Baseline::NONE.contexts(contexts))
         .dirty_log(log)
         .build()
         .unwrap();

@@ -44,8 +44,9 @@ use changes::CHANGES;
 use guest::Guest;
 use log::Log;
 use oracle::Lane;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
-use slat::{Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Gfn, Idle, Level, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
 use slat_mm::{Evictor, Zeroer};
 use slat_vcpu::nested::Nest;
 use slat_vcpu::{Cpu, Exit, Window};
@@ -108,7 +109,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
     let vms: Vec<_> = (0..VMS)
         .map(|number| {
             let builder = Vm::<F, _>::builder(Primary::new(&stage)).vcpus((VCPUS / VMS) as u32);
-            let builder = builder.mmu_lock(lock).contexts(contexts);
+            let builder = builder.baseline(Baseline::NONE.mmu_lock(lock).contexts(contexts));
             let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
             let vm = Arc::new(builder.build().expect("the arena is large"));
             register(&vm);

@@ -6,7 +6,7 @@
 
 use crate::stage::Mistake;
 use crate::{Setting, run};
-use slat::MmuLock;
+use slat::baselines::MmuLock;
 use slat::seeded::{Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;
 

@@ -4,10 +4,11 @@
 use crate::fixture::*;
 use crate::listener::Listener;
 use crate::vm::coherent;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4NoAd, Ept5, Npt4};
 use slat::{
-    Access, Again, Event, Fault, Format, Gfn, HostError, Idle, MmuLock, PAGE_SIZE, Pages, SecondaryMmu, Slot,
-    SlotId, VcpuId, Vm, Why, Young,
+    Access, Again, Event, Fault, Format, Gfn, HostError, Idle, PAGE_SIZE, Pages, SecondaryMmu, Slot, SlotId,
+    VcpuId, Vm, Why, Young,
 };
 use slat_mm::{AddressSpace, HostView, MmError, Place, Prot};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use std::thread;
 const FRAMES: u64 = 1024;
 
 fn guest<F: Format>(space: &Arc<AddressSpace>, idle: &mut Idle, lock: MmuLock) -> Arc<Vm<F, HostView>> {
-    let vm = Arc::new(Vm::builder(HostView::new(space)).mmu_lock(lock).build().unwrap());
+    let vm =
+        Arc::new(Vm::builder(HostView::new(space)).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap());
     space.register(&vm);
     vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), FRAMES, BASE))).unwrap();
     vm

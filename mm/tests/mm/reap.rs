@@ -4,8 +4,9 @@
 use crate::fixture::*;
 use crate::listener::Listener;
 use crate::vm::{coherent, guest_on};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Fault, Gfn, Idle, Level, MmuLock, PAGE_SIZE, VcpuId, Vm, Why};
+use slat::{Access, Fault, Gfn, Idle, Level, PAGE_SIZE, VcpuId, Vm, Why};
 use slat_mm::{AddressSpace, Backing, File, HostView, MmError, Place, Prot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -109,7 +110,10 @@ fn with_every_slot_for_invalidations_taken_it_says_again() {
 fn a_vm_with_a_lock_says_again_and_those_before_it_have_ended() {
     for lock in [MmuLock::Exclusive, MmuLock::ReadWrite] {
         let (mut machine, vm) = busy();
-        let locked = Vm::<Npt4, _>::builder(HostView::new(&machine.space)).mmu_lock(lock).build().unwrap();
+        let locked = Vm::<Npt4, _>::builder(HostView::new(&machine.space))
+            .baseline(Baseline::NONE.mmu_lock(lock))
+            .build()
+            .unwrap();
         let locked = Arc::new(locked);
         machine.space.register(&locked);
         machine.recorder.take();

@@ -38,9 +38,6 @@
 //! vm.shared(idle).age(Span::new(Gfn(0), Gfn(512)), |_| ());
 //! # }
 //! ```
-//! For measurements of "before", [`Builder::lockless_aging`](crate::vm::Builder::lockless_aging) puts the MMU lock of a
-//! baseline policy around each call.
-//!
 //! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has version bits in the place of A. A late
 //! *and* would change a number that the protocol relies on.
 //!

@@ -9,7 +9,6 @@ use crate::age::pass::{Found, How};
 use crate::host::{Host, HostPage, Kicks};
 use crate::slots::behind::Behind;
 use crate::space::Space;
-use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Lockless};
 use crate::sync::readside::{Borrowed, Seat};
@@ -23,11 +22,11 @@ use crate::why::Why;
 impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the reason as this VM treats it: an unmap, if the VM was built to ignore reasons.
     pub(super) fn heard(&self, range: Range, why: Why) -> Why {
-        let ignored = !self.policy.contexts && matches!(range, Range::Hvas(_));
+        let ignored = self.policy.baseline.ignores_reasons() && matches!(range, Range::Hvas(_));
         if ignored { Why::Unmap } else { why }
     }
 
-    /// Ages the range by this VM's policy: lockless, or under the lock as in KVM before the MGLRU aging series.
+    /// Ages the range without a lock, or, as a baseline, under it.
     fn pass_over(
         &self,
         space: &Space<F>,
@@ -36,10 +35,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         how: How,
         seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
-        if self.policy.lockless_aging || self.lock.policy() == MmuLock::None {
-            Walk::<F, H, Lockless>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
-        } else {
+        if self.policy.baseline.ages_alone() {
             Walk::<F, H, Exclusive>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
+        } else {
+            Walk::<F, H, Lockless>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
         }
     }
 }
@@ -58,7 +57,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             PageByPage { invalidation, kept: None }
         } else {
             // A baseline policy's lock would be waited for asleep.
-            if self.lock.policy() != MmuLock::None {
+            if self.policy.baseline.has_lock() {
                 return Err(Again);
             }
             // Kept to the end, so that no told page waits for a seat.
@@ -73,7 +72,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 
     fn heeds_pages(&self) -> bool {
-        self.policy.contexts
+        !self.policy.baseline.ignores_reasons()
     }
 
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {

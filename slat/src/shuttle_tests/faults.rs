@@ -3,9 +3,10 @@
 use super::host::{Change, Primary};
 use super::schedules::{explore, finds};
 use super::vm_on_host::{STALE, UNTOLD, World, at_once, idle};
+use crate::baselines::Baseline;
 use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
-use crate::{Access::*, Gfn, MmuLock, Span, Why};
+use crate::{Access::*, Gfn, Span, Why};
 
 /// Pages move to other frames, and back, while vCPUs use them.
 fn moving() {
@@ -22,7 +23,7 @@ fn moving() {
 
 /// As [`moving`], under the reader-writer lock of the TDP MMU series.
 fn moving_under_a_lock() {
-    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.mmu_lock(MmuLock::ReadWrite));
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.baseline(Baseline::READ_WRITE));
     at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Read)]),
         &|| world.guest(1, &[(1, Write), (0, Read), (0, Write)]),

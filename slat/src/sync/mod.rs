@@ -6,7 +6,7 @@
 //! host's own locks (slat-mm: claims, then the page lock of a region)   may be held when notify is called
 //! └── notify: the active set (numbers, lines, places)                      lock-free: notify/active.rs
 //!     └── walk: a section of the read side                                 per thread, nothing shared
-//!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies
+//!         │   (the lock of a baseline policy before it)                    only in measurements
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
 //! ├── the clock's hand: reclaim of cold tables (budget.rs)            likewise; a fault takes it before its walk
@@ -25,12 +25,15 @@
 //! | `barrier` | the asymmetric fence below the read side |
 //! | `blocks`, `once` | cells that never move and whose number grows; a value made at its first use |
 //! | `gate` | the entry of a walk: the read side, and the lock of a baseline policy |
+//! | `baselines` | for measurements: the locks of KVM before the direct MMU, and what else it did before |
 //! | `tally` | counters, one set per seat |
 //! | `longest` | for tests: the greatest number of entries visited in one section |
 //! | `prim` | atomics and locks, with versions for loom, shuttle and virtual time |
 //! | `orderings.md` | every named ordering: its two sides, its test, its mistakes |
 
 pub(crate) mod barrier;
+#[cfg(feature = "baselines")]
+pub mod baselines;
 pub(crate) mod blocks;
 pub(crate) mod gate;
 pub mod idle;

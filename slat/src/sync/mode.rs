@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Lockless`] | load; clear Accessed; give a recorded permission back by CAS | unlink, free, owe a flush |
 //! | [`Shared`] | the above; CAS leaves; link children; freeze; unhook into a debt | assume that it is alone |
-//! | [`Exclusive`] | the above, alone under a baseline policy | assume that it is alone under `MmuLock::None`, where it is another `Shared` |
+//! | [`Exclusive`] | the above, alone under a baseline policy | assume that it is alone without one, where it is another `Shared` |
 
 /// Loads, and edits that only restore permissions. Takes no lock under any policy.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub struct Lockless;
 /// Edits by compare-and-swap, beside other walks that do the same.
 #[derive(Debug)]
 pub struct Shared;
-/// Edits that a baseline policy serialises: its write side. Under `MmuLock::None` it excludes no other walk, and the
-/// same code edits beside others.
+/// Edits that a baseline policy serialises: its write side. Without one it excludes no other walk, and the same code
+/// edits beside others.
 #[derive(Debug)]
 pub struct Exclusive;
 

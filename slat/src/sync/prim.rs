@@ -104,59 +104,13 @@ pub(crate) fn fence_after_rmw() {
 
 // Miri has spinning locks: those of `parking_lot` make pointers of numbers.
 #[cfg(all(feature = "std", not(any(miri, shuttle, virtual_time))))]
-pub(crate) use parking_lot::{RawMutex, RawRwLock};
+pub(crate) use parking_lot::RawMutex;
+#[cfg(all(feature = "std", feature = "baselines", not(any(miri, shuttle, virtual_time))))]
+pub(crate) use parking_lot::RawRwLock;
 #[cfg(any(not(feature = "std"), miri))]
 pub(crate) type RawMutex = spin::Mutex<()>;
-#[cfg(any(not(feature = "std"), miri))]
+#[cfg(all(feature = "baselines", any(not(feature = "std"), miri)))]
 pub(crate) type RawRwLock = spin::RwLock<()>;
-
-#[cfg(all(feature = "std", not(any(miri, shuttle))))]
-pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
-#[cfg(any(not(feature = "std"), miri, shuttle))]
-pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
-
-/// Spinning locks do not know their waiters: a bump releases the lock for a moment.
-#[cfg(any(not(feature = "std"), miri, shuttle))]
-mod spinning {
-    use lock_api::{RawMutex as _, RawRwLock as _};
-
-    pub(crate) trait RawMutexFair {
-        /// # Safety
-        /// The caller holds the lock.
-        unsafe fn bump(&self);
-    }
-
-    pub(crate) trait RawRwLockFair {
-        /// # Safety
-        /// The caller holds the lock, shared.
-        unsafe fn bump_shared(&self);
-        /// # Safety
-        /// The caller holds the lock, exclusively.
-        unsafe fn bump_exclusive(&self);
-    }
-
-    impl RawMutexFair for super::RawMutex {
-        unsafe fn bump(&self) {
-            // SAFETY: held, says the caller.
-            unsafe { self.unlock() };
-            lock_api::RawMutex::lock(self);
-        }
-    }
-
-    impl RawRwLockFair for super::RawRwLock {
-        unsafe fn bump_shared(&self) {
-            // SAFETY: held so, says the caller.
-            unsafe { self.unlock_shared() };
-            self.lock_shared();
-        }
-
-        unsafe fn bump_exclusive(&self) {
-            // SAFETY: held so, says the caller.
-            unsafe { self.unlock_exclusive() };
-            self.lock_exclusive();
-        }
-    }
-}
 
 /// A monotonic clock, where there is one.
 #[cfg(all(feature = "std", not(virtual_time)))]

@@ -1,6 +1,7 @@
 //! The sums of events equal [`Stats`], after operations drawn by seed, on one thread and on several.
 
 use super::*;
+use crate::baselines::Baseline;
 use crate::seeded::{self, Bug};
 use crate::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Npt4};
 use crate::*;
@@ -75,8 +76,6 @@ impl Sums {
     fn expected(&self, now: &Stats) -> Stats {
         Stats {
             leaves: self.leaves.map(|count| u64::try_from(count).expect("more leaves went than came")),
-            lock_waits: now.lock_waits,
-            lock_wait_ns: now.lock_wait_ns,
             table_bytes: now.table_bytes,
             lent_bytes: now.lent_bytes,
             tables_waiting: now.tables_waiting,
@@ -132,9 +131,10 @@ const SLOT: SlotId = SlotId(0);
 type World<F> = Vm<F, Counting>;
 
 fn world<F: Format>(idle: &mut Idle, seed: u64) -> World<F> {
-    let lock = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive][seed as usize % 3];
+    let builder = Vm::builder(Counting::default()).vcpus(3).nx_huge_pages(seed.is_multiple_of(2));
+    #[cfg(feature = "baselines")]
     let builder =
-        Vm::builder(Counting::default()).vcpus(3).mmu_lock(lock).nx_huge_pages(seed.is_multiple_of(2));
+        builder.baseline([Baseline::NONE, Baseline::READ_WRITE, Baseline::EXCLUSIVE][seed as usize % 3]);
     let vm = builder.table_budget(if seed % 4 == 1 { 40 << 12 } else { u64::MAX }).build().unwrap();
     vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
     vm

@@ -1,6 +1,7 @@
 //! Reasons that are decided page by page (the NUMA protection and change-pte series), listeners that may not wait, and
 //! young pages, over every format.
 
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::table::memory::TableMemory;
 use slat::*;
@@ -167,7 +168,7 @@ fn numa<F: Format>() {
 
 /// An engine that ignores reasons unmaps the whole range at begin, whatever is told.
 fn context_off<F: Format>() {
-    let mut machine = Machine::<F>::built(|builder| builder.contexts(false));
+    let mut machine = Machine::<F>::built(|builder| builder.baseline(Baseline::NONE.contexts(false)));
     machine.host_maps(0, page(pfn(0).0, false));
     machine.touch(0, Access::Read);
     machine.touch(9, Access::Write);
@@ -297,7 +298,7 @@ fn a_listener_that_may_not_wait_says_again() {
 #[test]
 fn a_lock_that_sleeps_is_not_waited_for() {
     for lock in [MmuLock::Exclusive, MmuLock::ReadWrite] {
-        let mut machine = Machine::<Npt4>::built(|builder| builder.mmu_lock(lock));
+        let mut machine = Machine::<Npt4>::built(|builder| builder.baseline(Baseline::NONE.mmu_lock(lock)));
         machine.touch(0, Access::Write);
         let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
         let Machine { idle, vm } = &mut machine;
@@ -330,7 +331,7 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
 #[test]
 fn settling_pays_the_open_debts_of_a_page_and_only_those() {
     for lock in [MmuLock::None, MmuLock::ReadWrite] {
-        let mut machine = Machine::<Npt4>::built(|builder| builder.mmu_lock(lock));
+        let mut machine = Machine::<Npt4>::built(|builder| builder.baseline(Baseline::NONE.mmu_lock(lock)));
         machine.touch(0, Access::Write);
         machine.touch(9, Access::Write);
         let Machine { idle, vm } = &mut machine;

@@ -43,6 +43,7 @@ mod vm_under_test;
 mod walker;
 
 use progress::Amount;
+use slat::baselines::MmuLock;
 use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Sv39x4};
 use slat::*;
 use std::sync::atomic::Ordering::Relaxed;

@@ -11,6 +11,7 @@ use crate::progress::{Amount, Watch};
 use crate::slot_places::{ALIASES, Places, alias, part_of};
 use crate::tally::Tally;
 use crate::{MEDDLERS, VCPUS};
+use slat::baselines::{Baseline, MmuLock};
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -106,7 +107,7 @@ impl<F: Format> World<F> {
         let builder = Vm::<F, _>::builder(host)
             .vcpus(VCPUS as u32)
             .address_spaces(2)
-            .mmu_lock(setting.lock)
+            .baseline(Baseline::NONE.mmu_lock(setting.lock))
             .nx_huge_pages(setting.nx_huge_pages)
             .dirty_log(setting.log);
         let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };

@@ -4,6 +4,7 @@ use super::Guard;
 use crate::bench::guest_memory::GuestMemory;
 use crate::bench::machine::cpus;
 use crate::bench::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
+use slat::baselines::Baseline;
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Hva, Span, Vm};
 use slat_cli::error::Error;
@@ -32,7 +33,8 @@ impl TrackedMemory {
         let builder = AddressSpace::builder(arena);
         let space = if lru { builder.lru(LruSettings::default()) } else { builder }.build()?;
         let vm = machine(&space, memory.bytes(), Backing::Anonymous, |vm| {
-            vm.vcpus(memory.vcpus).mmu_lock(guard.lock).lockless_aging(guard.lockless_aging)
+            vm.vcpus(memory.vcpus)
+                .baseline(Baseline::NONE.mmu_lock(guard.lock).lockless_aging(guard.lockless_aging))
         });
         Ok(Self { space, vm: vm.map_err(Error::Machine)?, memory })
     }

@@ -15,8 +15,9 @@ use super::super::guest_memory::GuestMemory;
 use super::super::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use super::handlers::Handlers;
 use hdrhistogram::Histogram;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Level, MmuLock, PAGE_SIZE, Pfn, Span};
+use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start, window};
 use slat_machine::Costs;
@@ -89,7 +90,9 @@ impl Job {
         let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
         let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
         let (bytes, vcpus) = (pages * PAGE_SIZE, self.memory.vcpus);
-        let vm = machine::<Npt4>(&space, bytes, backing, |vm| vm.vcpus(vcpus).mmu_lock(policy));
+        let vm = machine::<Npt4>(&space, bytes, backing, |vm| {
+            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(policy))
+        });
         let vm = vm.map_err(Error::Machine)?;
         self.fill(&space, file)?;
         let handlers = Handlers::new(self, &space)?;
@@ -129,7 +132,7 @@ impl Job {
         for vcpu in &vcpus[1..] {
             fault_ns.add(&vcpu.cpu.fault_ns).map_err(|error| Error::Machine(error.to_string()))?;
         }
-        let lock_wait_ns = vm.stats().lock_wait_ns;
+        let (_, lock_wait_ns) = vm.lock_waits();
         Ok(Sample { wall_ns: stats.wall_ns as f64, fault_ns, lock_wait_ns, tally })
     }
 

@@ -1,6 +1,7 @@
 //! The bench's own checks: they hold, and each finds what it is for.
 
 use super::*;
+use slat::baselines::MmuLock;
 use slat::{Gfn, PAGE_SIZE};
 
 fn bench(uffd: Uffd) -> DemandPaging {

@@ -14,8 +14,9 @@
 
 use super::logged_vm::{self, Pages};
 use super::name_of;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Ept4;
-use slat::{Builder, DirtyLog, Level, MmuLock, RingSize, Splitting, Track};
+use slat::{Builder, DirtyLog, Level, RingSize, Splitting, Track};
 
 /// How a VM logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +87,7 @@ impl Entrant {
             Way::Manual(track) => DirtyLog::bitmap().track(track).initially_set(),
             Way::Ring(size) => DirtyLog::ring(size),
         };
-        let builder = logged_vm::builder(size).vcpus(vcpus).mmu_lock(self.lock);
+        let builder = logged_vm::builder(size).vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(self.lock));
         builder.dirty_log(log.splitting(self.splitting))
     }
 }

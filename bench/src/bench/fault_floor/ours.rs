@@ -9,8 +9,9 @@ use super::arithmetic::Arithmetic;
 use super::backing;
 use super::race::{Contender, Course, Vcpu};
 use slat::addr::{Gfn, Hva, Pfn, Span};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Idle, MmuLock, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Access, Done, Fault, Idle, Slot, SlotId, VcpuId, Vm, Why};
 
 /// A VM whose memory is the course.
 pub struct Ours {
@@ -32,7 +33,9 @@ impl Ours {
     /// A VM for this course, with one memslot and nothing mapped.
     pub fn new(course: &Course, lock: MmuLock) -> Self {
         let gfns = course.gfns();
-        let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(course.vcpus() as u32).mmu_lock(lock);
+        let builder = Vm::<Npt4, _>::builder(Arithmetic)
+            .vcpus(course.vcpus() as u32)
+            .baseline(Baseline::NONE.mmu_lock(lock));
         let vm: Vm<Npt4, _> = builder.build().expect("the pool grows on demand");
         let slot = Slot::new(SlotId(0), gfns.start, gfns.len(), hva(gfns.start));
         let mut idle = Idle::take().expect("this thread runs no vCPU");

@@ -44,7 +44,7 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
     let right = (RIGHT, host_has(&space, job.page));
     let ground = Ground { vm: &*vm, parts: &parts, page: job.page, right };
     let lap = ground.run(&Costs::SERVER, &mut vcpus, || (), None).map_err(Error::Machine)?;
-    let waits = space.stats().lock_waits + u64::from(vm.stats().lock_wait_ns > 0);
+    let waits = space.stats().lock_waits + u64::from(vm.lock_waits().1 > 0);
     drop(vcpus);
 
     let began = Instant::now();

@@ -18,8 +18,9 @@ use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::tables;
 use super::{About, Asked, Bench, Cell, Grid, Headline, HostPage, multiple_of};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Vm};
+use slat::{Level, PAGE_SIZE, Pfn, Vm};
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
@@ -199,7 +200,9 @@ impl Invalidate {
         tables::reserve(tables * PAGE_SIZE * 65 / 64);
         let small_from = hva_of(layout.place(0).start);
         let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns };
-        let builder = Vm::<Npt4, _>::builder(host).vcpus(vcpus + invalidators).mmu_lock(policy.lock());
+        let builder = Vm::<Npt4, _>::builder(host)
+            .vcpus(vcpus + invalidators)
+            .baseline(Baseline::NONE.mmu_lock(policy.lock()));
         let lap = || {
             let vm = &with_one_slot(builder, layout.end(invalidators))?;
             let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);

@@ -2,6 +2,7 @@
 
 use super::super::harness::Series;
 use super::super::report::{Check, Row, params};
+use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
 use slat::{Access, Event, Fault, Gfn, PAGE_SIZE, SecondaryMmu, Span, VcpuId, Why};
 use slat_cli::error::Error;
@@ -45,7 +46,9 @@ pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]),
 /// Those of one VM that heeds reasons, or does not.
 fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Why, heeds: bool) -> Result<[u64; 2], Error> {
     let (space, memory) = (AddressSpace::builder(arena).build()?, Span::sized(BASE, pages * PAGE_SIZE));
-    let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| vm.contexts(heeds));
+    let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| {
+        vm.baseline(Baseline::NONE.contexts(heeds))
+    });
     let (vm, idle) = (vm.map_err(Error::Machine)?, &mut idle()?);
     let mut vcpu = vm.vcpu(VcpuId(0)).expect("no other thread runs it");
     let mut fill = |idle: &mut _| {

@@ -6,7 +6,7 @@ use crate::bench::harness::Lineup;
 use crate::bench::latencies::{Pick, latencies};
 use crate::bench::report::{Check, Figure, Row, params};
 use serde_json::{Map, Value};
-use slat::MmuLock;
+use slat::baselines::MmuLock;
 use slat_cli::size;
 use slat_threads::benches::zap::Way;
 

@@ -5,9 +5,10 @@
 
 use super::zapped_range::{Machine, ZappedRange, elsewhere, spare};
 use crate::bench::arithmetic::Arithmetic;
+use slat::baselines::MmuLock;
 use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
-use slat::{Idle, MmuLock, PAGE_SIZE, Pfn, VcpuId};
+use slat::{Idle, PAGE_SIZE, Pfn, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;

@@ -9,8 +9,9 @@
 use crate::bench::arithmetic::Arithmetic;
 use crate::bench::software_vcpu::vcpu;
 use crate::bench::{machine_error, tables};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{Access, Done, Fault, Gfn, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_cli::error::Error;
 use slat_threads::host::hva_of;
 
@@ -89,7 +90,9 @@ impl ZappedRange {
     /// The VM: its memslots made, the range faulted in.
     pub fn build(&self, lock: MmuLock, idle: &mut Idle) -> Result<Machine, Error> {
         tables::reserve(self.all_tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
-        let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(u32::from(self.vcpus) + 1).mmu_lock(lock);
+        let builder = Vm::<Npt4, _>::builder(Arithmetic)
+            .vcpus(u32::from(self.vcpus) + 1)
+            .baseline(Baseline::NONE.mmu_lock(lock));
         let vm = builder.build().map_err(machine_error)?;
         vm.slots().commit(idle, |tx| {
             tx.create(slot(0, self.gfns()))?;

@@ -50,6 +50,7 @@ impl<F: Format> Samples for Sampler<'_, F> {
         };
         let space = self.machine.space.stats();
         let swap = self.machine.swap.as_ref();
+        let (waits, wait_ns) = self.machine.vm.lock_waits();
         Sample {
             watch: Sample::VERSION,
             ended: false,
@@ -64,7 +65,7 @@ impl<F: Format> Samples for Sampler<'_, F> {
             flushes_by: caused
                 .map(|(cause, flushes)| Caused { cause: cause.name().into(), flushes: flushes.into() })
                 .collect(),
-            lock: Lock { waits: stats.lock_waits, wait_ns: stats.lock_wait_ns },
+            lock: Lock { waits, wait_ns },
             mapped: (&stats).into(),
             mapped_bytes: stats.mapped_bytes(),
             table_bytes: stats.table_bytes,

@@ -20,6 +20,7 @@ use super::vm_setup::{Parts, builder, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hvas_of};
 use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, now, rest};
+use slat::baselines::Baseline;
 use slat::{Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
 use slat_series::PatchSeries;
 
@@ -51,8 +52,9 @@ impl Bench for AccessTracking {
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let parts = Parts::new(setting, if setting.quick { PAGES / 4 } else { PAGES });
         let all = parts.all();
-        let builder = builder(SimHost::new(all.len(), &setting.work), setting, setting.policy.lock())
-            .lockless_aging(setting.policy != Policy::Locked);
+        let lock = setting.policy.lock();
+        let baseline = Baseline::NONE.mmu_lock(lock).lockless_aging(setting.policy != Policy::Locked);
+        let builder = builder(SimHost::new(all.len(), &setting.work), setting, lock).baseline(baseline);
         let vm = with_one_slot(builder, all.len())?;
         let mut guests = parts.guests(&vm, &setting.work)?;
 

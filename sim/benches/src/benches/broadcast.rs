@@ -27,7 +27,8 @@ use core::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use slat::{Gfn, HostPage, MmuLock, Pfn, Span, Translations, Why};
+use slat::baselines::MmuLock;
+use slat::{Gfn, HostPage, Pfn, Span, Translations, Why};
 use slat_series::PatchSeries;
 use std::sync::{Arc, TryLockError};
 

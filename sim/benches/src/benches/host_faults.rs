@@ -13,6 +13,7 @@ use super::touch_pages::{Bare, Touch};
 use super::vm_setup::{Parts, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting};
 pub use crate::host::BASE;
+use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
 use slat::{Access, Format, Gfn, Level, PAGE_SIZE, Pfn, Span, Vm};
@@ -61,7 +62,9 @@ impl Bench for HostFaults {
         }
         let space = AddressSpace::builder(&arena).build().map_err(said)?;
         let (vcpus, lock) = (setting.vcpus, setting.policy.lock());
-        let vm = machine::<Ept4>(&space, bytes, Backing::Anonymous, |vm| vm.vcpus(vcpus).mmu_lock(lock))?;
+        let vm = machine::<Ept4>(&space, bytes, Backing::Anonymous, |vm| {
+            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(lock))
+        })?;
 
         // As elsewhere, a run is a stretch from the middle: each vCPU has touched the page before its part.
         let bare = |(number, part): (u32, Span<Gfn>)| {

@@ -52,7 +52,7 @@ use crate::world::Costs;
 pub use against::{Against, Unit, ratio};
 pub use point::{Check, Figure, Point, Tally};
 pub use slat::Level;
-use slat::MmuLock;
+use slat::baselines::MmuLock;
 use slat_series::PatchSeries;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.

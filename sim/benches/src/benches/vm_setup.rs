@@ -3,16 +3,17 @@
 use super::touch_pages::Guest;
 use super::{Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vcpu, VcpuId, Vm};
+use slat::{Format, Gfn, Host, Idle, Level, Pfn, Slot, SlotId, Span, Vcpu, VcpuId, Vm};
 
 /// The VM that is measured.
 pub type SimVm = Vm<Ept4, SimHost>;
 
 /// A builder of a VM with that many vCPUs.
 pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builder<Ept4, H> {
-    Vm::builder(host).vcpus(setting.vcpus).mmu_lock(lock)
+    Vm::builder(host).vcpus(setting.vcpus).baseline(Baseline::NONE.mmu_lock(lock))
 }
 
 /// A VM with one memslot of so many pages from frame 0 on.

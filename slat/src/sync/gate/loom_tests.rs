@@ -9,11 +9,11 @@ use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 /// The exclusive walk replaces a place, and reuses it.
-fn replaces(policy: MmuLock, grace: bool) -> impl Fn() + Send + Sync + 'static {
+fn replaces(baseline: Baseline, grace: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let reads = ReadSide::new(2, Barrier::symmetric());
         let places = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        let shared = Arc::new((Lock::new(policy), reads, AtomicU64::new(0), places));
+        let shared = Arc::new((Lock::new(baseline), reads, AtomicU64::new(0), places));
         let theirs = shared.clone();
         let lockless = loom::thread::spawn(move || {
             let (lock, reads, current, places) = &*theirs;
@@ -47,17 +47,25 @@ fn replaces(policy: MmuLock, grace: bool) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_exclusive_walk_waits_for_lockless_ones() {
-    explore(replaces(MmuLock::Exclusive, true));
-}
-
-#[test]
-fn an_exclusive_walk_without_a_lock_waits_for_lockless_ones() {
-    explore(replaces(MmuLock::None, true));
+    explore(replaces(Baseline::default(), true));
 }
 
 #[test]
 fn mistake_relying_on_the_lock() {
-    for policy in [MmuLock::Exclusive, MmuLock::ReadWrite, MmuLock::None] {
-        assert!(finds(RACE, replaces(policy, false)));
+    assert!(finds(RACE, replaces(Baseline::default(), false)));
+}
+
+#[cfg(feature = "baselines")]
+mod with_a_lock {
+    use super::*;
+
+    #[test]
+    fn an_exclusive_walk_with_a_lock_waits_for_lockless_ones() {
+        explore(replaces(Baseline::EXCLUSIVE, true));
+    }
+
+    #[test]
+    fn mistake_relying_on_the_lock() {
+        assert!(finds(RACE, replaces(Baseline::EXCLUSIVE, false)));
     }
 }

@@ -1,5 +1,6 @@
 //! A VM whose host a test controls when it is asked for a page; and the final checks.
 
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::Heap;
 use slat::table::TableMemory;
 use slat::table::formats::Npt4;
@@ -141,7 +142,7 @@ pub fn on_a_vm(lock: MmuLock, test: impl FnOnce(&TestVm<'_>, &mut Idle)) {
     let host = Staged::default();
     super::watchdog::guarded("a test of failures", || {
         let mut idle = Idle::take().unwrap();
-        let vm = Vm::builder(Lent(&host)).vcpus(4).mmu_lock(lock).build().unwrap();
+        let vm = Vm::builder(Lent(&host)).vcpus(4).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap();
         let slot = Slot::new(RAM, ALL.start, ALL.len(), HVA);
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         test(&vm, &mut idle);

@@ -1,6 +1,7 @@
 //! A thread unwinds in the middle of an operation: what it held is free, what it had begun is over or undone.
 
 use super::controlled_host::{ALL, NoTlb, POLICIES, RAM, TestVm, When, hvas, on_a_vm, one, store, unmap};
+use slat::baselines::MmuLock;
 use slat::*;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,6 +1,7 @@
 //! A host without a page: the fault says why, and the next one is unaffected.
 
 use super::controlled_host::{POLICIES, When, on_a_vm, store};
+use slat::baselines::MmuLock;
 use slat::*;
 
 #[test]

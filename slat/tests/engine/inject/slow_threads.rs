@@ -3,6 +3,7 @@
 //! Threads signal their progress by channels, so the test decides how long "long" is.
 
 use super::controlled_host::{ALL, HVA, NoTlb, RAM, TestVm, hvas, on_a_vm, one, store, unmap};
+use slat::baselines::MmuLock;
 use slat::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;

@@ -8,6 +8,7 @@
 use super::Leaving;
 use super::subject::ARENA;
 use crate::common::random::Random;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
 use slat::table::memory::TableMemory;
 use slat::*;
@@ -74,7 +75,8 @@ struct World {
 
 impl World {
     fn new(lock: MmuLock, idle: &mut Idle) -> Self {
-        let vm = Vm::<Npt4, _>::builder(Linear).vcpus(2).mmu_lock(lock).build().unwrap();
+        let vm =
+            Vm::<Npt4, _>::builder(Linear).vcpus(2).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap();
         vm.slots().commit(idle, |tx| tx.create(rover(0))).unwrap();
         let counter = |at| AtomicU64::new(at);
         let (epoch, by, there) = (counter(0), counter(0), counter(0));

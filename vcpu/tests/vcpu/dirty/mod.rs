@@ -42,8 +42,9 @@ mod world;
 
 use collector::Way;
 use record::Tally;
+use slat::Track;
+use slat::baselines::MmuLock;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
-use slat::{MmuLock, Track};
 use std::time::{Duration, Instant};
 use world::{Around, Mistake, Setting, Sizes, run};
 

@@ -11,6 +11,7 @@ use super::collector::{Collector, Way};
 use super::record::{StoreRecord, Tally};
 use super::{guest, meddler};
 use crate::thorough::thorough;
+use slat::baselines::{Baseline, MmuLock};
 use slat::*;
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, LruSettings, Place, Prot, Swap};
 use slat_vcpu::Window;
@@ -150,9 +151,8 @@ impl<F: Format> World<F> {
         ksm.add(&space).unwrap();
         let builder = Vm::<F, _>::builder(HostView::new(&space))
             .vcpus(VCPUS as u32 + 1)
-            .mmu_lock(setting.lock)
+            .baseline(Baseline::NONE.mmu_lock(setting.lock).contexts(setting.contexts))
             .nx_huge_pages(setting.nx_huge_pages)
-            .contexts(setting.contexts)
             .dirty_log(setting.policy());
         let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().unwrap());

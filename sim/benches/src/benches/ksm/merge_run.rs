@@ -27,6 +27,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
+use slat::baselines::Baseline;
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Vm};
 use slat_mm::{AddressSpace, Advice, Arena, ArenaBuilder, Backing, HostView, Ksm, Place, Prot};
 use std::sync::Arc;
@@ -325,7 +326,7 @@ fn vm(
     ksm.add(&space)?;
     // A job takes the kicks of its first vCPU: a simulated CPU has one.
     let host = HostView::new(&space).with_kick(move |vcpu| kick(number * vcpus + vcpu.0));
-    let builder = Vm::builder(host).vcpus(vcpus).contexts(plan.entrant.heeds);
+    let builder = Vm::builder(host).vcpus(vcpus).baseline(Baseline::NONE.contexts(plan.entrant.heeds));
     let vm = with_one_slot(if sabotaged { builder.sabotage_flushes() } else { builder }, pages)?;
     let vm = Arc::new(NotifiedVm::new(vm, pages));
     space.register(&vm);

@@ -12,8 +12,9 @@ use crate::benches::host_faults::BASE;
 use crate::benches::vm_setup::with_one_slot;
 use crate::world::{kick, now};
 use core::sync::atomic::{AtomicU64, Ordering};
+use slat::baselines::{Baseline, MmuLock};
 use slat::vm::Builder;
-use slat::{Format, Idle, MmuLock, PAGE_SIZE, Vm};
+use slat::{Format, Idle, PAGE_SIZE, Vm};
 use slat_mm::{AddressSpace, Backing, Balancer, HostView, NumaStats, Place, Policy, Prot, Settings};
 use std::sync::Arc;
 
@@ -64,7 +65,10 @@ impl<F: Format> Balanced<F> {
         mapped.map_err(|error| error.to_string())?;
         let host = HostView::observed(&space, Events::default()).with_kick(|vcpu| kick(vcpu.0));
         let lock = if walk == RangeWalk::Kvm { MmuLock::ReadWrite } else { MmuLock::None };
-        let vm = Arc::new(with_one_slot(with(Vm::builder(host).mmu_lock(lock)), bytes / PAGE_SIZE)?);
+        let vm = Arc::new(with_one_slot(
+            with(Vm::builder(host).baseline(Baseline::NONE.mmu_lock(lock))),
+            bytes / PAGE_SIZE,
+        )?);
         let walked = Arc::new(Walked { vm: vm.clone(), walk });
         space.register(&walked);
         let balancer = settings.map(|settings| Balancer::new(&space, settings));

@@ -7,7 +7,7 @@
 //! This is x86 as it was when the NUMA protection series was posted. Each fault takes the lock, and a walk must not unlock before it has
 //! flushed. So a walk flushes once, or as often as a fault comes while it walks, up to once for each page that is mapped.
 //!
-//! The lock is the engine's [`MmuLock::ReadWrite`](slat::MmuLock::ReadWrite), which it takes for one page at a time. The walk flushes after a page if a fault has
+//! The lock is the engine's [`MmuLock::ReadWrite`](slat::baselines::MmuLock::ReadWrite), which it takes for one page at a time. The walk flushes after a page if a fault has
 //! come since the page before. That is where KVM's walk finds that a thread waits; the thread does not wait for this flush here.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
