@@ -14,7 +14,7 @@ const FILES: [&str; 4] =
 /// Parameters, fields and functions that may have a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 8] = [
     (
-        "pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset takings_since",
+        "pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset takings_since lock_waits",
         "how many",
     ),
     ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
