@@ -41,8 +41,6 @@ pub(crate) struct Policy {
     /// Hardware has a second stage of translation.
     pub(crate) has_two_stages: bool,
     pub(crate) dirty: DirtyLog,
-    /// Mistake: invalidations do not look up the shadow entries of their frames.
-    pub(crate) shadows_sabotaged: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -102,7 +100,6 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     table_budget: u64,
-    sabotage: bool,
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -183,30 +180,9 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Negative control: shootdowns flush nothing. A test that proves the need for flushes must fail under it.
-    #[doc(hidden)]
-    pub fn sabotage_flushes(mut self) -> Self {
-        self.sabotage = true;
-        self
-    }
-
-    /// Negative control: harvests do not flush the pages that they arm.
-    #[doc(hidden)]
-    pub fn sabotage_rearm(mut self) -> Self {
-        self.policy.dirty.sabotaged = true;
-        self
-    }
-
-    /// Negative control: invalidations do not look up the shadow entries of their frames.
-    #[doc(hidden)]
-    pub fn sabotage_reverse_map(mut self) -> Self {
-        self.policy.shadows_sabotaged = true;
-        self
-    }
-
     /// Builds the VM, with no memslots and one root table for each address space. Fails if memory is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, table_budget, sabotage, .. } = self;
+        let Self { host, policy, limits, spaces, table_budget, .. } = self;
         let barrier = Barrier::detect();
         let mut vm = Vm {
             spaces: Box::default(),
@@ -220,7 +196,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             grace: Grace::default(),
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
-            tlb: Tlb::new(policy.vcpus as usize, sabotage),
+            tlb: Tlb::new(policy.vcpus as usize),
             waits: Waits::default(),
             holds: Holds::new(),
             nested: AtomicBool::new(false),
@@ -252,7 +228,6 @@ impl<F: Format, H: Host> Vm<F, H> {
                 baseline: Baseline::default(),
                 has_two_stages: true,
                 dirty: DirtyLog::bitmap(),
-                shadows_sabotaged: false,
             },
             limits: Limits {
                 frames: 1 << F::FRAME_BITS,
@@ -261,7 +236,6 @@ impl<F: Format, H: Host> Vm<F, H> {
             },
             spaces: 1,
             table_budget: u64::MAX,
-            sabotage: false,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Table memory comes from the benches' common pool ([`tables`]), which is in huge pages and brought in before.
 
 use super::tables;
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, TableMemory};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, TableMemory};
 use slat_threads::world::compute;
 use std::ptr::NonNull;
 
@@ -41,6 +41,7 @@ pub struct Pages {
     pub level: Level,
     pub small_from: Hva,
     pub sleeps_ns: u64,
+    pub is_silent: bool,
 }
 
 impl Pages {
@@ -76,6 +77,11 @@ impl Host for Pages {
         let page = Arithmetic.resolve(idle, hva, access)?;
         Ok(HostPage { level: self.level_at(hva), ..page })
     }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        // Negative control: says that it is done, and does nothing.
+        self.is_silent
+    }
 }
 
 #[cfg(test)]
@@ -86,7 +92,7 @@ mod tests {
     fn a_host_that_sleeps_answers_only_where_it_may_and_has_small_pages_elsewhere() {
         let mut idle = Idle::take().unwrap();
         let [here, there] = [Hva(7 << 12), Hva(1 << 40)];
-        let host = |sleeps_ns| Pages { level: Level::M2, small_from: there, sleeps_ns };
+        let host = |sleeps_ns| Pages { level: Level::M2, small_from: there, sleeps_ns, is_silent: false };
         let level = |page: HostPage| page.level;
         let look = |sleeps_ns, hva| host(sleeps_ns).lookup(hva, Access::Write).map(level);
         assert_eq!([look(0, here), look(0, there)], [Some(Level::M2), Some(Level::K4)]);

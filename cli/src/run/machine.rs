@@ -71,15 +71,15 @@ impl<F: Format> Machine<F> {
         }
         let space = builder.build()?;
         let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
-        let builder = Vm::<F, _>::builder(HostView::observed(&space, events))
+        // A sabotaged host says that a flush was broadcast, and does none.
+        let is_silent = run.sabotage_flushes || run.migrate.sabotage_rearm;
+        let host = HostView::observed(&space, events).with_broadcast(move |_| is_silent);
+        let builder = Vm::<F, _>::builder(host)
             .vcpus(vcpus)
             .baseline(Baseline::NONE.mmu_lock(run.mmu_lock.into()))
             .max_page(largest)
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
-        let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
-        let builder = if run.nested.sabotage_reverse_map { builder.sabotage_reverse_map() } else { builder };
-        let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         // A guest that migrates logs from its first page on.

@@ -32,10 +32,6 @@ pub struct NestedArgs {
     /// Negative control: do not flush L2's TLB entries
     #[arg(long, hide = true, requires = "nested")]
     pub sabotage_l2_tag: bool,
-
-    /// Negative control: do not unmap from L2 the pages that the host takes back
-    #[arg(long, hide = true, requires = "nested")]
-    pub sabotage_reverse_map: bool,
 }
 
 impl NestedArgs {

@@ -34,9 +34,7 @@ fn negative_controls_of_what_the_inner_guest_relies_on_are_found() {
     let file = File::new("nested-sabotage.trace", trace(40, 400).as_bytes());
     let args =
         [&["-t", file.path(), "-i", "8", "-v", "2", "--churn", "100000", "--json"], &EDITS[..]].concat();
-    for left_out in
-        ["--sabotage-flushes", "--sabotage-l1-flushes", "--sabotage-l2-tag", "--sabotage-reverse-map"]
-    {
+    for left_out in ["--sabotage-flushes", "--sabotage-l1-flushes", "--sabotage-l2-tag"] {
         let output = slat(&[&args[..], &[left_out]].concat());
         assert_eq!(output.status.code(), Some(3), "{left_out}: {}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,7 +1,8 @@
 //! The host: this process. A frame's number is its address, so no page ever moves, and the host never invalidates.
 
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span, TableMemory};
-use std::sync::Mutex;
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span, TableMemory};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{LazyLock, Mutex};
 
 /// This process as a host: frame numbers are its own addresses.
 #[derive(Debug)]
@@ -32,6 +33,18 @@ fn populate(hvas: Span<Hva>, access: Access) -> bool {
     unsafe { libc::syscall(libc::SYS_madvise, hvas.start.0, hvas.end.0 - hvas.start.0, how) == 0 }
 }
 
+/// The flushes that the host leaves out: all, or those of harvests.
+static SABOTAGE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("SLAT_SABOTAGE").ok());
+static HARVESTING: AtomicBool = AtomicBool::new(false);
+
+/// Runs what collects dirty pages.
+pub fn harvesting<R>(work: impl FnOnce() -> R) -> R {
+    HARVESTING.store(true, SeqCst);
+    let result = work();
+    HARVESTING.store(false, SeqCst);
+    result
+}
+
 impl Host for Process {
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
@@ -47,5 +60,15 @@ impl Host for Process {
             Err(HostError::Fault)
         }
     }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        // Negative controls: says that it is done, and does nothing.
+        match SABOTAGE.as_deref() {
+            Some("flushes") => true,
+            Some("rearm") => HARVESTING.load(SeqCst),
+            _ => false,
+        }
+    }
+
     // `kick` does nothing: processors check for flushes at each block of instructions.
 }

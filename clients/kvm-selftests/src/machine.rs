@@ -1,6 +1,6 @@
 //! /dev/kvm and its VMs: capabilities, memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
-use crate::host::Process;
+use crate::host::{Process, harvesting};
 use crate::objects::{self, Object};
 use crate::ring::Ring;
 use crate::vcpu::{Cpu, Shared};
@@ -43,12 +43,6 @@ impl Machine {
     fn new() -> Result<Self, c_int> {
         let (manual, log, ring) = (false, DirtyLog::bitmap(), None);
         let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).dirty_log(log);
-        // Negative controls.
-        let builder = match std::env::var("SLAT_SABOTAGE").as_deref() {
-            Ok("flushes") => builder.sabotage_flushes(),
-            Ok("rearm") => builder.sabotage_rearm(),
-            _ => builder,
-        };
         let vm = Arc::new(builder.build().map_err(|_| libc::ENOMEM)?);
         Ok(Self { vm, dirty: Mutex::new(Chosen { manual, log, ring }), rings: Mutex::default() })
     }
@@ -64,9 +58,11 @@ impl Machine {
                 abi::CREATE_VCPU => return self.create_vcpu(VcpuId(argument as u32)),
                 abi::SET_USER_MEMORY_REGION => self.set_region(idle, &*argument.cast())?,
                 abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast())?,
-                abi::GET_DIRTY_LOG => self.get_dirty_log(idle, &*argument.cast())?,
-                abi::CLEAR_DIRTY_LOG => self.clear_dirty_log(idle, &*argument.cast())?,
-                abi::RESET_DIRTY_RINGS => return self.reset_rings(idle).map_err(|error| error.errno()),
+                abi::GET_DIRTY_LOG => harvesting(|| self.get_dirty_log(idle, &*argument.cast()))?,
+                abi::CLEAR_DIRTY_LOG => harvesting(|| self.clear_dirty_log(idle, &*argument.cast()))?,
+                abi::RESET_DIRTY_RINGS => {
+                    return harvesting(|| self.reset_rings(idle)).map_err(|error| error.errno());
+                }
                 abi::ENABLE_CAP => self.enable(idle, &*argument.cast())?,
                 abi::SET_NR_MMU_PAGES | abi::CREATE_IRQCHIP => {}
                 _ => return Err(libc::ENOTTY),

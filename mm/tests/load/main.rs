@@ -110,7 +110,6 @@ fn run<F: Nest>(setting: Setting) -> Tally {
         .map(|number| {
             let builder = Vm::<F, _>::builder(Primary::new(&stage)).vcpus((VCPUS / VMS) as u32);
             let builder = builder.baseline(Baseline::NONE.mmu_lock(lock).contexts(contexts));
-            let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
             let vm = Arc::new(builder.build().expect("the arena is large"));
             register(&vm);
             let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
@@ -286,11 +285,10 @@ fn negative_control_a_swap_device_that_keeps_nothing_is_found_out() {
 /// Runs on one thread.
 #[test]
 fn a_log_tells_of_stores_after_it_was_taken() {
-    for (mistake, found) in [(Mistake::None, false), (Mistake::NotRearmed, true)] {
+    for (mistake, found) in [(Mistake::None, false), (Mistake::NoFlush, true)] {
         let mut idle = Idle::take().unwrap();
         let stage = Stage::new(&mut idle, false, mistake, 7, VCPUS);
         let builder = Vm::<Npt4, _>::builder(Primary::new(&stage));
-        let builder = if found { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().unwrap());
         stage.space.register(&vm);
         vm.slots()

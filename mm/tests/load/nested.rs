@@ -31,12 +31,13 @@ const LATEST: u64 = 64;
 /// After the end of the world, how often an access is repeated for which the host has no room.
 const ATTEMPTS: u32 = 1_000_000;
 
-/// The VM of the hypervisor. It is told of changes.
-pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, sabotaged: bool) -> Arc<Vm<F, Primary>> {
+/// The VM of the hypervisor. It is told of changes, unless it `is_deaf`.
+pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, is_deaf: bool) -> Arc<Vm<F, Primary>> {
     let builder = Vm::<F, _>::builder(Primary::new(stage)).vcpus(VCPUS);
-    let builder = if sabotaged { builder.sabotage_reverse_map() } else { builder };
     let vm = Arc::new(builder.build().expect("the arena is large"));
-    stage.space.register(&vm);
+    if !is_deaf {
+        stage.space.register(&vm);
+    }
     let slot = Slot::new(SlotId(0), Gfn(0), NESTED_PAGES, NESTED);
     vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
     vm

@@ -8,8 +8,8 @@ use crate::swap::{self, Disk};
 use parking_lot::RwLock;
 use slat::table::Word;
 use slat::{
-    Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
-    Span, TableMemory, Why, notify::NoPages,
+    Access, Again, Event, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn,
+    SecondaryMmu, Span, TableMemory, Why, notify::NoPages,
 };
 use slat_mm::{
     AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, HostView, Ksm, Place, Policy, Prot,
@@ -59,7 +59,7 @@ pub fn away(page: u64) -> Hva {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     None,
-    /// Flushes do nothing.
+    /// The host says that each flush was broadcast, and does none.
     NoFlush,
     /// A change is reported when the next one comes. Its frames have been freed by then.
     TellsLate,
@@ -67,10 +67,8 @@ pub enum Mistake {
     Deaf(Why),
     /// A swap device discards what it is given.
     KeepsNothing,
-    /// Guests of guests do not lose what the host takes back.
+    /// The VM whose guest has a guest is told of nothing.
     NestedForgotten,
-    /// Pages that the dirty log has reported are not flushed, so vCPUs store through their old entries.
-    NotRearmed,
 }
 
 impl Mistake {
@@ -88,7 +86,7 @@ impl Mistake {
     /// Whether guests may write to free frames. No VM may then make tables of them.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None | Self::KeepsNothing | Self::NotRearmed => false,
+            Self::None | Self::KeepsNothing => false,
             Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // A guest that still has such a page may write to it after others got its frame.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
@@ -206,13 +204,15 @@ impl Stage {
 pub struct Primary {
     view: HostView,
     tables: ArenaHandle,
+    is_silent: bool,
 }
 
 impl Primary {
     pub fn new(stage: &Stage) -> Self {
         let elsewhere = || Arena::builder().limit(16 << 20).build().unwrap();
         let arena = if stage.mistake.spoils_frames() { elsewhere() } else { stage.arena.clone() };
-        Self { view: HostView::new(&stage.space), tables: ArenaHandle::from(&arena) }
+        let is_silent = stage.mistake == Mistake::NoFlush;
+        Self { view: HostView::new(&stage.space), tables: ArenaHandle::from(&arena), is_silent }
     }
 }
 
@@ -255,6 +255,11 @@ impl Host for Primary {
 
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         self.view.compare_exchange(hva, current, new)
+    }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        // Says that it is done, and does nothing.
+        self.is_silent
     }
 }
 

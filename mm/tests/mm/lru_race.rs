@@ -89,9 +89,9 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
     space.mmap(Place::Fixed(at(0)), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let mut idle = Idle::take().unwrap();
     (0..PAGES).for_each(|page| space.write(&mut idle, at(page), &[0; 8]).unwrap());
-    let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).vcpus(VCPUS as u32);
-    let builder = if flushes { builder } else { builder.sabotage_flushes() };
-    let vm = Arc::new(builder.build().unwrap());
+    // A host that says that a flush was broadcast, and does none.
+    let host = HostView::new(&space).with_broadcast(move |_| !flushes);
+    let vm = Arc::new(Vm::<Npt4, _>::builder(host).vcpus(VCPUS as u32).build().unwrap());
     space.register(&vm);
     // The limit also covers the guest's tables.
     assert_eq!(space.reclaim(&mut idle, 100), 100);

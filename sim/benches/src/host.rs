@@ -74,6 +74,7 @@ pub struct SimHost {
     hints: core::sync::atomic::AtomicU64,
     /// Where the hardware may broadcast flushes.
     processors: Option<Arc<Processors>>,
+    is_silent: bool,
 }
 
 impl SimHost {
@@ -85,6 +86,7 @@ impl SimHost {
             work: work.clone(),
             hints: 0.into(),
             processors: None,
+            is_silent: false,
         }
     }
 
@@ -101,6 +103,12 @@ impl SimHost {
     #[must_use]
     pub fn on(self, processors: Arc<Processors>) -> Self {
         Self { processors: Some(processors), ..self }
+    }
+
+    /// Negative control: says of each flush that it was broadcast, and does none.
+    #[must_use]
+    pub fn silent(self, is_silent: bool) -> Self {
+        Self { is_silent, ..self }
     }
 
     fn word(&self, hva: Hva) -> Option<&AtomicU64> {
@@ -247,7 +255,7 @@ impl Host for SimHost {
     }
 
     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
-        self.processors.as_ref().is_some_and(|processors| processors.broadcast(gfns))
+        self.is_silent || self.processors.as_ref().is_some_and(|processors| processors.broadcast(gfns))
     }
 }
 

@@ -381,9 +381,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// leaf's word is as it was, and the zap succeeds. Once the section is over, that store is in the leaf's D, or the
     /// leaf is gone and this flush ends the store. The copy comes after both.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if self.policy.dirty.sabotaged {
-            return;
-        }
         if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
             self.reads.synchronize();
         }

@@ -223,7 +223,7 @@ impl Translations for Cached {
 fn copies(flush: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));
-        let shared = Arc::new((entry, Tlb::new(1, false), AtomicU64::new(0)));
+        let shared = Arc::new((entry, Tlb::new(1), AtomicU64::new(0)));
         let theirs = shared.clone();
         let vcpu = loom::thread::spawn(move || {
             let (entry, tlb, contents) = &*theirs;

@@ -19,8 +19,6 @@ pub struct DirtyLog {
     pub(crate) splitting: Splitting,
     pub(crate) initially_set: bool,
     pub(crate) ring: Option<RingSize>,
-    /// Negative control: harvests do not flush.
-    pub(crate) sabotaged: bool,
 }
 
 /// How a store to a page is noticed.
@@ -56,7 +54,7 @@ impl DirtyLog {
     /// written before and zapped while it began.
     pub const fn bitmap() -> Self {
         let (track, splitting) = (Track::Writes, Splitting::Eager);
-        Self { track, splitting, initially_set: false, ring: None, sabotaged: false }
+        Self { track, splitting, initially_set: false, ring: None }
     }
 
     /// A ring per vCPU: the pages that it has written, in order, without a scan. Implies [`Track::Writes`]: each store

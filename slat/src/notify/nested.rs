@@ -62,7 +62,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         defers: bool,
     ) -> bool {
         let (host, active) = (&self.vm.host, &self.vm.active);
-        let left_out = self.vm.policy.shadows_sabotaged || seeded!(ShadowsForgotten);
+        let left_out = seeded!(ShadowsForgotten);
         let (mut any, mut is_short) = (false, false);
         let has_seat = left_out
             || self.reserve.with(|cache| {

@@ -113,7 +113,7 @@ pub(crate) type RawMutex = spin::Mutex<()>;
 pub(crate) type RawRwLock = spin::RwLock<()>;
 
 /// A monotonic clock, where there is one.
-#[cfg(all(feature = "std", not(virtual_time)))]
+#[cfg(all(feature = "std", feature = "baselines", not(virtual_time)))]
 pub(crate) use std::time::Instant;
 
 /// A mutex: parks under `std`, spins without it.

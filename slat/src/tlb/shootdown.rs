@@ -203,19 +203,16 @@ pub(crate) struct Tlb {
     pub(crate) by_cause: ByCause,
     /// Number of roots that are being replaced, and that some vCPUs have not loaded yet.
     roots: AtomicU64,
-    /// Negative control: flushes do nothing.
-    sabotaged: bool,
 }
 
 impl Tlb {
-    pub(crate) fn new(vcpus: usize, sabotaged: bool) -> Self {
+    pub(crate) fn new(vcpus: usize) -> Self {
         Self {
             generation: Padded::default(),
             ring: (0..RING).map(|_| Ranged::default()).collect(),
             vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
             by_cause: ByCause::default(),
             roots: AtomicU64::new(0),
-            sabotaged,
         }
     }
 
@@ -241,7 +238,7 @@ impl Tlb {
     /// Whether `broadcast` has flushed on every processor. If not, the whole flush is still owed.
     pub(crate) fn is_broadcast(&self, broadcast: impl FnOnce() -> bool) -> bool {
         // ORDER(root-count): Acquire. If no root is counted, all vCPUs have answered the flushes of earlier ones.
-        !self.sabotaged && self.roots.load(Acquire) == 0 && broadcast()
+        self.roots.load(Acquire) == 0 && broadcast()
     }
 
     /// Returns when no vCPU holds a translation of `gfns`, or a link to a page of `pages`, from before the call. `kick`
@@ -259,9 +256,6 @@ impl Tlb {
         pages: Unlinked,
         kick: impl Fn(VcpuId),
     ) -> Flushed {
-        if self.sabotaged {
-            return pages.flushed();
-        }
         let generation = self.number(gfns, nested);
         // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
         if !seeded!(ShootdownUnfenced) {
@@ -294,9 +288,6 @@ impl Tlb {
     /// L2. For callers that take nothing away and only want to detect the next access. A vCPU outside the guest forgets
     /// when it enters.
     pub(crate) fn ask(&self, (gfns, nested): (Span<Gfn>, bool), kick: impl Fn(VcpuId)) {
-        if self.sabotaged {
-            return;
-        }
         self.number(gfns, nested);
         // ORDER(flush): as in `shoot_down_both`.
         fence(SeqCst);

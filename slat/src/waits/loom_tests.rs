@@ -22,7 +22,7 @@ enum Asks {
 /// One fault, and a pager that brings its page: the page is mapped, or the vCPU is woken.
 fn pends(asks: Asks) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let shared = Arc::new((Waits::default(), Tlb::new(1, false), AtomicBool::new(false)));
+        let shared = Arc::new((Waits::default(), Tlb::new(1), AtomicBool::new(false)));
         let theirs = shared.clone();
         let pager = loom::thread::spawn(move || {
             let (waits, tlb, page) = &*theirs;
@@ -66,7 +66,7 @@ fn mistakes_about_the_wait_and_the_page() {
 #[test]
 fn no_wake_up_is_lost_beside_one_that_is_taken() {
     explore(|| {
-        let shared = Arc::new((Waits::default(), Tlb::new(1, false)));
+        let shared = Arc::new((Waits::default(), Tlb::new(1)));
         let (waits, tlb) = &*shared;
         let wake = |tlb: &Tlb, vcpu: VcpuId| tlb.vcpu(vcpu).wake(|| ());
         for token in [TOKEN, Token(8)] {

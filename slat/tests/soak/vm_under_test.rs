@@ -110,7 +110,6 @@ impl<F: Format> World<F> {
             .baseline(Baseline::NONE.mmu_lock(setting.lock))
             .nx_huge_pages(setting.nx_huge_pages)
             .dirty_log(setting.log);
-        let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
         let vm = builder.build().expect("the arena is large");
         vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.create(alias())).unwrap();
         Self {

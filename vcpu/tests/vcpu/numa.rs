@@ -36,9 +36,9 @@ impl Machine {
         let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
         let pages = PAGES * u64::from(VCPUS);
         space.mmap(Place::Fixed(HVA), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
-        let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).vcpus(VCPUS);
-        let builder = if sabotage { builder.sabotage_flushes() } else { builder };
-        let vm = Arc::new(builder.build().unwrap());
+        // A host that says that a flush was broadcast, and does none.
+        let host = HostView::new(&space).with_broadcast(move |_| sabotage);
+        let vm = Arc::new(Vm::<Npt4, _>::builder(host).vcpus(VCPUS).build().unwrap());
         space.register(&vm);
         let slot = Slot::new(SlotId(0), Gfn(0), pages, HVA);
         vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();

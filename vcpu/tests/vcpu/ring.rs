@@ -42,9 +42,9 @@ fn with_ring<F: Format>(
     let space = AddressSpace::builder(&arena).build().unwrap();
     space.mmap(Place::Fixed(HVA), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let ring = DirtyLog::ring(RingSize::new(4096).unwrap());
-    let builder = Vm::<F, _>::builder(HostView::new(&space)).dirty_log(ring);
-    let builder = if sabotage { builder.sabotage_rearm() } else { builder };
-    let vm = Arc::new(builder.build().unwrap());
+    // A host that says that a flush was broadcast, and does none.
+    let host = HostView::new(&space).with_broadcast(move |_| sabotage);
+    let vm = Arc::new(Vm::<F, _>::builder(host).dirty_log(ring).build().unwrap());
     space.register(&vm);
     let slot = Slot::new(SlotId(0), Gfn(0), PAGES, HVA).log_dirty();
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();

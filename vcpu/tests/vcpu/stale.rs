@@ -44,9 +44,9 @@ fn around<F: Format>(
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
     space.mmap(Place::Fixed(HVA), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
-    let builder = Vm::<F, _>::builder(HostView::new(&space)).vcpus(1);
-    let builder = if sabotage { builder.sabotage_flushes() } else { builder };
-    let vm = Arc::new(builder.build().unwrap());
+    // A host that says that a flush was broadcast, and does none.
+    let host = HostView::new(&space).with_broadcast(move |_| sabotage);
+    let vm = Arc::new(Vm::<F, _>::builder(host).vcpus(1).build().unwrap());
     space.register(&vm);
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
 

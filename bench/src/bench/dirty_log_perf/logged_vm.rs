@@ -20,9 +20,9 @@ pub const ELSEWHERE: Span<Gfn> = Span::new(Gfn(1 << 28), Gfn(1 << 29));
 /// The most memory that is logged.
 pub const MOST: u64 = ELSEWHERE.start.0 * PAGE_SIZE;
 
-/// How a VM on host pages of this size is built.
-pub fn builder(level: Level) -> Builder<Ept4, Pages> {
-    Vm::builder(Pages { level, small_from: hva_of(ELSEWHERE.start), sleeps_ns: 0 })
+/// A host with pages of this size.
+pub fn host(level: Level) -> Pages {
+    Pages { level, small_from: hva_of(ELSEWHERE.start), sleeps_ns: 0, is_silent: false }
 }
 
 /// Builds the VM with these memslots, and brings in memory for their tables.

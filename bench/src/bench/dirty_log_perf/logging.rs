@@ -16,7 +16,7 @@ use super::logged_vm::{self, Pages};
 use super::name_of;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Ept4;
-use slat::{Builder, DirtyLog, Level, RingSize, Splitting, Track};
+use slat::{Builder, DirtyLog, Level, RingSize, Splitting, Track, Vm};
 
 /// How a VM logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +80,11 @@ impl Entrant {
 
     /// A VM for it, on pages of `size`.
     pub fn builder(self, size: Level, vcpus: u32) -> Builder<Ept4, Pages> {
+        self.builder_on(logged_vm::host(size), vcpus)
+    }
+
+    /// The same on this host.
+    pub fn builder_on(self, host: Pages, vcpus: u32) -> Builder<Ept4, Pages> {
         let log = match self.way {
             // Then the log begins without touching a leaf: what is done to them is done beside it.
             Way::Before => DirtyLog::bitmap().initially_set(),
@@ -87,7 +92,7 @@ impl Entrant {
             Way::Manual(track) => DirtyLog::bitmap().track(track).initially_set(),
             Way::Ring(size) => DirtyLog::ring(size),
         };
-        let builder = logged_vm::builder(size).vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(self.lock));
+        let builder = Vm::builder(host).vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(self.lock));
         builder.dirty_log(log.splitting(self.splitting))
     }
 }

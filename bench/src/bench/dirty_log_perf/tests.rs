@@ -1,5 +1,6 @@
 //! Every test of the bench, small; and what its checks say of a VM that forgets to flush.
 
+use super::logged_vm::{self, Pages};
 use super::logging::{Entrant, Way};
 use super::stages::{Sample, Setting};
 use super::{ABOUT, DirtyLogPerf, Test};
@@ -83,7 +84,8 @@ fn a_flush_that_is_left_out_is_found_out() {
     let (small, setting) = (typed("-v 1 -b 2M -s 1 -w 100 -i 2"), SETTINGS[0]);
     for entrant in entrants().into_iter().filter(|entrant| entrant.way != Way::Before) {
         assert_eq!(failed(&small, setting, entrant, sample(&small, setting, entrant)), [""; 0]);
-        let builder = entrant.builder(setting.0, small.vcpus()).sabotage_rearm();
+        let silent = Pages { is_silent: true, ..logged_vm::host(setting.0) };
+        let builder = entrant.builder_on(silent, small.vcpus());
         let sample = small.lap(setting, entrant, builder).unwrap();
         assert!(sample.iterations[1].verdict.lost > 0, "{entrant:?}");
         assert!(!failed(&small, setting, entrant, sample).is_empty());

@@ -199,7 +199,7 @@ impl Invalidate {
             + 64 * u64::from(vcpus + invalidators);
         tables::reserve(tables * PAGE_SIZE * 65 / 64);
         let small_from = hva_of(layout.place(0).start);
-        let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns };
+        let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns, is_silent: false };
         let builder = Vm::<Npt4, _>::builder(host)
             .vcpus(vcpus + invalidators)
             .baseline(Baseline::NONE.mmu_lock(policy.lock()));

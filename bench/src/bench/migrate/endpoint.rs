@@ -33,7 +33,7 @@ pub struct Settings {
     pub logs: bool,
     /// The largest page that the host uses.
     pub largest: Level,
-    /// Negative control: harvests do not flush.
+    /// Negative control: its host says that each flush was broadcast, and does none.
     pub sabotage_rearm: bool,
 }
 
@@ -44,11 +44,11 @@ impl Machine {
         let limit = bytes + bytes / 64 + (32 << 20);
         let arena = Arena::builder().limit(limit).poison(POISON).build()?;
         let space = AddressSpace::builder(&arena).thp(settings.largest > Level::K4).build()?;
-        let builder = Vm::<Npt4, _>::builder(HostView::new(&space))
+        let host = HostView::new(&space).with_broadcast(move |_| settings.sabotage_rearm);
+        let builder = Vm::<Npt4, _>::builder(host)
             .vcpus(settings.vcpus)
             .max_page(settings.largest)
             .dirty_log(settings.log);
-        let builder = if settings.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
         for &MemoryRange { slot, gfns } in ranges {

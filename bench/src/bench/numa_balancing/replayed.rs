@@ -84,7 +84,7 @@ impl<'f> Workload<'f> {
             scan_bytes: flags.scan,
             ..Settings::default()
         });
-        let how = (settings, entrant.walk);
+        let how = (settings, entrant.walk, false);
         let balanced = Balanced::new(space.clone(), self.bytes, how, |vm| vm.vcpus(flags.vcpus));
         let balanced = &balanced.map_err(Error::Machine)?;
         let pin = || space.pin(&mut idle()?, Span::sized(BASE, self.bytes)).map_err(Error::from);

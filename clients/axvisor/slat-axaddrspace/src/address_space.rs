@@ -77,7 +77,6 @@ impl<H: PagingHandler> AddrSpace<H> {
     /// Creates a new empty address space.
     pub fn new_empty(base: GuestPhysAddr, size: usize) -> AxResult<Self> {
         let builder = Vm::builder(Frames::new()).max_slots(u32::MAX);
-        let builder = if mistake("no-flush") { builder.sabotage_flushes() } else { builder };
         let vm = builder.build().map_err(|_| AxError::NoMemory)?;
         Ok(Self {
             range: GuestPhysAddrRange::from_start_size(base, size),

@@ -27,7 +27,7 @@ struct Shared {
 
 impl Shared {
     fn new() -> Self {
-        Self { tlb: Tlb::new(1, false), entry: AtomicU64::new(1), page: UnsafeCell::new(0) }
+        Self { tlb: Tlb::new(1), entry: AtomicU64::new(1), page: UnsafeCell::new(0) }
     }
 
     /// Makes a guest access.
@@ -103,7 +103,7 @@ fn mistakes_about_answers() {
 
 /// A vCPU answers a kick, if it sees one.
 fn kicks() {
-    let tlb = Arc::new(Tlb::new(1, false));
+    let tlb = Arc::new(Tlb::new(1));
     let theirs = tlb.clone();
     let vcpu = loom::thread::spawn(move || {
         let (vcpu, mut cached) = (theirs.vcpu(VcpuId(0)), Cached(true));
@@ -131,7 +131,7 @@ fn mistake_clearing_a_kick_by_a_relaxed_exchange() {
 /// A vCPU on hardware, whose processor takes interrupts until they are blocked. An interrupt taken there brings no
 /// guest out.
 fn interrupts() {
-    let shared = Arc::new((Tlb::new(1, false), AtomicBool::new(false)));
+    let shared = Arc::new((Tlb::new(1), AtomicBool::new(false)));
     let theirs = shared.clone();
     let vcpu = loom::thread::spawn(move || {
         let (tlb, pending) = &*theirs;
@@ -177,7 +177,7 @@ struct Roots {
 
 /// Replaces a root beside another flusher, which takes away the page that only the old root leads to.
 fn broadcasts() {
-    let tlb = Tlb::new(1, false);
+    let tlb = Tlb::new(1);
     let shared = Arc::new(Roots { tlb, root: AtomicU64::new(0), page: UnsafeCell::new(0) });
     let gfns = Span::new(Gfn(7), Gfn(8));
     shared.tlb.enter(shared.tlb.vcpu(VcpuId(0)), &mut Cached(false));
@@ -232,7 +232,7 @@ fn mistakes_about_broadcasts_beside_a_new_root() {
 /// Two flushers whose numbers share a cell of the ring, as if they were a whole round apart.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>, bool) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let tlb = Arc::new(Tlb::new(1, false));
+        let tlb = Arc::new(Tlb::new(1));
         let flusher = |first: u64| {
             let (tlb, gfns) = (tlb.clone(), Span::new(Gfn(first), Gfn(first + 1)));
             loom::thread::spawn(move || (number(&tlb, gfns, false), (gfns, false)))

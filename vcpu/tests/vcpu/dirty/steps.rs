@@ -33,9 +33,9 @@ impl<F: Format> Machine<F> {
         space.mmap(Place::Fixed(HVA), memory, Prot::ReadWrite, Backing::Anonymous).unwrap();
         let ksm = Ksm::builder(&arena).build().unwrap();
         ksm.add(&space).unwrap();
-        let builder = Vm::<F, _>::builder(HostView::new(&space)).vcpus(1).dirty_log(log);
-        let builder = if sabotage { builder.sabotage_rearm() } else { builder };
-        let vm = Arc::new(builder.build().unwrap());
+        // A host that says that a flush was broadcast, and does none.
+        let host = HostView::new(&space).with_broadcast(move |_| sabotage);
+        let vm = Arc::new(Vm::<F, _>::builder(host).vcpus(1).dirty_log(log).build().unwrap());
         space.register(&vm);
         vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
         Self { ksm, space, vm }

@@ -149,12 +149,13 @@ impl<F: Format> World<F> {
         space.madvise(idle, memory, Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).build().unwrap();
         ksm.add(&space).unwrap();
-        let builder = Vm::<F, _>::builder(HostView::new(&space))
+        // A host that says that a flush was broadcast, and does none.
+        let is_silent = setting.mistake == Mistake::NoFlush;
+        let builder = Vm::<F, _>::builder(HostView::new(&space).with_broadcast(move |_| is_silent))
             .vcpus(VCPUS as u32 + 1)
             .baseline(Baseline::NONE.mmu_lock(setting.lock).contexts(setting.contexts))
             .nx_huge_pages(setting.nx_huge_pages)
             .dirty_log(setting.policy());
-        let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().unwrap());
         space.register(&vm);
         vm.slots()

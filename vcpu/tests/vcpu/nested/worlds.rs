@@ -79,9 +79,9 @@ impl<F: Format> Machine<F> {
         let arena = Arena::builder().limit(64 << 20).poison(0xee).build().unwrap();
         let space = AddressSpace::builder(&arena).build().unwrap();
         space.mmap(Place::Fixed(HVA), REGIONS * REGION, Prot::ReadWrite, Backing::Anonymous).unwrap();
-        let builder = Vm::<F, _>::builder(HostView::new(&space)).vcpus(VCPUS);
-        let builder = if left_out == LeftOut::HostFlushes { builder.sabotage_flushes() } else { builder };
-        let vm = Arc::new(builder.build().unwrap());
+        // A host that says that a flush was broadcast, and does none.
+        let host = HostView::new(&space).with_broadcast(move |_| left_out == LeftOut::HostFlushes);
+        let vm = Arc::new(Vm::<F, _>::builder(host).vcpus(VCPUS).build().unwrap());
         space.register(&vm);
         // Two slots, so that the host's changes and logs meet their border.
         let half = REGIONS * REGION / PAGE_SIZE / 2;

@@ -326,8 +326,9 @@ fn vm(
     ksm.add(&space)?;
     // A job takes the kicks of its first vCPU: a simulated CPU has one.
     let host = HostView::new(&space).with_kick(move |vcpu| kick(number * vcpus + vcpu.0));
+    let host = host.with_broadcast(move |_| sabotaged);
     let builder = Vm::builder(host).vcpus(vcpus).baseline(Baseline::NONE.contexts(plan.entrant.heeds));
-    let vm = with_one_slot(if sabotaged { builder.sabotage_flushes() } else { builder }, pages)?;
+    let vm = with_one_slot(builder, pages)?;
     let vm = Arc::new(NotifiedVm::new(vm, pages));
     space.register(&vm);
     Ok((space, vm))

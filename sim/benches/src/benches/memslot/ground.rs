@@ -47,10 +47,8 @@ impl Ground {
     /// With so many slots. Sabotaged, its flushes are left out.
     pub fn new(setting: &Setting<'_>, slots: u32, sabotaged: bool) -> Result<Self, String> {
         let layout = Layout::new(slots, AREA, ACTIVE);
-        let memory = SimHost::filled(layout.end().0, &setting.work);
-        let vm = SimHost::machine(memory, setting, slots, |builder| {
-            if sabotaged { builder.sabotage_flushes() } else { builder }
-        })?;
+        let memory = SimHost::filled(layout.end().0, &setting.work).silent(sabotaged);
+        let vm = SimHost::machine(memory, setting, slots, |builder| builder)?;
         SimHost::populate(&vm, &mut idle()?, layout.slots())?;
         let rounds = (8 * ROUNDS[0] / u64::from(setting.vcpus)).clamp(ROUNDS[1], ROUNDS[0]);
         let rounds = if setting.quick { rounds / 4 } else { rounds };

@@ -53,17 +53,18 @@ pub struct Counts {
 }
 
 impl<F: Format> Balanced<F> {
-    /// A VM whose guest memory is so many new bytes of `space`. Without `settings` its host does not balance. `with` says what else the
-    /// VM has.
+    /// A VM whose guest memory is so many new bytes of `space`. Without `settings` its host does not balance; if it `is_silent`, a
+    /// negative control, it says of each flush that it was broadcast, and does none. `with` says what else the VM has.
     pub fn new(
         space: Arc<AddressSpace>,
         bytes: u64,
-        (settings, walk): (Option<Settings>, RangeWalk),
+        (settings, walk, is_silent): (Option<Settings>, RangeWalk, bool),
         with: impl FnOnce(BalancedBuilder<F>) -> BalancedBuilder<F>,
     ) -> Result<Self, String> {
         let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous);
         mapped.map_err(|error| error.to_string())?;
         let host = HostView::observed(&space, Events::default()).with_kick(|vcpu| kick(vcpu.0));
+        let host = host.with_broadcast(move |_| is_silent);
         let lock = if walk == RangeWalk::Kvm { MmuLock::ReadWrite } else { MmuLock::None };
         let vm = Arc::new(with_one_slot(
             with(Vm::builder(host).baseline(Baseline::NONE.mmu_lock(lock))),

@@ -121,7 +121,8 @@ mod tests {
         let arena = Arena::builder().limit(16 << 20).build().unwrap();
         let space = AddressSpace::builder(&arena).build().unwrap();
         let settings = Settings { policy: Policy::Range, ..Settings::default() };
-        let balanced = Balanced::new(space, PAGES * PAGE_SIZE, (Some(settings), walk), |vm| vm).unwrap();
+        let balanced =
+            Balanced::new(space, PAGES * PAGE_SIZE, (Some(settings), walk, false), |vm| vm).unwrap();
         let (mut idle, mut vcpu) = (idle().unwrap(), balanced.vm.vcpu(VcpuId(0)).unwrap());
         for gfn in (0..PAGES).step_by(4).map(Gfn) {
             vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();

@@ -68,7 +68,7 @@ impl Bench for NumaBalancing {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        UsedPages::new(setting, |vm| vm)?.run(setting)
+        UsedPages::new(setting, false, |vm| vm)?.run(setting)
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {

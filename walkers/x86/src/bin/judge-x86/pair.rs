@@ -79,6 +79,7 @@ struct Moving {
     /// The frame in use of each page.
     side: [AtomicU64; PAGES as usize],
     mail: &'static Mail,
+    flushes: bool,
 }
 
 // SAFETY: the defaults keep the contract; memory is mapped one to one.
@@ -118,6 +119,11 @@ impl Host for Moving {
 
     fn kick(&self, _: VcpuId) {
         self.mail.kick.store(1, Release);
+    }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        // Negative control: says that it is done, and does nothing.
+        !self.flushes
     }
 }
 
@@ -250,7 +256,7 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
     // SAFETY: a page of the guest's own, which is never taken away; both sides use it by atomic words only.
     let mail = unsafe { &*(guest.mail() as *const Mail) };
     mail.sweeps.store(0, Relaxed);
-    let host = Moving { first: ram.pattern.start, side: [const { AtomicU64::new(0) }; PAGES as usize], mail };
+    let host = Moving { first: ram.pattern.start, side: [const { AtomicU64::new(0) }; PAGES as usize], mail, flushes };
     for page in 0..PAGES {
         let [[number, count], [spoiled, _]] = [host.words(page, 0), host.words(page, 1)];
         number.store(page, Relaxed);
@@ -258,7 +264,6 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
         spoiled.store(SPOILED, Relaxed);
     }
     let builder = Vm::<F, _>::builder(host).vcpus(1);
-    let builder = if flushes { builder } else { builder.sabotage_flushes() };
     let vm = builder.build().expect("memory for a VM");
     let (stop, wrong, done) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
     let shared = Shared::<F> { vm, guest, stop, wrong, done };
