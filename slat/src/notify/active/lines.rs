@@ -79,11 +79,6 @@ impl Lines {
         self.of_regions(regions).for_each(visit);
     }
 
-    #[inline(never)]
-    fn any_of(&self, regions: (u64, u64), matches: impl Fn(&Line) -> bool) -> bool {
-        self.of_regions(regions).any(matches)
-    }
-
     /// Returns the regions of a narrow invalidation of `hvas`; `None` if it is wide.
     pub(super) fn narrow(&self, hvas: Span<Hva>) -> Option<Regions<'_>> {
         let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
@@ -116,7 +111,8 @@ impl Regions<'_> {
     pub(super) fn each(&self, lines: &Lines, visit: impl Fn(&Line)) {
         match self.only {
             Some(line) => visit(line),
-            None => lines.each_of(self.ends(), visit),
+            None if self.first < self.end => lines.each_of(self.ends(), visit),
+            None => {}
         }
     }
 
@@ -125,7 +121,7 @@ impl Regions<'_> {
     pub(super) fn any(&self, lines: &Lines, matches: impl Fn(&Line) -> bool) -> bool {
         match self.only {
             Some(line) => matches(line),
-            None => lines.any_of(self.ends(), matches),
+            None => lines.of_regions(self.ends()).any(matches),
         }
     }
 }
