@@ -37,6 +37,7 @@
 //! Faults cluster, so they often skip most of the walk: all of it inside 2 MiB, the upper levels inside 1 GiB, like
 //! hardware's paging-structure caches.
 
+use super::fillable::{Fillable, Offset, fillable};
 use super::quick_frames;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
@@ -45,7 +46,7 @@ use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
 use crate::sync::tally::RetryCause;
-use crate::table::entry::{Entry, Word};
+use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
@@ -84,6 +85,7 @@ struct Quiet {
     /// One of these tables; [`NO_TABLE`] if there is none.
     tag: u64,
     table: Node,
+    offset: Offset,
 }
 
 /// The last confirmation under the number of a region.
@@ -96,6 +98,7 @@ struct Near {
     first: Gfn,
     len: u64,
     table: Node,
+    offset: Offset,
 }
 
 const NO_TABLE: u64 = u64::MAX;
@@ -116,26 +119,31 @@ pub(super) enum ConfirmedTable {
 /// The memo has nothing confirmed about the frame.
 pub(super) struct NotConfirmed;
 
-/// A hole that the fault may fill, and the host address of its page.
-pub(super) struct Fillable<'s> {
-    pub(super) entry: &'s Entry,
-    pub(super) word: Word,
-    pub(super) hva: Hva,
-}
-
 impl Near {
-    const NOTHING: Self =
-        Self { line: RegionLine::NONE, newest: Word::OLDEST, first: Gfn(0), len: 0, table: Node::dangling() };
+    const NOTHING: Self = Self {
+        line: RegionLine::NONE,
+        newest: Word::OLDEST,
+        first: Gfn(0),
+        len: 0,
+        table: Node::dangling(),
+        offset: Offset::ZERO,
+    };
 }
 
 impl Quiet {
-    const NOTHING: Self =
-        Self { number: QuietNumber::NEVER, first: 0, len: 0, tag: NO_TABLE, table: Node::dangling() };
+    const NOTHING: Self = Self {
+        number: QuietNumber::NEVER,
+        first: 0,
+        len: 0,
+        tag: NO_TABLE,
+        table: Node::dangling(),
+        offset: Offset::ZERO,
+    };
 
-    fn new(number: QuietNumber, plain: Span<Gfn>) -> Self {
+    fn new(number: QuietNumber, plain: Span<Gfn>, offset: Offset) -> Self {
         let pages = Level::M2.pages();
         let (first, end) = (plain.start.0.div_ceil(pages), plain.end.0 / pages);
-        Self { number, first, len: end.saturating_sub(first), ..Self::NOTHING }
+        Self { number, first, len: end.saturating_sub(first), offset, ..Self::NOTHING }
     }
 }
 
@@ -207,7 +215,7 @@ impl Memo {
         // SAFETY: as above.
         unsafe { self.confirm(vm, space, (id, gfn)) }?;
         // SAFETY: the table was linked when both words were loaded, or later, and stays allocated for the section.
-        unsafe { self.fillable::<F>(self.near.table, self.near.newest, gfn) }
+        unsafe { fillable::<F>(self.near.table, self.near.newest, gfn, self.near.offset) }
     }
 
     /// Returns the hole of `gfn`, which was confirmed under N, if N is unchanged.
@@ -234,7 +242,7 @@ impl Memo {
             (self.quiet.table, self.quiet.tag) = (table, tag);
         }
         // SAFETY: the table was linked when N was loaded, or later, and stays allocated for the section.
-        Ok(unsafe { self.fillable::<F>(self.quiet.table, self.quiet.number.newest, gfn) })
+        Ok(unsafe { fillable::<F>(self.quiet.table, self.quiet.number.newest, gfn, self.quiet.offset) })
     }
 
     /// Returns the hole of `gfn` if its region confirmed it last, and the region's word and the epoch are unchanged.
@@ -255,18 +263,7 @@ impl Memo {
             return Err(NotConfirmed);
         }
         // SAFETY: the table was linked when both words were loaded, or later, and stays allocated for the section.
-        Ok(unsafe { self.fillable::<F>(near.table, near.newest, gfn) })
-    }
-
-    /// # Safety
-    /// `table` is allocated for all of `'s`.
-    #[inline(always)]
-    unsafe fn fillable<'s, F: Format>(&self, table: Node, newest: Word, gfn: Gfn) -> Option<Fillable<'s>> {
-        // SAFETY: the caller guarantees it.
-        let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
-        let word = entry.load();
-        let fillable = word.is_hole() && word <= newest;
-        fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
+        Ok(unsafe { fillable::<F>(near.table, near.newest, gfn, near.offset) })
     }
 
     /// Confirms `gfn` and the frames around it in its region and its leaf table. Returns `None` if the full path must
@@ -305,7 +302,8 @@ impl Memo {
         };
         // SAFETY: the caller guarantees it; the words were loaded inside the section.
         let table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
-        self.near = Near { line, newest, first: frames.start, len: frames.len(), table };
+        let offset = Offset::of(&self.slot);
+        self.near = Near { line, newest, first: frames.start, len: frames.len(), table, offset };
         self.look_for_quiet(&vm.active);
         Some(())
     }
@@ -321,7 +319,7 @@ impl Memo {
         if let Some(number) = active.quiet_number()
             && (active.epoch() == self.epoch || seeded!(QuietUndated))
         {
-            self.quiet = Quiet::new(number, self.plain);
+            self.quiet = Quiet::new(number, self.plain, Offset::of(&self.slot));
         }
     }
 
@@ -439,8 +437,8 @@ impl Memo {
             let table = Span::sized(kept.near.first, kept.near.len).widen(Level::M2.pages()).clamp(&plain);
             (self.epoch, self.near, self.quiet) = (
                 kept.epoch,
-                Near { first: table.start, len: table.len(), ..kept.near },
-                Quiet::new(kept.quiet.number, plain),
+                Near { first: table.start, len: table.len(), offset: Offset::of(&slot), ..kept.near },
+                Quiet::new(kept.quiet.number, plain, Offset::of(&slot)),
             );
         }
     }

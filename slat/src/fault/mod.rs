@@ -24,6 +24,7 @@
 mod access;
 mod alone;
 mod done;
+mod fillable;
 pub(crate) mod leaf;
 pub(crate) mod memo;
 mod mmio;

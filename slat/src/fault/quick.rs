@@ -9,7 +9,8 @@
 //! [`super::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
-use super::memo::{ConfirmedTable, Fillable, NotConfirmed};
+use super::fillable::Fillable;
+use super::memo::{ConfirmedTable, NotConfirmed};
 use crate::addr::Level;
 use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;

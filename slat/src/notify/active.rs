@@ -39,7 +39,7 @@ use crate::addr::{Gfn, Hva, Position, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, fence_after_rmw};
 use crate::table::{Version, Word};
 use core::cell::Cell;
-use lines::{Line, Lines};
+use lines::{Line, Lines, Regions};
 use places::{Claim, MOST, Places, SLOTS, Slot};
 use taken::Taken;
 
@@ -83,12 +83,10 @@ struct Numbers {
 pub(crate) struct Ticket<'a> {
     active: &'a Active,
     claim: Claim<'a>,
-    /// The first region on whose line it is announced, and the one after the last.
-    regions: (u64, u64),
+    /// The regions on whose lines it is announced.
+    regions: Regions<'a>,
     /// Whether it is listed on the epoch.
     wide: Cell<bool>,
-    /// The guest frames that its place publishes.
-    gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
     hole: Cell<Word>,
     /// The record of what its edits took away, until it has looked for newer invalidations (rule 14).
@@ -128,6 +126,13 @@ impl Active {
     #[inline]
     pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let listed = [self.lines.at(line), &self.lines.epoch].map(Line::listed);
+        // Mostly none is.
+        listed != [(0, 0); 2] && self.any_over(listed, gfns, hvas)
+    }
+
+    /// Whether an active invalidation among the `listed` covers any of `gfns` or `hvas`.
+    #[inline(never)]
+    fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
         listed.any(|slot| is_over(slot, gfns, hvas)) && !seeded!(StampUnconfirmed)
     }
@@ -194,19 +199,18 @@ impl Active {
         set(&claim.slot.hvas, hvas);
         // ORDER(active): Release: the ranges before the state. The invalidation has no number and no hole yet.
         claim.slot.state.store(UNFLUSHED | ACTIVE, Release);
-        let regions = if gfns.is_empty() { Lines::narrow(hvas) } else { None };
+        let regions = if gfns.is_empty() { self.lines.narrow(hvas) } else { None };
         let ticket = Ticket {
             active: self,
             claim,
-            regions: regions.unwrap_or_default(),
+            regions: regions.unwrap_or(Regions::NONE),
             wide: Cell::new(regions.is_none()),
-            gfns: Cell::new(gfns),
             version: Cell::default(),
             hole: Cell::new(Word::OLDEST),
             taken: Taken::default(),
         };
         ticket.announce();
-        ticket.claim.begun();
+        self.places.begun(&ticket.claim);
         Some(ticket)
     }
 
@@ -293,7 +297,8 @@ impl Ticket<'_> {
 
     /// Rule 1: lists the place, takes a number, and announces it to the regions or on the epoch.
     fn announce(&self) {
-        let list = || self.lines().for_each(|line| line.list(&self.claim));
+        let bit = self.claim.bit;
+        let list = || self.each_line(move |line| line.list(bit));
         if !seeded!(NumberedFirst) {
             list();
         }
@@ -304,7 +309,8 @@ impl Ticket<'_> {
         if self.wide.get() {
             self.active.lines.epoch.move_on();
         }
-        self.regions().for_each(|line| line.announce(self.hole()));
+        let hole = self.hole();
+        self.each_region(move |line| line.announce(hole));
         // ORDER(upgrade): listed before its walk reads an entry; pairs with the fence after a freeze (rule 10): either
         // the freezer sees this invalidation, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before its walk reads an entry; pairs with the fence in `is_followed`.
@@ -315,14 +321,19 @@ impl Ticket<'_> {
         }
     }
 
-    #[inline]
-    fn regions(&self) -> impl Iterator<Item = &Line> {
-        let lines = &self.active.lines;
-        (self.regions.0..self.regions.1).map(|region| lines.at(RegionLine::of_region(region)))
+    /// Calls `visit` with the line of each of its regions.
+    #[inline(always)]
+    fn each_region(&self, visit: impl Fn(&Line)) {
+        self.regions.each(&self.active.lines, visit);
     }
 
-    fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
+    /// Calls `visit` with each line that lists it.
+    #[inline(always)]
+    fn each_line(&self, visit: impl Fn(&Line)) {
+        if self.wide.get() {
+            visit(&self.active.lines.epoch);
+        }
+        self.each_region(visit);
     }
 
     /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
@@ -354,18 +365,33 @@ impl Ticket<'_> {
     }
 
     /// Any debtor of its range is listed on the epoch or one of its lines ([`go_wide`](Self::go_wide)).
-    #[inline]
+    #[inline(always)]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        // Mostly there is one region, and no other invalidation is listed there or on the epoch: four loads answer.
+        let bit = self.claim.bit;
+        if let Some(line) = self.regions.only()
+            && !self.wide.get()
+            && line.listed_but(bit) == (0, 0)
+            && self.active.lines.epoch.listed_but(bit) == (0, 0)
+        {
+            return false;
+        }
+        self.any_other_unflushed(matches)
+    }
+
+    /// The same for any number of regions, and where others are listed.
+    #[inline(never)]
+    fn any_other_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
         if self.wide.get() {
             return active.any_unflushed(Some(mine), matches);
         }
         let hides = |line: &Line| {
-            let others = line.listed_but(&self.claim);
+            let others = line.listed_but(self.claim.bit);
             let unflushed = |slot: &Slot| !is(slot, Some(mine)) && is_unflushed(slot, &matches);
             others != (0, 0) && active.places.listed(others).any(unflushed)
         };
-        self.regions().any(&hides) || hides(&active.lines.epoch)
+        self.regions.any(&active.lines, hides) || hides(&active.lines.epoch)
     }
 
     /// Marks it unflushed again: it makes further edits after a flush.
@@ -393,10 +419,11 @@ impl Drop for Ticket<'_> {
             }
             self.active.lines.epoch.move_on();
         }
-        self.lines().for_each(|line| line.unlist(&self.claim));
+        let bit = self.claim.bit;
+        self.each_line(move |line| line.unlist(bit));
         // ORDER(adopt): Release: paid before the count falls.
         self.active.numbers.word.fetch_sub(1, Release);
-        self.claim.end();
+        self.active.places.end(&self.claim, &self.active.numbers.taken);
     }
 }
 

@@ -144,7 +144,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         why: Why,
         change: impl FnOnce(&mut Idle) -> R,
     ) -> R {
-        // In place: each move of an invalidation copies some 250 bytes.
+        // In place: each move of an invalidation copies some 220 bytes.
         let mut invalidation = self.invalidate(hvas, why);
         invalidation.edit_all(idle, None);
         invalidation.open_debt().settle();

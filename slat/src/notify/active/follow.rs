@@ -67,7 +67,8 @@ impl Ticket<'_> {
         // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this invalidation sees
         // the newer number, or the newer one's walk sees the edits.
         fence(SeqCst);
-        self.regions().any(|line| line.newest() > self.hole())
+        let hole = self.hole();
+        self.regions.any(&self.active.lines, move |line| line.newest() > hole)
     }
 
     /// Continues under a new number.
@@ -81,14 +82,15 @@ impl Ticket<'_> {
     /// It becomes wide. Its passes number only the holes of its range; a fault may link a table over the others, with
     /// the number of this moment, and a newer invalidation may have passed the leaf by.
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
-        if self.gfns.get().covers(&gfns) {
+        let published = super::span::<Gfn>(&self.claim.slot.gfns);
+        if published.covers(&gfns) {
             return;
         }
-        self.gfns.set(self.gfns.get().hull(&gfns));
-        super::set(&self.claim.slot.gfns, self.gfns.get());
+        super::set(&self.claim.slot.gfns, published.hull(&gfns));
         if seeded!(WidenedNarrowly) && gfns.len() <= Level::M2.pages() && !self.wide.get() {
             self.take_number(0);
-            self.regions().for_each(|line| line.announce(self.hole()));
+            let hole = self.hole();
+            self.each_region(move |line| line.announce(hole));
             // ORDER(upgrade): as in `announce`.
             return fence(SeqCst);
         }
@@ -104,7 +106,7 @@ impl Ticket<'_> {
 
     fn publish_widely(&self) {
         if !self.wide.replace(true) {
-            self.active.lines.epoch.list(&self.claim);
+            self.active.lines.epoch.list(self.claim.bit);
         }
         self.take_number(0);
         self.active.lines.epoch.move_on();

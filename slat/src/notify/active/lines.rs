@@ -8,7 +8,7 @@
 //! **Rejected alternatives.** One word for the VM: every invalidation would write it and every fault read it. Wide
 //! invalidations listed on all lines, without an epoch: each memslot transaction would cost 256 exchanges.
 
-use super::places::Claim;
+use super::places::PlaceBit;
 use crate::addr::{Hva, Level, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded};
 use crate::table::Word;
@@ -40,6 +40,16 @@ pub(super) struct Lines {
     regions: Box<[Line; LINES]>,
 }
 
+/// The regions of a narrow invalidation, or none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Regions<'a> {
+    /// The first one, and the one after the last.
+    first: u64,
+    end: u64,
+    /// The line, if there is one region.
+    only: Option<&'a Line>,
+}
+
 /// The index of a region's line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RegionLine(usize);
@@ -60,10 +70,59 @@ impl Lines {
         &self.regions[line.0 % LINES]
     }
 
-    /// Returns the regions (first, end) of a narrow invalidation of `hvas`; `None` if it is wide.
-    pub(super) fn narrow(hvas: Span<Hva>) -> Option<(u64, u64)> {
+    fn of_regions(&self, (first, end): (u64, u64)) -> impl Iterator<Item = &Line> {
+        (first..end).map(|region| self.at(RegionLine::of_region(region)))
+    }
+
+    #[inline(never)]
+    fn each_of(&self, regions: (u64, u64), visit: impl Fn(&Line)) {
+        self.of_regions(regions).for_each(visit);
+    }
+
+    /// Returns the regions of a narrow invalidation of `hvas`; `None` if it is wide.
+    pub(super) fn narrow(&self, hvas: Span<Hva>) -> Option<Regions<'_>> {
         let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
-        (!hvas.is_empty() && end - first <= NARROW).then_some((first, end))
+        (!hvas.is_empty() && end - first <= NARROW).then(|| self.regions((first, end)))
+    }
+
+    /// Returns the regions from the first one up to the one before `end`.
+    pub(super) fn regions(&self, (first, end): (u64, u64)) -> Regions<'_> {
+        let only = (end.wrapping_sub(first) == 1).then(|| self.at(RegionLine::of_region(first)));
+        Regions { first, end, only }
+    }
+}
+
+impl Regions<'_> {
+    pub(super) const NONE: Self = Self { first: 0, end: 0, only: None };
+
+    /// Returns the line of its region, if it has only one.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<&Line> {
+        self.only
+    }
+
+    /// Returns the first region, and the one after the last.
+    pub(super) fn ends(&self) -> (u64, u64) {
+        (self.first, self.end)
+    }
+
+    /// Calls `visit` with the line of each region. Mostly there is one.
+    #[inline(always)]
+    pub(super) fn each(&self, lines: &Lines, visit: impl Fn(&Line)) {
+        match self.only {
+            Some(line) => visit(line),
+            None if self.first < self.end => lines.each_of(self.ends(), visit),
+            None => {}
+        }
+    }
+
+    /// Whether `matches` is true of the line of any region.
+    #[inline(always)]
+    pub(super) fn any(&self, lines: &Lines, matches: impl Fn(&Line) -> bool) -> bool {
+        match self.only {
+            Some(line) => matches(line),
+            None => lines.of_regions(self.ends()).any(matches),
+        }
     }
 }
 
@@ -123,17 +182,19 @@ impl Line {
         (self.listed.load(order), self.beyond.load(order))
     }
 
-    /// Returns the listed invalidations without `claim`, if that has one of the first places.
-    pub(super) fn listed_but(&self, claim: &Claim<'_>) -> (u64, u64) {
+    /// Returns the listed invalidations without the one with this bit, if it has a bit.
+    #[inline(always)]
+    pub(super) fn listed_but(&self, bit: Option<PlaceBit>) -> (u64, u64) {
         let (first, beyond) = self.listed();
-        (first & !claim.bit().unwrap_or_default(), beyond)
+        (first & !bit.map_or(0, PlaceBit::get), beyond)
     }
 
     /// Lists an invalidation that is about to take its number.
-    pub(super) fn list(&self, claim: &Claim<'_>) {
+    #[inline(always)]
+    pub(super) fn list(&self, bit: Option<PlaceBit>) {
         // ORDER(active): AcqRel: the place before its bit; and the bits of others stay in order.
-        match claim.bit() {
-            Some(bit) => self.listed.fetch_or(bit, AcqRel),
+        match bit {
+            Some(bit) => self.listed.fetch_or(bit.get(), AcqRel),
             None => self.beyond.fetch_add(1, AcqRel),
         };
     }
@@ -151,12 +212,13 @@ impl Line {
     }
 
     /// Removes an invalidation that ends.
-    pub(super) fn unlist(&self, claim: &Claim<'_>) {
+    #[inline(always)]
+    pub(super) fn unlist(&self, bit: Option<PlaceBit>) {
         // ORDER(active): Release: what the host changed, and the slots published, before the end; pairs with `listed`.
         // AcqRel, since the bits of others stay in order.
         let order = unless_seeded!(EndRelaxed, AcqRel);
-        match claim.bit() {
-            Some(bit) => self.listed.fetch_and(!bit, order),
+        match bit {
+            Some(bit) => self.listed.fetch_and(!bit.get(), order),
             None => self.beyond.fetch_sub(1, order),
         };
     }

@@ -8,6 +8,7 @@
 use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
+use core::num::NonZero;
 
 /// Number of places at the start.
 pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
@@ -40,20 +41,16 @@ pub(super) struct Places {
     beyond: Padded<AtomicU64>,
 }
 
-/// Exclusive use of a place, until [`Claim::end`].
+/// Exclusive use of a place, until [`Places::end`].
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) slot: &'a Slot,
-    place: Place<'a>,
+    /// The bit of one of the first places. A place beyond them has none.
+    pub(super) bit: Option<PlaceBit>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Place<'a> {
-    /// One of the first places: its bit, and the bitmap of taken places.
-    First(u64, &'a AtomicU64),
-    /// A place beyond the first ones, and their count.
-    Beyond(&'a AtomicU64),
-}
+/// The bit of one of the first places in a bitmap of them.
+pub(super) type PlaceBit = NonZero<u64>;
 
 impl Places {
     /// A set with `places` first places.
@@ -76,7 +73,7 @@ impl Places {
 
     /// Returns all places beyond the first ones, if any is taken.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // ORDER(places): Acquire pairs with the Release in `Claim::end`: if the count is zero, each of their
+        // ORDER(places): Acquire pairs with the Release in `end`: if the count is zero, each of their
         // invalidations has paid. One that the caller has found in N is counted: it was counted before N moved.
         let any = self.beyond.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
         self.beyond(any)
@@ -93,22 +90,22 @@ impl Places {
     }
 
     /// Returns the claim that [`Claim::unbound`] took from this set.
-    pub(super) fn bind<'a>(&'a self, taken: &'a AtomicU64, unbound: &Unbound) -> Option<Claim<'a>> {
+    pub(super) fn bind(&self, unbound: &Unbound) -> Option<Claim<'_>> {
         match *unbound {
             Unbound::First(bit) => {
                 let slot = &self.slots.first().get(bit.trailing_zeros() as usize)?.0;
-                Some(Claim { slot, place: Place::First(bit, taken) })
+                Some(Claim { slot, bit: Some(bit) })
             }
             Unbound::Beyond(address) => {
                 let mut slots = self.beyond(true).map(|slot| &slot.0);
                 let slot = slots.find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
-                Some(Claim { slot, place: Place::Beyond(&self.beyond.0) })
+                Some(Claim { slot, bit: None })
             }
         }
     }
 
     /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
-    pub(super) fn claim<'a>(&'a self, taken: &'a AtomicU64) -> Option<Claim<'a>> {
+    pub(super) fn claim(&self, taken: &AtomicU64) -> Option<Claim<'_>> {
         loop {
             let free = taken.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
@@ -117,7 +114,7 @@ impl Places {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
-                return Some(Claim { slot: &slot.0, place: Place::First(1 << free, taken) });
+                return Some(Claim { slot: &slot.0, bit: PlaceBit::new(1 << free) });
             }
         }
         // ORDER(active): as above.
@@ -131,7 +128,28 @@ impl Places {
         if found.is_none() && !seeded!(BeyondLate) {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: &slot.0, place: Place::Beyond(beyond) })
+        found.map(|slot| Claim { slot: &slot.0, bit: None })
+    }
+
+    /// Called when the invalidation of `claim` has begun.
+    pub(super) fn begun(&self, claim: &Claim<'_>) {
+        if claim.bit.is_none() && seeded!(BeyondLate) {
+            self.beyond.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
+    pub(super) fn end(&self, claim: &Claim<'_>, taken: &AtomicU64) {
+        // ORDER(active): Release; pairs with `covered`.
+        claim.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
+        let order = unless_seeded!(TakenRelaxed, Release);
+        if let Some(bit) = claim.bit {
+            taken.fetch_and(!bit.get(), order);
+        } else {
+            // ORDER(places): Release; pairs with `used_beyond`.
+            self.beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
+            claim.slot.taken.store(false, order);
+        }
     }
 }
 
@@ -139,7 +157,7 @@ impl Places {
 #[derive(Debug)]
 pub(super) enum Unbound {
     /// One of the first places, by its bit.
-    First(u64),
+    First(PlaceBit),
     /// A place beyond the first ones, by its address.
     Beyond(usize),
 }
@@ -147,43 +165,6 @@ pub(super) enum Unbound {
 impl Claim<'_> {
     /// Returns the claim without its set.
     pub(super) fn unbound(&self) -> Unbound {
-        match self.place {
-            Place::First(bit, _) => Unbound::First(bit),
-            Place::Beyond(_) => Unbound::Beyond(core::ptr::from_ref(self.slot).addr()),
-        }
-    }
-
-    /// Its bit, for one of the first places.
-    pub(super) fn bit(&self) -> Option<u64> {
-        match self.place {
-            Place::First(bit, _) => Some(bit),
-            Place::Beyond(_) => None,
-        }
-    }
-
-    /// Called when its invalidation has begun.
-    pub(super) fn begun(&self) {
-        if let Place::Beyond(beyond) = self.place
-            && seeded!(BeyondLate)
-        {
-            beyond.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Frees the place: its invalidation is unlisted and counted off.
-    pub(super) fn end(&self) {
-        // ORDER(active): Release; pairs with `covered`.
-        self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        let order = unless_seeded!(TakenRelaxed, Release);
-        match self.place {
-            Place::First(bit, taken) => {
-                taken.fetch_and(!bit, order);
-            }
-            Place::Beyond(beyond) => {
-                // ORDER(places): Release; pairs with `used_beyond`.
-                beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
-                self.slot.taken.store(false, order);
-            }
-        }
+        self.bit.map_or_else(|| Unbound::Beyond(core::ptr::from_ref(self.slot).addr()), Unbound::First)
     }
 }

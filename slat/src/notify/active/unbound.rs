@@ -3,7 +3,6 @@
 use super::places::Unbound;
 use super::taken::Taken;
 use super::{Active, Ticket};
-use crate::addr::{Gfn, Span};
 use crate::table::{Version, Word};
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -12,9 +11,9 @@ use core::mem::ManuallyDrop;
 #[derive(Debug)]
 pub(crate) struct UnboundTicket {
     claim: Unbound,
+    /// The first region, and the one after the last.
     regions: (u64, u64),
     wide: bool,
-    gfns: Span<Gfn>,
     version: Version,
     hole: Word,
 }
@@ -26,9 +25,8 @@ impl Ticket<'_> {
         let this = ManuallyDrop::new(self);
         UnboundTicket {
             claim: this.claim.unbound(),
-            regions: this.regions,
+            regions: this.regions.ends(),
             wide: this.wide.get(),
-            gfns: this.gfns.get(),
             version: this.version.get(),
             hole: this.hole.get(),
         }
@@ -38,13 +36,12 @@ impl Ticket<'_> {
 impl Active {
     /// Attaches the ticket to this set again; `None` if it belongs to another set.
     pub(crate) fn bind(&self, unbound: &UnboundTicket) -> Option<Ticket<'_>> {
-        let &UnboundTicket { ref claim, regions, wide, gfns, version, hole } = unbound;
+        let &UnboundTicket { ref claim, regions, wide, version, hole } = unbound;
         Some(Ticket {
             active: self,
-            claim: self.places.bind(&self.numbers.taken, claim)?,
-            regions,
+            claim: self.places.bind(claim)?,
+            regions: self.lines.regions(regions),
             wide: Cell::new(wide),
-            gfns: Cell::new(gfns),
             version: Cell::new(version),
             hole: Cell::new(hole),
             taken: Taken::default(),
