@@ -214,7 +214,8 @@ pub trait Host: TableMemory {
     /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
     /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
     /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
-    /// ([`nested`](crate::nested)). The default returns `None`.
+    /// ([`nested`](crate::nested)), and so does [`Memslots::read_bytes`](crate::Memslots::read_bytes). The default
+    /// returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
         let _ = hva;
         None

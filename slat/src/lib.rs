@@ -135,6 +135,7 @@ pub mod dirty;
 #[cfg(test)]
 mod edges;
 pub mod fault;
+mod guest_memory;
 pub mod guest_space;
 pub mod held;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -185,6 +186,8 @@ pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
 #[doc(inline)]
 pub use fault::{Done, Fault, FaultError, Population, Prefault};
+#[doc(inline)]
+pub use guest_memory::{GuestMemoryError, NoGuestMemory};
 #[doc(inline)]
 pub use guest_space::GuestSpace;
 #[doc(inline)]

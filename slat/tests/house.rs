@@ -92,7 +92,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
-const ORDER: [&str; 29] = [
+const ORDER: [&str; 30] = [
     "callbacks",
     "why",
     "sync",
@@ -112,6 +112,7 @@ const ORDER: [&str; 29] = [
     "notify",
     "memslots",
     "writes",
+    "guest_memory",
     "huge",
     "guest_space",
     "dirty",
