@@ -203,7 +203,7 @@ pub use owned::OwnedVcpu;
 #[doc(inline)]
 pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
 #[doc(inline)]
-pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};
+pub use stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages};
 #[doc(inline)]
 pub use sync::gate::MmuLock;
 #[doc(inline)]

@@ -156,6 +156,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let page = Span::sized(Hva(0x10_7000), 4096);
     /// vm.change(&mut idle, page, Why::Unmap, |_| { /* the host changes its own table */ });
     /// assert_eq!(l2.translate(elsewhere.gpa), None);
+    ///
+    /// // L2's first entry and L1's flush made one pass each over the shadow.
+    /// let NestedStats { mapped_faults, refused_faults, flush_passes, shadows, .. } = vm.stats().nested;
+    /// assert_eq!((mapped_faults, refused_faults, flush_passes, shadows), (2, 2, 2, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn nested<'v, T: L1Format>(
