@@ -17,6 +17,8 @@ use core::fmt;
 
 /// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.
 ///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;

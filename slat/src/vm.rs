@@ -322,6 +322,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// keeps spare pages, at most four more than the format has levels. They return when the [`Vcpu`](crate::Vcpu) is
     /// dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity; unsafe impl TableMemory for Identity {}
