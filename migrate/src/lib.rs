@@ -178,6 +178,8 @@ mod identity;
 mod log;
 mod precopy;
 mod receiver;
+#[cfg(test)]
+mod test_support;
 mod wire;
 
 pub use connection::Sent;

@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 /// Slots may move meanwhile: [`PreCopy`](crate::PreCopy) sends pages by slot and page number. Read them by
 /// [`hva`](slat::DirtyPage::hva) then, not by guest frame.
 ///
+/// `Identity` is one of the [hosts of the examples](slat::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # use slat_migrate::VmLog;
@@ -129,6 +131,8 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
     /// Harvests these slots too, whose logs stay as they are: pages that were never marked are not sent. Each slot must log.
     /// Instead of [`mark_all`](Self::mark_all) for memory that was logged since it was created, and from whose log nothing
     /// was taken. Slots that are harvested already are left alone.
+    ///
+    /// `Identity` is one of the [hosts of the examples](slat::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

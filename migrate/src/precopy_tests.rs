@@ -2,6 +2,7 @@ use super::*;
 use crate::guest::{Progress, Target};
 use crate::identity::Session;
 use crate::receiver::Receiver;
+use crate::test_support::breaks::Breaks;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, SlotId, SpaceId, Span};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -285,27 +286,6 @@ fn a_cancelled_guest_continues_and_the_receiver_is_told() {
         assert!(matches!(received, Err(MigrateError::Cancelled)));
         assert_eq!(guest.calls, calls);
         assert!(guest.runs && guest.taken.is_empty() && !guest.log.is_empty());
-    }
-}
-
-/// A stream that breaks after this many bytes written.
-struct Breaks(UnixStream, usize);
-
-impl Read for Breaks {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl Write for Breaks {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = bytes.len().min(self.1);
-        self.1 -= len;
-        if len == 0 { Err(io::ErrorKind::ConnectionReset.into()) } else { self.0.write(&bytes[..len]) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::identity::{Known, Session};
+use crate::test_support::Ram;
 use crate::wire::{FRAME, Writing};
 use slat::SlotId;
 use std::convert::Infallible;
@@ -7,42 +8,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
-
-/// Memory from the first frame of the first range to the last frame of the last.
-#[derive(Default)]
-struct Ram {
-    first: Gfn,
-    bytes: Vec<u8>,
-}
-
-impl Ram {
-    fn at(&mut self, gfns: Span<Gfn>) -> &mut [u8] {
-        let first = (gfns.start.0 - self.first.0) as usize;
-        &mut self.bytes[first * PAGE..][..gfns.len() as usize * PAGE]
-    }
-}
-
-impl Target for Ram {
-    type Error = Infallible;
-
-    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Infallible> {
-        assert!(self.bytes.is_empty(), "once");
-        self.first = ranges[0].gfns.start;
-        let end = ranges[ranges.len() - 1].gfns.end;
-        self.bytes = vec![0; (end.0 - self.first.0) as usize * PAGE];
-        Ok(())
-    }
-
-    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Infallible> {
-        self.at(gfns).copy_from_slice(contents);
-        Ok(())
-    }
-
-    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Infallible> {
-        self.at(gfns).fill(0);
-        Ok(())
-    }
-}
 
 /// Runs a receiver of 8 pages in its own thread; returns its memory.
 fn receiver(senders: impl FnOnce(SocketAddr)) -> Result<Vec<u8>, MigrateError<Infallible>> {

@@ -1,6 +1,10 @@
 //! `VmLog` beside others that change or harvest the same slots: a migration ends with the same bytes on both sides, or
 //! with an error.
 
+#[path = "../src/test_support/breaks.rs"]
+mod breaks;
+
+use breaks::Breaks;
 use slat::table::formats::Ept4;
 use slat::{
     Access, DirtyPage, DirtyWord, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
@@ -10,7 +14,7 @@ use slat_migrate::{
     LogError, MemoryRange, MigrateError, Outcome, PreCopy, Progress, Receiver, Session, Source, Target, VmLog,
 };
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
+use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -147,27 +151,6 @@ impl Target for There {
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Infallible> {
         self.0[gfns.start.0 as usize..gfns.end.0 as usize].fill(0);
         Ok(())
-    }
-}
-
-/// A stream that breaks after this many bytes written.
-struct Breaks(UnixStream, usize);
-
-impl Read for Breaks {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl Write for Breaks {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = bytes.len().min(self.1);
-        self.1 -= len;
-        if len == 0 { Err(io::ErrorKind::ConnectionReset.into()) } else { self.0.write(&bytes[..len]) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 

@@ -162,6 +162,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Keeps roots, tables that map 512 GiB or more, and the spare pages of vCPUs
     /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
     /// # struct Identity;

@@ -28,15 +28,18 @@ use crate::why::Why;
 /// The example is system management mode, as in KVM: a vCPU in it sees SMRAM, and otherwise the same memory.
 ///
 /// ```
-/// # use slat::{*, table::formats::Ept4};
-/// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
-/// # impl Host for Identity {
-/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-/// #     }
-/// # }
-/// # let mut idle = Idle::take().unwrap();
+/// use slat::{*, table::formats::Ept4};
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Ept4, _>::builder(Identity).address_spaces(2).build()?;
 /// let [normal, smm] = [0, 1].map(|id| vm.guest_space(SpaceId(id)).unwrap());
 /// let ram = Slot::new(SlotId(0), Gfn(0), 0x1000, Hva(1 << 30));

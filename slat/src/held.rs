@@ -129,18 +129,21 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// ```
     /// use slat::{*, table::formats::Npt4};
-    /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
-    /// # impl Host for Identity {
-    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-    /// #     }
-    /// # }
-    /// # let mut idle = Idle::take().unwrap();
-    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
-    /// # let mut written = Vec::new();
-    /// # let mut write_time_to = |pfn: Pfn| written.push(pfn);
+    ///
+    /// /// A host whose frame is always the address.
+    /// struct Identity;
+    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+    /// impl Host for Identity {
+    ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    ///     }
+    /// }
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// let mut written = Vec::new();
+    /// let mut write_time_to = |pfn: Pfn| written.push(pfn);
     /// // The guest has said that frame 5 is its clock page (MSR_KVM_SYSTEM_TIME).
     /// let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write)?;
     ///
@@ -158,7 +161,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// // … here the host changes its own table …
     /// drop(change);
     /// assert!(clock.write(&mut idle).is_none(), "refused, until it is refreshed");
-    /// # assert_eq!(written, [Pfn(0x4_0005)]);
+    /// assert_eq!(written, [Pfn(0x4_0005)]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hold(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Result<Held<'vm, F, H>, HoldError> {

@@ -154,6 +154,7 @@ pub mod dirty;
 #[cfg(test)]
 mod edges;
 pub mod fault;
+mod guest_memory;
 pub mod guest_space;
 pub mod held;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -205,6 +206,8 @@ pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, R
 #[doc(inline)]
 pub use fault::{Done, Fault, FaultError, Population, Prefault};
 #[doc(inline)]
+pub use guest_memory::{GuestMemoryError, NoGuestMemory};
+#[doc(inline)]
 pub use guest_space::GuestSpace;
 #[doc(inline)]
 pub use held::{Held, HeldForHardware, HeldUse, HoldError};
@@ -219,7 +222,7 @@ pub use owned::OwnedVcpu;
 #[doc(inline)]
 pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
 #[doc(inline)]
-pub use stats::{Flushes, FlushesByCause, Retries, Stats, TablePages};
+pub use stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages};
 #[doc(inline)]
 #[cfg(feature = "baselines")]
 pub use sync::baselines;

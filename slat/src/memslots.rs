@@ -46,16 +46,19 @@ pub use snapshot::Snapshot;
 /// The memslots of one address space of a VM: see [`Vm::slots`] and [`GuestSpace::slots`](crate::GuestSpace::slots).
 ///
 /// ```
-/// # use slat::{*, table::formats::Npt4};
-/// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
-/// # impl Host for Identity {
-/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-/// #     }
-/// # }
-/// # let mut idle = Idle::take().unwrap();
-/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// use slat::{*, table::formats::Npt4};
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// let slots = vm.slots();
 /// slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(7), Gfn(16), 16, Hva(0x7000_0000))))?;
 /// assert_eq!(slots.find(&mut idle, Gfn(31)).map(|slot| slot.id), Some(SlotId(7)));
@@ -104,6 +107,8 @@ impl Generation {
 impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Runs `operations` and publishes their result atomically. After an error of `operations` or of this function,
     /// nothing is published.
+    ///
+    /// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, slots::Rule, table::formats::Npt4};
@@ -156,6 +161,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// nothing that the other MMU has already lost. A frame that gets its first slot is MMIO until the publication; if
     /// the other MMU shows it earlier, the vCPU faults again. `confirm` may sleep. It must not wait for a vCPU of this
     /// VM, nor commit a transaction of this address space (it has no `Idle`, so it cannot).
+    ///
+    /// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, slots::CommitError, table::formats::Npt4};
@@ -255,6 +262,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 
     /// Makes one request in KVM's form: [`Transaction::set`] in a transaction of its own.
+    ///
+    /// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, slots::{Change, Region}, table::formats::Npt4};

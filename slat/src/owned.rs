@@ -15,14 +15,17 @@ use alloc::sync::Arc;
 /// ```
 /// use slat::{table::formats::Npt4, *};
 /// use std::sync::Arc;
-/// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
-/// # impl Host for Identity {
-/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-/// #     }
-/// # }
-/// # struct Registers;
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// struct Registers;
 ///
 /// /// A VMM's struct.
 /// struct Cpu {

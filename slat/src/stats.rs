@@ -2,10 +2,11 @@
 
 use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::host::Host;
+use crate::shadows::Shadows;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::{Count, RetryCause};
+use crate::sync::tally::{Count, NestedCount, RetryCause};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::TableCount;
@@ -15,6 +16,8 @@ use crate::walk::Walk;
 use core::fmt;
 
 /// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.
+///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -44,6 +47,7 @@ use core::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stats {
     /// Number of leaves installed, each for one fault.
     pub mapped_faults: u64,
@@ -79,10 +83,68 @@ pub struct Stats {
     pub tables_reclaimed: u64,
     /// Number of flushed subtrees that wait for a grace period, or to be taken apart.
     pub tables_waiting: u64,
+    /// Counters of nested guests, and of guests without a second stage. Their faults are in no other counter.
+    pub nested: NestedStats,
+}
+
+/// Counters of guests that run on [shadow tables](crate::nested): see [`Stats::nested`].
+///
+/// ```
+/// # use slat::{nested::*, table::formats::Npt4, *};
+/// # fn run<H: Host>(vm: &Vm<Npt4, H>, idle: &mut Idle, l2: &mut L2<'_, '_, Npt4, H, EptTable>) {
+/// let before = vm.stats().nested;
+/// let _ = l2.fault(idle, L1Access::new(Gpa(0x5000), Access::Read));
+/// let since = vm.stats().nested.since(&before);
+/// println!("{since}"); // faults: 1 mapped, 0 spurious, 0 mmio, 0 refused; shadows: 1, 0 passes
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct NestedStats {
+    /// Number of faults that mapped a page in a shadow, or restored a leaf that an aging pass had withdrawn.
+    pub mapped_faults: u64,
+    /// Number of faults that another vCPU had already handled, or that met a table under change.
+    pub spurious_faults: u64,
+    /// Number of faults without a memslot, and of writes to read-only ones.
+    pub mmio_faults: u64,
+    /// Number of faults that the guest's own table refuses
+    /// ([`L2Done::ForL1`](crate::nested::L2Done::ForL1)).
+    pub refused_faults: u64,
+    /// Number of passes over shadows for the guest's own flushes. Many flushes may need one pass, or none.
+    pub flush_passes: u64,
+    /// Number of shadows now: at most the number of tables that the guest has run on.
+    pub shadows: u64,
+}
+
+impl NestedStats {
+    /// Returns what was counted since `earlier`. [`shadows`](Self::shadows) stays as it is in `self`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
+            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
+            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
+            refused_faults: self.refused_faults.saturating_sub(earlier.refused_faults),
+            flush_passes: self.flush_passes.saturating_sub(earlier.flush_passes),
+            shadows: self.shadows,
+        }
+    }
+}
+
+impl fmt::Display for NestedStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mapped_faults, spurious_faults, mmio_faults, refused_faults, flush_passes, shadows } =
+            self;
+        write!(
+            f,
+            "faults: {mapped_faults} mapped, {spurious_faults} spurious, {mmio_faults} mmio, {refused_faults} refused; shadows: {shadows}, {flush_passes} passes"
+        )
+    }
 }
 
 /// Retried attempts at faults by cause. See [`Stats::retries`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Retries {
     /// An invalidation anywhere in the guest began or ended between the two checks of the attempt.
     pub moved: u64,
@@ -114,7 +176,7 @@ impl Retries {
 impl Stats {
     /// Returns what was counted since `earlier`, statistics of the same VM. What is not a count of events stays as it is
     /// in `self`: [`leaves`](Self::leaves), [`table_bytes`](Self::table_bytes), [`lent_bytes`](Self::lent_bytes) and
-    /// [`tables_waiting`](Self::tables_waiting).
+    /// [`tables_waiting`](Self::tables_waiting) and [`NestedStats::shadows`].
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let both = |these: [u64; 2], those: [u64; 2]| {
@@ -137,6 +199,7 @@ impl Stats {
             table_bytes: self.table_bytes,
             lent_bytes: self.lent_bytes,
             tables_waiting: self.tables_waiting,
+            nested: self.nested.since(&earlier.nested),
         }
     }
 
@@ -147,7 +210,7 @@ impl Stats {
     }
 }
 
-/// Some lines of text. Causes without flushes are left out.
+/// Some lines of text. Causes without flushes are left out, and so is the line of nested guests without shadows.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mapped_faults, permission_faults, spurious_faults, mmio_faults, .. } = self;
@@ -170,13 +233,18 @@ impl fmt::Display for Stats {
             writeln!(f, "  {}: {flushes}", cause.name())?;
         }
         writeln!(f, "tables: {table_bytes} bytes in use, {lent_bytes} bytes lent")?;
-        write!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")
+        write!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")?;
+        if self.nested.shadows > 0 {
+            write!(f, "\nnested {}", self.nested)?;
+        }
+        Ok(())
     }
 }
 
 /// The places of a VM's table pages, found by a walk. Exact while no other thread changes them: every allocated page is
 /// then in one of the three places, or in the cache of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TablePages {
     /// Number of pages in the tables.
     pub reachable: u64,
@@ -230,6 +298,23 @@ impl<F: Format, H: Host> Vm<F, H> {
             lent_bytes: self.pool.lent() * PAGE_SIZE,
             tables_reclaimed: self.clock.reclaimed.load(Relaxed),
             tables_waiting: self.grace.waiting() as u64,
+            nested: self.nested_stats(),
+        }
+    }
+
+    fn nested_stats(&self) -> NestedStats {
+        let total = |what| self.tlb.nested(what);
+        let spaces = self.spaces.iter().filter_map(|space| space.nested.get());
+        let (shadows, flush_passes) = spaces
+            .map(Shadows::counts)
+            .fold((0, 0), |(shadows, passes), more| (shadows + more.0, passes + more.1));
+        NestedStats {
+            mapped_faults: total(NestedCount::Mapped),
+            spurious_faults: total(NestedCount::Spurious),
+            mmio_faults: total(NestedCount::Mmio),
+            refused_faults: total(NestedCount::Refused),
+            flush_passes,
+            shadows,
         }
     }
 

@@ -27,17 +27,20 @@ use core::marker::PhantomData;
 /// guard; the vCPU is in the guest until the guard is dropped.
 ///
 /// ```
-/// # use slat::{*, table::formats::Npt4};
-/// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
-/// # impl Host for Identity {
-/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-/// #     }
-/// # }
-/// # let mut idle = Idle::take().unwrap();
-/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// use slat::{*, table::formats::Npt4};
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let store = Fault { gpa: Gpa(0x5123), access: Access::Write }; // as the hardware reports it
 /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4)); // enter the guest again
@@ -230,6 +233,8 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// interrupt, which is lost without a VM exit, and the flusher waits for a guest that nothing interrupts. Therefore the
 /// last step, [`go`](Self::go), first blocks interrupts and then checks for a kick.
 ///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # use std::cell::Cell;
@@ -328,6 +333,8 @@ impl<'a> Ready<'a> {
 }
 
 /// A vCPU in guest mode. Dropping it leaves the guest.
+///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};

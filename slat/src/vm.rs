@@ -17,7 +17,7 @@ use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
-use crate::table::format::{Format, assert_format};
+use crate::table::format::{Format, HostPaging, assert_format};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -102,6 +102,26 @@ pub struct Builder<F, H> {
     table_budget: u64,
 }
 
+impl<F: HostPaging, H: Host> Builder<F, H> {
+    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
+    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
+    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
+    /// The VM refuses nested guests. Only a format that a processor walks from its own addresses has this call
+    /// ([`HostPaging`]).
+    ///
+    /// ```compile_fail,E0599
+    /// # use slat::{*, table::formats::Ept4};
+    /// # fn build<H: Host>(host: H) {
+    /// // E0599: no processor walks EPT without two stages.
+    /// let _ = Vm::<Ept4, _>::builder(host).without_two_stages();
+    /// # }
+    /// ```
+    pub fn without_two_stages(mut self) -> Self {
+        self.policy.has_two_stages = false;
+        self
+    }
+}
+
 impl<F: Format, H: Host> Builder<F, H> {
     /// Sets the maximum number of vCPUs. Default: 1. Each costs 256 bytes.
     pub fn vcpus(mut self, vcpus: u32) -> Self {
@@ -132,12 +152,6 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
     /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
     /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
-    /// The VM refuses nested guests. The format is the host's own paging: [`X64`](crate::table::formats::X64).
-    pub fn without_two_stages(mut self) -> Self {
-        self.policy.has_two_stages = false;
-        self
-    }
-
     /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging costs nothing until a memslot asks for it
     /// ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
@@ -270,6 +284,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also
     /// keeps spare pages, at most four more than the format has levels. They return when the [`Vcpu`](crate::Vcpu) is
     /// dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

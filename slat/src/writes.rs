@@ -124,18 +124,23 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// ```
     /// use slat::*;
     /// use std::sync::{Arc, Mutex};
-    /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
-    /// # impl Host for Identity {
-    /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    /// #     }
-    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
-    /// # }
-    /// # let mut idle = Idle::take().unwrap();
-    /// # let vm = Vm::<table::formats::Ept4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
-    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    ///
+    /// /// A host whose frame is always the address.
+    /// struct Identity;
+    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+    /// impl Host for Identity {
+    ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+    ///         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
+    ///     }
+    ///     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Err(HostError::Fault)
+    ///     }
+    /// }
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<table::formats::Ept4, _>::builder(Identity).build()?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// /// The guest's table at frame 5, of which a copy is kept.
     /// #[derive(Default)]
     /// struct Shadow(Mutex<Vec<(Gpa, Vec<u8>)>>);

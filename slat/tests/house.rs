@@ -80,7 +80,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
-const ORDER: [&str; 29] = [
+const ORDER: [&str; 30] = [
     "callbacks",
     "why",
     "sync",
@@ -100,6 +100,7 @@ const ORDER: [&str; 29] = [
     "notify",
     "memslots",
     "writes",
+    "guest_memory",
     "huge",
     "guest_space",
     "dirty",
@@ -329,6 +330,59 @@ fn absolute(files: &BTreeMap<String, String>, file: &str, path: &str) -> Option<
 
 fn join(module: &str, name: &str) -> String {
     if module.is_empty() || name.is_empty() { format!("{module}{name}") } else { format!("{module}/{name}") }
+}
+
+/// Hosts that examples may hide, because the page of the hosts shows them.
+const SHOWN: [&str; 3] = ["Identity", "Nothing", "Ram"];
+
+#[test]
+fn an_example_that_hides_its_host_says_where_to_copy_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let shown = fs::read_to_string(root.join("host.rs")).unwrap();
+    assert!(SHOWN.iter().all(|name| shown.contains(&format!("//! impl Host for {name} {{"))));
+    let mut found = Vec::new();
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs" || end == "md") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.extend(without_host(&text).map(|line| format!("{}:{line}", path.display())));
+            }
+        }
+    }
+    assert_eq!(found, [""; 0], "link to slat::host#hosts-of-the-examples");
+}
+
+#[test]
+fn examples_that_hide_their_hosts_are_found() {
+    let example =
+        |link: &str, host: &str| format!("/// {link}\n/// ```\n/// # impl Host for {host} {{\n/// ```\n");
+    let found = |text: &str| without_host(text).collect::<Vec<_>>();
+    let link = "[hosts](crate::host#hosts-of-the-examples)";
+    assert_eq!(found(&example(link, "Identity")), [0; 0]);
+    assert_eq!(found(&example("", "Identity")), [3]);
+    assert_eq!(found(&(example(link, "Ram") + "fn f() {}\n" + &example("", "Ram"))), [8]);
+    assert_eq!(found(&example("", "Huge")), [0; 0], "a host of its own, in an example of that host");
+}
+
+/// Returns the numbers of the lines that hide a host, in a text without a link to it.
+fn without_host(text: &str) -> impl Iterator<Item = usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_doc = |line: &str| {
+        !["/// ", "//! ", "///", "//!"].iter().all(|begin| !line.trim_start().starts_with(begin))
+    };
+    let hides = |line: &str| {
+        let code = line.trim_start().trim_start_matches("///").trim_start_matches("//!").trim_start();
+        SHOWN.iter().any(|name| code.starts_with('#') && code.contains(&format!("impl Host for {name} ")))
+    };
+    let found = (0..lines.len()).filter(|&at| hides(lines[at])).filter(|&at| {
+        let page = lines[..at].iter().rev().take_while(|line| is_doc(line));
+        !page.into_iter().any(|line| line.contains("#hosts-of-the-examples"))
+    });
+    found.map(|at| at + 1).collect::<Vec<_>>().into_iter()
 }
 
 /// WORDS: a sentence names its actor. These words name none.

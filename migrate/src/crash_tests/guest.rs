@@ -1,8 +1,9 @@
-//! A guest whose pages have stamps, its log, and the memory at the receiver.
+//! A guest whose pages have stamps, its log, and a comparison with the memory at the receiver.
 
 use super::network::Random;
-use crate::guest::{MemoryRange, Progress, Source, Target};
+use crate::guest::{MemoryRange, Progress, Source};
 use crate::identity::Session;
+use crate::test_support::Ram;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, PAGE_SIZE, SlotId, SpaceId, Span};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -174,49 +175,14 @@ fn fill(contents: &mut [u8], stamp: u64) {
     contents[PAGE - 8..].copy_from_slice(&stamp.to_le_bytes());
 }
 
-/// The memory at the receiver, made of bytes.
-#[derive(Default)]
-pub struct Ram {
-    first: u64,
-    bytes: Vec<u8>,
-}
-
-impl Ram {
-    fn at(&mut self, gfns: Span<Gfn>) -> &mut [u8] {
-        let first = (gfns.start.0 - self.first) as usize;
-        &mut self.bytes[first * PAGE..][..gfns.len() as usize * PAGE]
-    }
-
-    /// Pages that differ from the guest's.
-    pub fn wrong(&self, guest: &Guest) -> Vec<usize> {
-        let mut expected = vec![0; PAGE];
-        assert_eq!((self.bytes.len(), self.first), (guest.stamps.len() * PAGE, guest.first));
-        let pages = self.bytes.chunks(PAGE).zip(&guest.stamps);
-        let differs = |(page, (bytes, stamp)): (usize, (&[u8], &u64))| {
-            fill(&mut expected, *stamp);
-            (bytes != expected).then_some(page)
-        };
-        pages.enumerate().filter_map(differs).collect()
-    }
-}
-
-impl Target for Ram {
-    type Error = Infallible;
-
-    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Infallible> {
-        assert!(self.bytes.is_empty(), "once");
-        self.first = ranges[0].gfns.start.0;
-        self.bytes = vec![0; PAGES as usize * PAGE];
-        Ok(())
-    }
-
-    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Infallible> {
-        self.at(gfns).copy_from_slice(contents);
-        Ok(())
-    }
-
-    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Infallible> {
-        self.at(gfns).fill(0);
-        Ok(())
-    }
+/// Pages of the memory at the receiver that differ from the guest's.
+pub fn wrong_pages(ram: &Ram, guest: &Guest) -> Vec<usize> {
+    let mut expected = vec![0; PAGE];
+    assert_eq!((ram.bytes.len(), ram.first), (guest.stamps.len() * PAGE, Gfn(guest.first)));
+    let pages = ram.bytes.chunks(PAGE).zip(&guest.stamps);
+    let differs = |(page, (bytes, stamp)): (usize, (&[u8], &u64))| {
+        fill(&mut expected, *stamp);
+        (bytes != expected).then_some(page)
+    };
+    pages.enumerate().filter_map(differs).collect()
 }

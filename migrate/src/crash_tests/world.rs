@@ -1,11 +1,12 @@
 //! Several guests that are sent to one address, and the receivers there.
 
-use super::guest::{Event, Guest, PAGES, Ram};
+use super::guest::{Event, Guest, PAGES, wrong_pages};
 use super::network::{Here, Plan, Random, There, connection, replay};
 use crate::error::MigrateError;
 use crate::identity::Session;
 use crate::precopy::PreCopy;
 use crate::receiver::{Ignores, Receiver};
+use crate::test_support::Ram;
 use slat::PAGE_SIZE;
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Read, Write};
@@ -353,7 +354,7 @@ impl Shared {
         net.over = true;
         match net.process.take().and_then(Process::end) {
             Some(ram) => {
-                let wrong = ram.wrong(guest);
+                let wrong = wrong_pages(&ram, guest);
                 if !wrong.is_empty() {
                     net.wrong = Some(format!("both sides end without an error, wrong pages: {wrong:?}"));
                 }

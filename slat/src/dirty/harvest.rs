@@ -18,6 +18,8 @@ use core::fmt;
 ///
 /// Its pages may be copied from now on: a store that a copy misses is in the log again.
 ///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;

@@ -47,20 +47,23 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// `GET_DIRTY_LOG` without manual protection, of the TDP MMU series.
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
-    /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
-    /// # impl Host for Identity {
-    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-    /// #     }
-    /// # }
-    /// # let mut idle = Idle::take().unwrap();
-    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # let ram = SlotId(0);
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(0x4000_0000))))?;
-    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// # fn send(page: DirtyPage) -> bool { page.page == 5 }
+    /// use slat::{*, table::{TableMemory, formats::Npt4}};
+    ///
+    /// /// A host whose frame is always the address.
+    /// struct Identity;
+    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+    /// impl Host for Identity {
+    ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    ///     }
+    /// }
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// let ram = SlotId(0);
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// fn send(page: DirtyPage) -> bool { page.page == 5 }
     /// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     /// vm.slots().mark_dirty(Span::new(Gfn(7), Gfn(9))); // a device wrote there
@@ -96,6 +99,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     }
 
     /// Like [`harvest_all`](Self::harvest_all), for these slots only, each of which must log. Marks of other slots stay.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -223,6 +228,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Marks pages of slot `id` that another log found, such as KVM's or a device's: those set in `bits`, from page
     /// `first` on, a multiple of 64 (bit 0 of the first word is page `first`). Ignores bits past the end of the slot.
     /// If the log ends meanwhile, it marks nothing, which is no error.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

@@ -36,6 +36,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Devices' marks and pages that were given back are in no ring:
     /// [`harvest_all`](crate::memslots::Memslots::harvest_all) returns them. KVM's `RESET_DIRTY_RINGS`, of one vCPU.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
     /// # struct Identity;
@@ -78,6 +80,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// A page for which `tell` panics is reported again. `tell` may not call ring functions. Skips pages of slots that are deleted or no longer log. Like KVM's ring: the
     /// VMM collects entries, and `KVM_RESET_DIRTY_RINGS` makes them clean.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -154,6 +158,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Like [`reset_rings`](Self::reset_rings), for the first `pages(vcpu)` collected pages of each vCPU. The others
     /// stay collected: writable, and in the ring. For a VMM that passes pages on to a reader, which says how many it
     /// has read. KVM's `RESET_DIRTY_RINGS`, which resets the flagged entries.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -242,6 +248,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// | [`track`](DirtyLog::track), if the format has D bits | never | |
     ///
     /// Waits for transactions. An error changes nothing.
+    ///
+    /// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

@@ -14,6 +14,8 @@ use crate::table::format::Format;
 /// [`Memslots::log_state`](crate::memslots::Memslots::log_state). For a harvester that must be the only one of its log,
 /// such as a migration: marks that another takes are missing in its own harvests.
 ///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity; unsafe impl TableMemory for Identity {}

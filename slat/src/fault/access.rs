@@ -40,6 +40,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// [`leaf.perms`](crate::Leaf::perms) allows, and for stores only if [`leaf.dirty`](crate::Leaf::dirty) is set
     /// where the format has D. Otherwise the first store must call this again, to set D.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::formats::Ept4};
     /// # struct Identity;

@@ -24,6 +24,8 @@ const STRETCHES: u64 = 1024;
 /// Frames that vCPUs map together before the guest runs, stretch by stretch: a whole memslot, or any other range. It
 /// belongs to no VM and holds no resources. Any thread may read its progress and stop it.
 ///
+/// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// use slat::{table::formats::Npt4, *};
 /// # struct Identity;

@@ -51,6 +51,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # Errors
     /// [`FaultError`] if not even the first frame could be mapped.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
     /// # struct Identity;
@@ -76,6 +78,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// missing permission. It stops before a frame where the access is emulated (a store to a read-only memslot, or a
     /// store that is tracked), and before one for which the vCPU's dirty ring has no room. May sleep in the host. No
     /// flush is owed.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -139,6 +143,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// # Errors
     /// [`FaultError`] if the first frame after a report could not be mapped. The reported frames are mapped.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};

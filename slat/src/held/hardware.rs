@@ -42,6 +42,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Each vCPU holds the frame for itself, and reads the [current](HeldForHardware::current) frame at each entry. An
     /// invalidation that takes the frame back kicks the vCPUs that are in the guest.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// use slat::{*, table::formats::Ept4};
     /// # struct Identity;

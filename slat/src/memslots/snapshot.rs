@@ -13,6 +13,8 @@ use core::marker::PhantomData;
 
 /// One version of the slots. All look-ups in it agree with each other.
 ///
+/// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;

@@ -49,6 +49,7 @@ use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::prim::{Patience, full_path};
+use crate::sync::tally::NestedCount;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::Cache;
@@ -76,9 +77,23 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Maps pages of 1 GiB or 2 MiB if T, the memslot, the host and the format allow it, otherwise 4 KiB.
     pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         if let Some(done) = self.quick(&access) {
+            self.count(NestedCount::Mapped);
             return Ok(done);
         }
-        self.fault_in_full(idle, access)
+        let done = self.fault_in_full(idle, access)?;
+        match done {
+            L2Done::Handled { done: Done::Mapped(_), .. } => self.count(NestedCount::Mapped),
+            L2Done::Handled { done: Done::Spurious, .. } => self.count(NestedCount::Spurious),
+            L2Done::Handled { done: Done::Mmio, .. } => self.count(NestedCount::Mmio),
+            L2Done::Handled { .. } => {}
+            L2Done::ForL1(_) => self.count(NestedCount::Refused),
+        }
+        Ok(done)
+    }
+
+    #[inline(always)]
+    fn count(&self, what: NestedCount) {
+        self.vcpu.vm.tlb.vcpu(self.vcpu.id).attempts.add_nested(what);
     }
 
     /// Ensures table pages for the shadow and for the reverse map, rows for new tables, and a block for hints. The rows

@@ -55,30 +55,42 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///
     /// /// The guest's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
     /// struct Ram(Vec<AtomicU64>);
-    /// # impl Ram { fn word(&self, hva: Hva) -> &AtomicU64 { &self.0[(hva.0 as usize - 0x10_0000) / 8] } }
-    /// # unsafe impl TableMemory for Ram {}
+    ///
+    /// impl Ram {
+    ///     fn word(&self, hva: Hva) -> &AtomicU64 {
+    ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
+    ///     }
+    /// }
+    ///
+    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
+    ///
     /// impl Host for Ram {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     ///         Some(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
     ///     }
-    ///     // `read` and `compare_exchange` …
-    /// #   fn read(&self, hva: Hva) -> Option<Word> { Some(Word(self.word(hva).load(Acquire))) }
-    /// #   fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
-    /// #       Some(self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
-    /// #   }
-    /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    ///     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Err(HostError::Fault)
+    ///     }
+    ///     fn read(&self, hva: Hva) -> Option<Word> {
+    ///         Some(Word(self.word(hva).load(Acquire)))
+    ///     }
+    ///     fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+    ///         let done = self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire);
+    ///         Some(done.map(Word).map_err(Word))
+    ///     }
     /// }
-    /// # struct Tlb;
-    /// # impl Translations for Tlb {
-    /// #     fn flush_all(&mut self) {}
-    /// #     fn flush(&mut self, _: Span<Gfn>) {}
-    /// # }
+    ///
+    /// struct Tlb;
+    /// impl Translations for Tlb {
+    ///     fn flush_all(&mut self) {}
+    ///     fn flush(&mut self, _: Span<Gfn>) {}
+    /// }
     ///
     /// // The guest's table, in long mode: page 0 links 1, 1 links 2, 2 links 3, whose entry 5 maps its frame 7 for its kernel.
-    /// # let mut words = vec![0_u64; 8 * 512];
-    /// # words[511] = 1 << 12 | 0b111;
-    /// # for table in 1..3 { words[table * 512] = (table as u64 + 1) << 12 | 0b111; }
-    /// # words[3 * 512 + 5] = 7 << 12 | 0b011;
+    /// let mut words = vec![0_u64; 8 * 512];
+    /// words[511] = 1 << 12 | 0b111;
+    /// for table in 1..3 { words[table * 512] = (table as u64 + 1) << 12 | 0b111; }
+    /// words[3 * 512 + 5] = 7 << 12 | 0b011;
     /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<X64, _>::builder(ram).without_two_stages().build()?;

@@ -99,29 +99,41 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///
     /// /// L1's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
     /// struct Ram(Vec<AtomicU64>);
-    /// # impl Ram { fn word(&self, hva: Hva) -> &AtomicU64 { &self.0[(hva.0 as usize - 0x10_0000) / 8] } }
-    /// # unsafe impl TableMemory for Ram {}
+    ///
+    /// impl Ram {
+    ///     fn word(&self, hva: Hva) -> &AtomicU64 {
+    ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
+    ///     }
+    /// }
+    ///
+    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
+    ///
     /// impl Host for Ram {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     ///         Some(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
     ///     }
-    ///     // `read` and `compare_exchange` …
-    /// #   fn read(&self, hva: Hva) -> Option<Word> { Some(Word(self.word(hva).load(Acquire))) }
-    /// #   fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
-    /// #       Some(self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
-    /// #   }
-    /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    ///     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Err(HostError::Fault)
+    ///     }
+    ///     fn read(&self, hva: Hva) -> Option<Word> {
+    ///         Some(Word(self.word(hva).load(Acquire)))
+    ///     }
+    ///     fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+    ///         let done = self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire);
+    ///         Some(done.map(Word).map_err(Word))
+    ///     }
     /// }
-    /// # struct Tlb(u32);
-    /// # impl Translations for Tlb {
-    /// #     fn flush_all(&mut self) { self.0 += 1 }
-    /// #     fn flush(&mut self, _: Span<Gfn>) {}
-    /// # }
+    ///
+    /// struct Tlb(u32);
+    /// impl Translations for Tlb {
+    ///     fn flush_all(&mut self) { self.0 += 1 }
+    ///     fn flush(&mut self, _: Span<Gfn>) {}
+    /// }
     ///
     /// // L1's EPT: its page 0 links 1, 1 links 2, 2 links 3, whose entry 5 maps L1's frame 7 for L2's frame 5.
-    /// # let mut words = vec![0_u64; 8 * 512];
-    /// # for table in 0..3 { words[table * 512] = (table as u64 + 1) << 12 | 0b111; }
-    /// # words[3 * 512 + 5] = 7 << 12 | 6 << 3 | 0b111;
+    /// let mut words = vec![0_u64; 8 * 512];
+    /// for table in 0..3 { words[table * 512] = (table as u64 + 1) << 12 | 0b111; }
+    /// words[3 * 512 + 5] = 7 << 12 | 6 << 3 | 0b111;
     /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
     /// let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).expect("a pointer that VM entry takes");
     /// let mut idle = Idle::take().unwrap();
@@ -156,6 +168,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let page = Span::sized(Hva(0x10_7000), 4096);
     /// vm.change(&mut idle, page, Why::Unmap, |_| { /* the host changes its own table */ });
     /// assert_eq!(l2.translate(elsewhere.gpa), None);
+    ///
+    /// // L2's first entry and L1's flush made one pass each over the shadow.
+    /// let NestedStats { mapped_faults, refused_faults, flush_passes, shadows, .. } = vm.stats().nested;
+    /// assert_eq!((mapped_faults, refused_faults, flush_passes, shadows), (2, 2, 2, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn nested<'v, T: L1Format>(

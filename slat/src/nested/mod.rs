@@ -29,6 +29,7 @@
 //! | `entry_words` | entries of eight bytes, or four |
 //! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
 //! | `guest_flush` | flushes of that guest, by instruction |
+//! | `guest_walk` | a guest-virtual address through the guest's own table, in any VM ([`Memslots::translate_gva`](crate::Memslots::translate_gva)) |
 //! | `x86_entry` | entries of x86's own paging |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
 //!
@@ -47,6 +48,7 @@ mod freeze;
 mod g_stage;
 mod guest_flush;
 mod guest_table;
+mod guest_walk;
 mod install;
 mod l1_flush;
 mod l1_mapping;
@@ -68,6 +70,7 @@ pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
 pub use guest_flush::GuestFlush;
 pub use guest_table::{GuestPaging, GuestRegisters, GuestTable, NoTable, PageFault, Privilege};
+pub use guest_walk::GvaError;
 pub use l2::{L2, NestedError};
 pub use npt::{NestedPageFault, NptMode, NptTable};
 pub use outcome::L2Done;

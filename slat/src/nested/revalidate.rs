@@ -56,6 +56,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// Drops all of `g2s` that T no longer confirms. The caller has moved the line.
     pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
         let vm = self.slots.vm;
+        self.shadows.count_pass();
         let (taking, mut spare) = (self.shadows.drops.taking(&vm.active), vm.pool.scratch());
         self.over((seat, inside), g2s, &taking, &mut spare);
     }

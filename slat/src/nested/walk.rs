@@ -133,7 +133,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
     /// struct Ram(Vec<AtomicU64>);
-    /// # unsafe impl TableMemory for Ram {}
+    /// unsafe impl TableMemory for Ram {}
     /// impl Host for Ram {
     ///     fn read(&self, hva: Hva) -> Option<Word> {
     ///         Some(Word(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire)))
@@ -142,8 +142,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///         let word = &self.0[(hva.0 as usize - 0x10_0000) / 8];
     ///         Some(word.compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
     ///     }
-    ///     // …
-    /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    ///     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Err(HostError::Fault)
+    ///     }
     /// }
     ///
     /// // L1's EPT for one page of L2: page 0 links 1, 1 links 2, 2 links 3, whose first entry maps L1's frame 0x1234, writable.

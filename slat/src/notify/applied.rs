@@ -9,6 +9,8 @@ use core::marker::PhantomData;
 /// An [`Invalidation`] whose edits are made and whose flush is owed, from [`Invalidation::apply`]. Dropping it pays and
 /// ends the invalidation.
 ///
+/// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;

@@ -38,6 +38,8 @@ pub struct Detached {
 impl<F: Format, H: Host> Invalidation<'_, F, H> {
     /// Releases the borrow of the VM, for a host whose begin and end are two callbacks. [`Vm::attach`] restores it.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// use slat::{notify::Detached, table::formats::Npt4, *};
     /// use std::{collections::BTreeMap, sync::{Arc, Mutex}};

@@ -74,18 +74,21 @@ use core::mem::ManuallyDrop;
 /// pays that debt, and so waits for vCPUs in the guest: the dropping thread must not be in the guest itself.
 ///
 /// ```
-/// # use slat::{*, table::formats::Npt4};
-/// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
-/// # impl Host for Identity {
-/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-/// #     }
-/// # }
-/// # let mut idle = Idle::take().unwrap();
-/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
-/// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// use slat::{*, table::formats::Npt4};
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
 /// let change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
@@ -168,6 +171,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Like [`invalidate`](Self::invalidate), but returns [`Again`] instead of waiting.
+    ///
+    /// `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

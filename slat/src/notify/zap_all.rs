@@ -33,6 +33,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # Errors
     /// [`NoMemory`] if there is no page for a new root. Address spaces before it are then zapped already.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
     /// # struct Identity;

@@ -48,7 +48,7 @@ pub(crate) use {
 
 use crate::addr::{Gfn, Level, Span};
 use crate::sync::once::Once;
-use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
 use crate::table::entry::{Entry, Version};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
@@ -84,6 +84,8 @@ pub(crate) struct Shadows<F> {
     /// Rows that no table has; next, the number of pages that were made into rows.
     halves: Mutex<Vec<Half>>,
     row_pages: AtomicU64,
+    /// Number of passes over shadows for flushes by guests.
+    passes: AtomicU64,
 }
 
 /// The table of L1 that a shadow is for.
@@ -125,6 +127,7 @@ impl<F: Format> Shadows<F> {
             directory: Mutex::default(),
             halves: Mutex::default(),
             row_pages: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
         })
     }
 
@@ -150,6 +153,16 @@ impl<F: Format> Shadows<F> {
 
     fn shadows(&self) -> impl Iterator<Item = &Shadow<F>> {
         self.all.iter().filter_map(Once::get)
+    }
+
+    /// Counts a pass over a shadow for a flush by a guest.
+    pub(crate) fn count_pass(&self) {
+        quiet(&self.passes).fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of shadows, and of passes over them.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.shadows().count() as u64, quiet(&self.passes).load(Relaxed))
     }
 
     /// Returns the shadow for `table`, held for a vCPU until [`let_go`](Self::let_go).

@@ -2,7 +2,9 @@
 //!
 //! The engine keeps one hint beside each leaf table. One last-used slot for a VM or vCPU fails under random faults. A
 //! hint for each leaf table does not, because the frames of one table nearly always belong to one slot. Device models
-//! may keep their own hints, for example one for each queue:
+//! may keep their own hints, for example one for each queue.
+//!
+//! `Nothing` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
 //!
 //! ```
 //! # use slat::{*, slots::Hint, table::formats::Npt4};

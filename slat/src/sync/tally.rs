@@ -47,10 +47,28 @@ named! {
     }
 }
 
-/// One vCPU's counters by [`RetryCause`], on their own cache line.
+/// Results of faults of a nested guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum NestedCount {
+    /// Faults that mapped a page.
+    Mapped,
+    /// Faults whose entry already allowed the access.
+    Spurious,
+    /// Faults without a memslot, or writes to a read-only one.
+    Mmio,
+    /// Faults that the guest's own table refuses.
+    Refused,
+}
+
+const NESTED_COUNTS: usize = NestedCount::Refused as usize + 1;
+
+/// One vCPU's counters by [`RetryCause`] and by [`NestedCount`], on their own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Attempts([AtomicU64; RetryCause::ALL.len()]);
+pub(crate) struct Attempts([AtomicU64; RetryCause::ALL.len()], [AtomicU64; NESTED_COUNTS]);
+
+const _: () = assert!(cfg!(any(loom, shuttle, virtual_time)) || size_of::<Attempts>() == 64);
 
 impl Attempts {
     /// Adds one. Only the thread that runs the vCPU calls this.
@@ -60,6 +78,16 @@ impl Attempts {
 
     pub(crate) fn get(&self, why: RetryCause) -> u64 {
         quiet(&self.0[why as usize]).load(Relaxed)
+    }
+
+    /// Adds one. Only the thread that runs the vCPU calls this.
+    #[inline(always)]
+    pub(crate) fn add_nested(&self, what: NestedCount) {
+        add(&self.1[what as usize], 1);
+    }
+
+    pub(crate) fn get_nested(&self, what: NestedCount) -> u64 {
+        quiet(&self.1[what as usize]).load(Relaxed)
     }
 }
 

@@ -343,6 +343,11 @@ const fn memory_mask([a, b, c, d]: [u64; 4]) -> u64 {
     a | b | c | d
 }
 
+/// A format that a processor also walks from its own virtual addresses, with no second stage: x86's long mode and PAE
+/// paging. Second-stage formats (EPT, Arm's stage 2, RISC-V's G-stage) are not.
+/// [`Builder::without_two_stages`](crate::Builder::without_two_stages) takes only such formats.
+pub trait HostPaging: Format {}
+
 /// Checks the constants of a format at compile time. [`Vm::builder`](crate::Vm::builder) and
 /// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file also ends in a call.
 pub(crate) const fn assert_format<F: Format>() {

@@ -31,6 +31,6 @@ pub(crate) mod radix;
 pub(crate) mod retire;
 
 pub use entry::{Entry, Version, Word};
-pub use format::{Access, Format, Kind, Leaf, Perms};
+pub use format::{Access, Format, HostPaging, Kind, Leaf, Perms};
 pub use memory::{Heap, TableMemory};
 pub use pool::NoMemory;

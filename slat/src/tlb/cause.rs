@@ -9,6 +9,7 @@ use core::fmt;
 
 /// The flushes of one cause, or of all: see [`Stats::flushes`](crate::Stats::flushes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Flushes {
     /// Number of edits that took something away. All edits of nested guests' shadows that one shootdown pays for count
     /// as one edit, of no page.
@@ -76,6 +77,14 @@ impl FlushesByCause {
 impl From<[Flushes; Cause::COUNT]> for FlushesByCause {
     fn from(flushes: [Flushes; Cause::COUNT]) -> Self {
         Self(flushes)
+    }
+}
+
+/// A map from each cause's [name](Cause::name), also of those without flushes.
+#[cfg(feature = "serde")]
+impl serde::Serialize for FlushesByCause {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(cause, flushes)| (cause.name(), flushes)))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::sync::prim::{
     AcqRel, Acquire, AtomicBool, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
     fence_after_rmw,
 };
-use crate::sync::tally::{Attempts, RetryCause};
+use crate::sync::tally::{Attempts, NestedCount, RetryCause};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
@@ -223,6 +223,11 @@ impl Tlb {
     /// The sum of one counter over all vCPUs.
     pub(crate) fn again(&self, why: RetryCause) -> u64 {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
+    }
+
+    /// The sum of one counter of nested guests over all vCPUs.
+    pub(crate) fn nested(&self, what: NestedCount) -> u64 {
+        self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get_nested(what)))
     }
 
     /// Announces the replacement of a root. Until the guard is dropped, after the flush, no flush is broadcast.

@@ -22,6 +22,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Translations that an aging pass [asked](crate::SecondaryMmu::forget) a vCPU to forget count too; nothing waits
     /// for those.
     ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;

@@ -1,55 +1,42 @@
 //! L1's frames that only L2 uses: an aging pass over L1's memory finds them.
 
+use super::computed::{BASE, Computed, Contents, RIGHTS};
 use crate::nested::*;
 use crate::notify::{SecondaryMmu, Young};
 use crate::seeded::{self, Bug};
 use crate::table::formats::{Ept4, Ept4NoAd};
-use crate::table::{TableMemory, Word};
 use crate::*;
 use std::vec::Vec;
 
-const BASE: Hva = Hva(0x4000_0000);
 const LARGE: u64 = 512;
 /// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links 4 and maps 2 MiB. Table 4 maps L2's frames to those from
 /// here on.
 const DATA: u64 = 64;
-const RIGHTS: u64 = 6 << 3 | 7;
 
 struct Flat;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Flat {}
+impl Contents for Flat {
+    const LARGE_FROM: u64 = LARGE;
 
-impl Host for Flat {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if hva.0 - BASE.0 < LARGE * PAGE_SIZE { Level::K4 } else { Level::M2 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-
-    fn read(&self, hva: Hva) -> Option<Word> {
-        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
-        Some(Word(match (page, nth) {
+    fn word(&self, page: u64, nth: u64) -> u64 {
+        match (page, nth) {
             (1..=3, 0) => (page + 1) << 12 | 7,
             (3, 1) => LARGE << 12 | 1 << 7 | RIGHTS,
             (4, _) => (DATA + nth) << 12 | RIGHTS,
             _ => 0,
-        }))
+        }
     }
 }
 
 struct Aged<F: Format> {
     idle: Idle,
-    vm: Vm<F, Flat>,
+    vm: Vm<F, Computed<Flat>>,
 }
 
 impl<F: Format> Aged<F> {
     fn new() -> Self {
         let mut idle = Idle::take().unwrap();
-        let vm = Vm::<F, _>::builder(Flat).build().unwrap();
+        let vm = Vm::<F, _>::builder(Computed(Flat)).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 2 * LARGE, BASE);
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         Self { idle, vm }
@@ -149,7 +136,7 @@ fn a_leaf_that_an_aging_pass_withdrew_is_mapped_and_not_accessed() {
     let leaf = l2.translate(Gpa(3 << 12)).unwrap();
     assert_eq!(
         (leaf.accessed, leaf.pfn),
-        (false, Flat.lookup(BASE + ((DATA + 3) << 12), Access::Read).unwrap().pfn)
+        (false, Computed(Flat).lookup(BASE + ((DATA + 3) << 12), Access::Read).unwrap().pfn)
     );
     assert_eq!(l2.translate(Gpa(4 << 12)), None);
 }

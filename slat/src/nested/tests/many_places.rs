@@ -1,40 +1,27 @@
 //! Frames of L1 that L2 has at many places: an invalidation and an aging pass find each of them, and no other leaf.
 
+use super::computed::{BASE, Computed, Contents, RIGHTS};
 use crate::nested::*;
 use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::formats::{Ept4, Ept4NoAd};
-use crate::table::{TableMemory, Word};
 use crate::*;
 use std::vec::Vec;
 
-const BASE: Hva = Hva(0x4000_0000);
 const LARGE: u64 = 512;
 /// L1's tables, by frame: 1 links 2, 2 links 3. The first entry of 3 links 4, the others map two pages of 2 MiB in
 /// turns. Table 4 maps L2's first frames to those from here on.
 const DATA: u64 = 8;
-const RIGHTS: u64 = 6 << 3 | 7;
 
 /// Table 4: for each of L2's frames a frame of L1 after `DATA`, and one more; 0 for none.
 struct Aliases(Vec<AtomicU64>);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Aliases {}
+impl Contents for Aliases {
+    const LARGE_FROM: u64 = LARGE;
 
-impl Host for Aliases {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if hva.0 - BASE.0 < LARGE * PAGE_SIZE { Level::K4 } else { Level::M2 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-
-    fn read(&self, hva: Hva) -> Option<Word> {
-        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
+    fn word(&self, page: u64, nth: u64) -> u64 {
         let leaf = |frame: u64| frame << 12 | RIGHTS;
-        Some(Word(match (page, nth) {
+        match (page, nth) {
             (1..=3, 0) => (page + 1) << 12 | 7,
             (3, _) => leaf(LARGE * (1 + nth % 2)) | 1 << 7,
             (4, _) => match self.0[nth as usize].load(Relaxed) {
@@ -42,13 +29,13 @@ impl Host for Aliases {
                 frame => leaf(DATA + frame - 1),
             },
             _ => 0,
-        }))
+        }
     }
 }
 
 struct World<F: Format> {
     idle: Idle,
-    vm: Vm<F, Aliases>,
+    vm: Vm<F, Computed<Aliases>>,
 }
 
 impl<F: Format> World<F> {
@@ -60,9 +47,10 @@ impl<F: Format> World<F> {
             _ => 1 + g2,
         };
         let mut idle = Idle::take().unwrap();
-        let vm = Vm::<F, _>::builder(Aliases((0..512).map(|g2| AtomicU64::new(frame(g2))).collect()))
-            .build()
-            .unwrap();
+        let vm =
+            Vm::<F, _>::builder(Computed(Aliases((0..512).map(|g2| AtomicU64::new(frame(g2))).collect())))
+                .build()
+                .unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 3 * LARGE, BASE);
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         Self { idle, vm }
@@ -91,8 +79,8 @@ impl<F: Format> World<F> {
 
     /// L1 maps its first frame at one frame of L2 only, and flushes.
     fn only_at(&mut self, g2: u64) {
-        self.vm.host().0.iter().for_each(|entry| entry.store(0, Relaxed));
-        self.vm.host().0[g2 as usize].store(1, Relaxed);
+        self.vm.host().0.0.iter().for_each(|entry| entry.store(0, Relaxed));
+        self.vm.host().0.0[g2 as usize].store(1, Relaxed);
         self.vm.vcpu(VcpuId(0)).unwrap().l1_flushes(|_: &EptTable| true);
         self.touches([g2]);
     }

@@ -17,12 +17,14 @@
 //! | `sections` | is the host called inside sections, and outside, as it is promised? |
 //! | `windows` | does a fault of L2 miss an event at any moment during it? |
 //! | `mistakes` | is each seeded mistake found? |
+//! | `computed` | a host whose memory is a function, for `aging`, `many_places`, `reclaim` and `stretches` |
 
 mod aging;
 mod bits;
 mod broadcast;
 mod cases;
 mod cases_arm_riscv;
+mod computed;
 mod encoded;
 mod first;
 mod gibibyte;

@@ -1,17 +1,15 @@
 //! Reclaim of shadows' table memory under a budget: of tables of L1 that no vCPU runs on, and of those that vCPUs run
 //! on.
 
+use super::computed::{BASE, Computed, Contents, RIGHTS};
 use crate::nested::*;
 use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::formats::Npt4;
-use crate::table::{TableMemory, Word};
 use crate::*;
 
-const BASE: Hva = Hva(0x4000_0000);
 /// Pages of 2 MiB, of each of which L2 touches one small page.
 const TABLES: u64 = 40;
-const RIGHTS: u64 = 6 << 3 | 7;
 
 /// L1's tables: frame `r` of the first sixteen is a root, which links 16, and that 17, which links 18 for each 2 MiB:
 /// all of L2's memory is L1's frames from 512 on, repeated.
@@ -21,28 +19,16 @@ struct Flat {
     reads: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Flat {}
-
-impl Host for Flat {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-
-    fn read(&self, hva: Hva) -> Option<Word> {
+impl Contents for Flat {
+    fn word(&self, page: u64, nth: u64) -> u64 {
         self.reads.fetch_add(1, Relaxed);
-        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
-        Some(Word(match (page, nth) {
+        match (page, nth) {
             (0..=15, 0) => 16 << 12 | 7,
             (16, 0) => 17 << 12 | 7,
             (17, _) => 18 << 12 | 7,
             (18, _) => (512 + nth) << 12 | RIGHTS,
             _ => 0,
-        }))
+        }
     }
 }
 
@@ -51,7 +37,7 @@ fn ept(root: u64) -> EptTable {
 }
 
 /// A vCPU touches a page of each 2 MiB on this root.
-fn touches(vcpu: &mut Vcpu<'_, Npt4, Flat>, idle: &mut Idle, root: u64) {
+fn touches(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64) {
     let mut l2 = vcpu.nested(idle, ept(root)).unwrap();
     for table in 0..TABLES {
         let gpa = Gfn(table * 512 + table).gpa();
@@ -62,19 +48,19 @@ fn touches(vcpu: &mut Vcpu<'_, Npt4, Flat>, idle: &mut Idle, root: u64) {
     }
 }
 
-fn mapped(vcpu: &mut Vcpu<'_, Npt4, Flat>, idle: &mut Idle, root: u64) -> u64 {
+fn mapped(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64) -> u64 {
     let l2 = vcpu.nested(idle, ept(root)).unwrap();
     (0..TABLES).filter(|table| l2.translate(Gfn(table * 512 + table).gpa()).is_some()).count() as u64
 }
 
-fn vm(idle: &mut Idle) -> Vm<Npt4, Flat> {
-    let vm = Vm::<Npt4, _>::builder(Flat::default()).build().unwrap();
+fn vm(idle: &mut Idle) -> Vm<Npt4, Computed<Flat>> {
+    let vm = Vm::<Npt4, _>::builder(Computed::<Flat>::default()).build().unwrap();
     let slot = Slot::new(SlotId(0), Gfn(0), 2048, BASE);
     vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
     vm
 }
 
-fn adds_up(vm: &Vm<Npt4, Flat>, idle: &mut Idle) {
+fn adds_up(vm: &Vm<Npt4, Computed<Flat>>, idle: &mut Idle) {
     let pages = vm.table_pages(idle);
     assert_eq!(pages.reachable + pages.waiting + pages.free, pages.allocated);
 }
@@ -130,7 +116,7 @@ impl Translations for &mut Processor {
 #[test]
 fn shadows_that_vcpus_share_are_reclaimed_and_flushed() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Npt4, _>::builder(Flat::default()).vcpus(2).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Computed::<Flat>::default()).vcpus(2).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2048, BASE))).unwrap();
     let (mut first, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
     touches(&mut first, &mut idle, 1);
@@ -171,9 +157,9 @@ fn near_what_went() -> u64 {
     assert!(vm.take_back_from_a_shadow(&mut idle, true));
     // An ordinary section: the grace period has then ended for this vCPU, too, and faults may take the short path.
     assert!(l2.translate(Gpa(0)).is_none());
-    let before = vm.host().reads.load(Relaxed);
+    let before = vm.host().0.reads.load(Relaxed);
     l2.fault(&mut idle, L1Access::new(Gfn(2).gpa(), Access::Read)).unwrap();
-    vm.host().reads.load(Relaxed) - before
+    vm.host().0.reads.load(Relaxed) - before
 }
 
 #[test]
@@ -189,7 +175,7 @@ fn no_fault_remembers_a_table_that_went() {
 /// table that it may link.
 #[test]
 fn rows_leave_enough_pages_for_tables() {
-    let vm = Vm::<Npt4, _>::builder(Flat::default()).vcpus(1).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Computed::<Flat>::default()).vcpus(1).build().unwrap();
     let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(0)).unwrap());
     let mut l2 = vcpu.nested(&mut idle, ept(0)).unwrap();
     l2.prepare(&mut idle);

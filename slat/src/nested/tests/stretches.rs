@@ -1,58 +1,44 @@
 //! How long the operations of `ARCHITECTURE.md` hold a section, or the door of a shadow, in entries that they visit: the
 //! same for a small and for a large memory of L1 that L2 uses.
 
+use super::computed::{BASE, Computed, Contents, RIGHTS};
 use crate::nested::*;
 use crate::notify::{SecondaryMmu, Young};
 use crate::seeded::{self, Bug};
 use crate::sync::longest::longest;
 use crate::table::formats::Ept4;
-use crate::table::{TableMemory, Word};
 use crate::*;
 use std::vec::Vec;
 
-const BASE: Hva = Hva(0x4000_0000);
 /// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links those from 4 on. L2's frame n is L1's frame `DATA` + n.
 const DATA: u64 = 512;
-const RIGHTS: u64 = 6 << 3 | 7;
 
 struct Straight;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Straight {}
-
-impl Host for Straight {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-
-    fn read(&self, hva: Hva) -> Option<Word> {
-        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
-        Some(Word(match (page, nth) {
+impl Contents for Straight {
+    fn word(&self, page: u64, nth: u64) -> u64 {
+        match (page, nth) {
             (1 | 2, 0) => (page + 1) << 12 | 7,
             (3, _) => (4 + nth) << 12 | 7,
             (4.., _) => (DATA + (page - 4) * 512 + nth) << 12 | RIGHTS,
             _ => 0,
-        }))
+        }
     }
 }
 
-type Operation<'a> = &'a dyn Fn(&Vm<Ept4, Straight>, &mut Idle);
+type Operation<'a> = &'a dyn Fn(&Vm<Ept4, Computed<Straight>>, &mut Idle);
 
 /// A VM whose L2 uses `pages` pages.
 struct World {
     idle: Idle,
-    vm: Vm<Ept4, Straight>,
+    vm: Vm<Ept4, Computed<Straight>>,
     pages: u64,
 }
 
 impl World {
     fn new(pages: u64) -> Self {
         let mut idle = Idle::take().unwrap();
-        let vm = Vm::<Ept4, _>::builder(Straight).build().unwrap();
+        let vm = Vm::<Ept4, _>::builder(Computed(Straight)).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), DATA + pages, BASE);
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         let mut world = Self { idle, vm, pages };

@@ -16,7 +16,7 @@
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Format, Leaf, assert_format};
+use crate::table::format::{Format, HostPaging, Leaf, assert_format};
 
 /// Long-mode paging with `LEVELS` levels, as a nested table. `C_BIT`: the encryption bit, on a host that encrypts its
 /// memory.
@@ -83,6 +83,8 @@ unsafe impl<const LEVELS: u8, const C_BIT: u32> Format for Npt<LEVELS, C_BIT> {
         x86::read_leaf::<Self>(word)
     }
 }
+
+impl<const LEVELS: u8, const C_BIT: u32> HostPaging for Npt<LEVELS, C_BIT> {}
 
 const _: () = {
     assert_format::<Npt4>();

@@ -18,7 +18,7 @@ use super::when;
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, LARGE, MEMORY, PRESENT, USER, WRITE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Format, Leaf, assert_format};
+use crate::table::format::{Format, HostPaging, Leaf, assert_format};
 
 const HOST_WRITE: u64 = 1 << 9;
 
@@ -66,6 +66,8 @@ unsafe impl Format for Pae {
         when(level < ROOT, ACCESSED)
     }
 }
+
+impl HostPaging for Pae {}
 
 const _: () = {
     assert_format::<Pae>();

@@ -11,7 +11,7 @@
 //! A [`Way::Stepped`] world has one thread: L1, the host and the vCPUs take random turns, which are the same
 //! each time.
 
-use super::kinds::{Ept, Kind, Paging, Scope};
+use super::kinds::{Builds, Ept, Kind, Paging, Scope};
 use slat::nested::NestedError;
 use slat::table::formats::{Ept4, Npt4, Npt5, X64};
 use slat::table::{TableMemory, Word};
@@ -165,14 +165,17 @@ impl<F: Format, K: Kind> Program for Uses<'_, F, K> {
 }
 
 impl<F: Format, K: Kind> World<F, K> {
-    fn new(idle: &mut Idle, vcpus: u32, left_out: LeftOut) -> Self {
+    fn new(idle: &mut Idle, vcpus: u32, left_out: LeftOut) -> Self
+    where
+        K: Builds<F>,
+    {
         let (ignores, tells) = (left_out == LeftOut::L1Flushes, left_out != LeftOut::HostEvents);
         let host = Unique {
             words: (0..PAGES * 512).map(|_| AtomicU64::new(0)).collect(),
             frames: (0..PAGES).map(|page| AtomicU64::new(page | WRITABLE)).collect(),
             next: AtomicU64::new(PAGES),
         };
-        let builder = K::builder::<F>(host).vcpus(vcpus);
+        let builder = K::builder(host).vcpus(vcpus);
         let vm = builder.build().unwrap();
         for (id, first, end) in [(0, 0, DATA), (1, DATA, DATA + 12), (2, DATA + 12, PAGES)] {
             let slot = Slot::new(SlotId(id), Gfn(first), end - first, BASE + first * PAGE_SIZE);
@@ -382,7 +385,7 @@ enum LeftOut {
 }
 
 /// Runs one world.
-fn run<F: Format, K: Kind>(seed: u64, way: Way, left_out: LeftOut) -> Verdict
+fn run<F: Format, K: Builds<F>>(seed: u64, way: Way, left_out: LeftOut) -> Verdict
 where
     World<F, K>: Sync,
 {

@@ -5,6 +5,7 @@ use slat::nested::{
     EptFeatures, EptTable, GuestFlush, GuestPaging, GuestRegisters, GuestTable, L1Format, NestedError,
     Privilege,
 };
+use slat::table::HostPaging;
 use slat::*;
 use slat_vcpu::Cpu;
 use slat_vcpu::cpu::L2Exit;
@@ -22,8 +23,6 @@ pub trait Kind: Sized + 'static {
     fn table(root: u64, lot: &mut fastrand::Rng) -> Self::Table;
     /// An entry that maps a frame.
     fn leaf(g1: Gfn, stores: bool) -> u64;
-    /// The builder of the VM.
-    fn builder<F: Format>(host: Unique) -> Builder<F, Unique>;
     /// Runs the program on T.
     fn run<F: Format>(
         cpu: &mut Cpu<'_, F, Unique>,
@@ -35,6 +34,12 @@ pub trait Kind: Sized + 'static {
     fn flushes<F: Format>(cpu: &mut Cpu<'_, F, Unique>, lot: &mut fastrand::Rng, ignores: bool) -> Scope;
     /// L1 flushes on all vCPUs, if it can.
     fn broadcasts<F: Format>(vm: &Vm<F, Unique>, idle: &mut Idle, ignores: bool) -> bool;
+}
+
+/// A kind whose VM may have this format.
+pub trait Builds<F: Format>: Kind {
+    /// The builder of the VM.
+    fn builder(host: Unique) -> Builder<F, Unique>;
 }
 
 /// The scope of a flush: a root or all roots, and a frame or all frames.
@@ -62,10 +67,6 @@ impl Kind for Ept {
         g1.0 << 12 | 6 << 3 | 5 | u64::from(stores) << 1
     }
 
-    fn builder<F: Format>(host: Unique) -> Builder<F, Unique> {
-        Vm::builder(host)
-    }
-
     fn run<F: Format>(
         cpu: &mut Cpu<'_, F, Unique>,
         idle: &mut Idle,
@@ -87,6 +88,12 @@ impl Kind for Ept {
             vm.l1_broadcasts(idle, SpaceId(0), G2S, |_: &EptTable| true);
         }
         true
+    }
+}
+
+impl<F: Format> Builds<F> for Ept {
+    fn builder(host: Unique) -> Builder<F, Unique> {
+        Vm::builder(host)
     }
 }
 
@@ -123,10 +130,6 @@ impl Kind for Paging {
         g1.0 << 12 | 5 | u64::from(stores) << 1
     }
 
-    fn builder<F: Format>(host: Unique) -> Builder<F, Unique> {
-        Vm::builder(host).without_two_stages()
-    }
-
     fn run<F: Format>(
         cpu: &mut Cpu<'_, F, Unique>,
         idle: &mut Idle,
@@ -154,5 +157,11 @@ impl Kind for Paging {
     /// x86 has no broadcast: its kernel interrupts other processors, and each flushes its own TLB.
     fn broadcasts<F: Format>(_: &Vm<F, Unique>, _: &mut Idle, _: bool) -> bool {
         false
+    }
+}
+
+impl<F: HostPaging> Builds<F> for Paging {
+    fn builder(host: Unique) -> Builder<F, Unique> {
+        Vm::builder(host).without_two_stages()
     }
 }
