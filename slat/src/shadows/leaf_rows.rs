@@ -150,9 +150,12 @@ pub(crate) struct Half(NonNull<u8>);
 unsafe impl Send for Half {}
 
 impl Half {
-    /// Returns both halves of a page that only the caller has.
+    /// Returns both halves of a page that only the caller has. Clears it: a flush by L1 reads rows of entries without a
+    /// leaf, too, and ignores them.
     pub(crate) fn split(page: Node) -> [Self; 2] {
         const { assert!(cfg!(loom) || 2 * BYTES == PAGE_SIZE as usize) };
+        // SAFETY: both halves, and no others.
+        unsafe { page.page().write_bytes(0, 2 * BYTES) };
         // SAFETY: inside the page.
         [Self(page.page()), Self(unsafe { page.page().add(BYTES) })]
     }
