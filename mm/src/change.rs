@@ -58,16 +58,10 @@ impl AddressSpace {
         let mut gone = Vec::new();
         self.edit(claim, |edit| {
             gone = edit.cut(hvas);
-            if !seeded!(RangeNotKept) {
-                edit.insert(Vma::kept(hvas));
-            }
+            edit.insert(Vma::kept(hvas));
         });
         self.outlast(pages);
         end_service(gone.iter_mut().filter_map(Vma::end_service));
-        if seeded!(RangeNotKept) {
-            // A new mapping comes meanwhile, and is used.
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
         let mapped = IfUnwound::run(|| {
             self.edit(claim, |edit| {
                 edit.free(hvas);
@@ -184,7 +178,7 @@ impl AddressSpace {
             let vmas: Vec<Vma> = vmas.over(EVERYWHERE).cloned().collect();
             Ok((vmas.iter().filter(|vma| !vma.is_shared()).map(|vma| vma.span).collect(), vmas))
         })?;
-        let forking = (!seeded!(ForkUnshown)).then(|| self.mappings().begin_fork());
+        let forking = self.mappings().begin_fork();
         self.page_locks.outlast_all();
         for vma in vmas.iter().filter(|vma| !vma.is_shared()) {
             let pages = pages_of(vma.span);
@@ -220,10 +214,6 @@ impl AddressSpace {
                 share(idle, &mut NoPages); // nothing is writable: nothing is withdrawn
             }
             result?;
-            if seeded!(ForkUnshown) {
-                // Stores go on meanwhile.
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
         }
         drop(forking);
         let all = child.mappings().claim_one(EVERYWHERE);

@@ -82,13 +82,8 @@ impl AddressSpace {
     /// Handles every row of the table but those in bold.
     fn bring_in(&self, hva: Hva, access: Access) -> Result<Next<'_>, MmError> {
         let page = page_of(hva);
-        let early = seeded!(MappingBeforeLock).then(|| {
-            let vma = self.state.read().vmas().find(hva).cloned();
-            std::thread::sleep(std::time::Duration::from_micros(200));
-            vma
-        });
         let lock = self.lock_region(page);
-        let Some(vma) = early.as_ref().map_or_else(|| lock.find(hva), Option::as_ref) else {
+        let Some(vma) = lock.find(hva) else {
             return Err(if self.state.exited() { MmError::Exited } else { MmError::NotMapped(hva) });
         };
         if self.mappings().is_busy(vma) {
@@ -96,10 +91,6 @@ impl AddressSpace {
         }
         if !vma.prot.allows(access) {
             return Err(MmError::Denied(hva, access));
-        }
-        if seeded!(VersionNotOutlasted) {
-            // A change of the mappings meanwhile finds no table here.
-            std::thread::sleep(std::time::Duration::from_micros(200));
         }
         loop {
             let (level, entry) = self.map.find(page);
@@ -212,7 +203,7 @@ impl AddressSpace {
             let is_own = lock.find(hva_of(page)).is_some_and(|vma| !vma.is_shared());
             let (level, entry) = self.map.find(page);
             if let (Level::K4, Pte::Mapped { pfn, writable: false }) = (level, Pte::of(entry.load(), level))
-                && (is_own || seeded!(ShareUnlooked))
+                && is_own
                 && let Some(fresh) = fresh.take()
             {
                 // The share may not be flushed yet: "settle before you copy" in the header.

@@ -146,11 +146,6 @@ impl Ledgers {
         Some(&self.rows[at / ROW].get()?[at % ROW])
     }
 
-    /// Returns all ledgers that have been allocated.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Ledger> {
-        self.rows.iter().filter_map(OnceLock::get).flat_map(|row| row.iter())
-    }
-
     /// Takes a number for a new group.
     pub(crate) fn take(&self) -> Result<Owner, MmError> {
         let mut numbers = self.numbers.lock();

@@ -60,18 +60,6 @@
 //! | `swap` | pages whose contents are in a backing store |
 #![deny(missing_docs)]
 
-/// Whether the seeded mistake of this name (`slat::seeded::Bug`) is switched on. Always false without `--cfg
-/// seeded`.
-macro_rules! seeded {
-    ($bug:ident) => {{
-        #[cfg(seeded)]
-        let made = slat::seeded::is(slat::seeded::Bug::$bug);
-        #[cfg(not(seeded))]
-        let made = false;
-        made
-    }};
-}
-
 mod arena;
 mod change;
 mod clean;

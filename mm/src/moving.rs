@@ -115,16 +115,11 @@ impl AddressSpace {
             edit.free(new);
             for mut vma in edit.cut(kept) {
                 ended.extend(vma.end_service());
-                let stage = if seeded!(MoveShownEarly) { Stage::Here } else { vma.stage };
-                edit.insert(Vma { span: new, stage, ..vma });
+                edit.insert(Vma { span: new, ..vma });
             }
             edit.insert(Vma::kept(kept));
         });
         end_service(ended.into_iter());
-        if seeded!(MoveShownEarly) {
-            // Faults meanwhile fill the new place.
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
         // The entries are all at the new place, or all at the old one.
         let moved = Cell::new(false);
         let finish = || {

@@ -223,39 +223,6 @@ bugs! {
     // --- shared: what guests read on processors that they share ---
     ProcessorBelieved "processor-believed" Shared "a vCPU that comes back to a processor uses the translations that it left there",
 
-    // --- slat-mm's own tests ---
-    FullBelieved "full-believed" Host "swap space that was full once is never tried again",
-    NoFrameIsFull "no-frame-is-full" Host "swap space counts as full when only the arena has no frame",
-    PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
-    BooksHeld "books-held" Host "the lock of the swap accounts is held while a device writes",
-    OneAtATime "one-at-a-time" Host "the writes of a batch are submitted one after the other",
-    NeverProbed "never-probed" Host "a device that failed once is not tried again while another has room",
-    GroupsTogether "groups-together" Host "memory of other groups counts towards a group's limit",
-    StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
-    VersionNotOutlasted "version-not-outlasted" Host "a change of the mappings edits entries beside faults that use the old version",
-    MappingBeforeLock "mapping-before-lock" Host "a fault looks up the mapping before it takes the page lock",
-    RangeNotKept "range-not-kept" Host "another thread may map a range while munmap empties its entries",
-    ForkUnshown "fork-unshown" Host "faults continue while a fork copies private mappings",
-    MoveShownEarly "move-shown-early" Host "faults find the new mapping of a range while its pages are being moved",
-    ShareUnlooked "share-unlooked" Host "a share is broken without a check of the current mapping",
-    MergeUnlooked "merge-unlooked" Host "a page is merged without a check of the current flags of its mapping",
-    TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock that protects the free frames",
-    ZeroedHidden "zeroed-hidden" Host "a thread that needs any free frame does not find frames that were zeroed ahead",
-    ZeroedLate "zeroed-late" Host "frames are offered as zeroed ahead before they are zeroed",
-    ZoneAlone "zone-alone" Host "a thread whose zone has no free frame tries no other zone of its node",
-    ShareUncounted "share-uncounted" Host "a second entry that refers to the copy of a shared page takes no reference to the copy",
-    ShareOverwritten "share-overwritten" Host "a page that is in the swap cache is written in place",
-    CacheUncounted "cache-uncounted" Host "the swap cache takes no reference to a frame, but drops one",
-    KinForgotten "kin-forgotten" Host "the eviction of a shared page leaves out the entries of forks",
-    LeavingTwice "leaving-twice" Host "two threads take the same page to swap at once",
-    UnmappedUnsaid "unmapped-unsaid" Host "a thread that needs room does not find frames that only the swap cache has",
-
-    // --- load: a guest, devices, swap and merging on slat-mm ---
-    RefaultUncharged "refault-uncharged" Host "a page that comes back from swap is charged to no group",
-    FailureBelieved "failure-believed" Host "a page that a swap device failed to store counts as stored",
-    ZeroedInName "zeroed-in-name" Host "free frames are offered as zeroed ahead and still hold old contents",
-    EvictorAlone "evictor-alone" Load "an evictor uses the limit of its address space, not its group's",
-
     // --- miri ---
     NoteNarrowed "note-narrowed" Miri "the place of a chunk's notes is computed from a reference to one of them",
 

@@ -10,12 +10,12 @@ impl Arena {
     /// frame, and ends the mark with `end_leaving`.
     // ORDER(leaving): Relaxed: a thread that starts the same on the same entry holds the same page lock.
     pub(crate) fn begin_leaving(&self, pfn: Pfn) -> bool {
-        self.states()[pfn.0 as usize].fetch_or(LEAVING, Relaxed) & LEAVING == 0 || seeded!(LeavingTwice)
+        self.states()[pfn.0 as usize].fetch_or(LEAVING, Relaxed) & LEAVING == 0
     }
 
     /// Whether the frame is marked as leaving.
     pub(crate) fn is_leaving(&self, pfn: Pfn) -> bool {
-        self.states()[pfn.0 as usize].load(Relaxed) & LEAVING != 0 && !seeded!(LeavingTwice)
+        self.states()[pfn.0 as usize].load(Relaxed) & LEAVING != 0
     }
 
     /// Ends the mark of `begin_leaving`.

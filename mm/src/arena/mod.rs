@@ -263,11 +263,9 @@ impl Arena {
         let state = &self.states()[pfn.0 as usize];
         let before = state.load(Relaxed);
         self.check_free(pfn, before);
-        if !seeded!(ZeroedInName) {
-            // Also a frame that was never used: the system gives it memory now.
-            // SAFETY: a free frame of this arena, which this thread has taken.
-            unsafe { zero_page(self.frame(pfn)) };
-        }
+        // Also a frame that was never used: the system gives it memory now.
+        // SAFETY: a free frame of this arena, which this thread has taken.
+        unsafe { zero_page(self.frame(pfn)) };
         state.store(USED | ZEROED, Relaxed);
     }
 
@@ -287,7 +285,7 @@ impl Arena {
             let state = self.states()[pfn.0 as usize].fetch_sub(1, Release);
             let before = state & REFERENCES;
             debug_assert!(before > 0, "{pfn:?} is free already");
-            if before == 2 && state & CACHED != 0 && !seeded!(UnmappedUnsaid) {
+            if before == 2 && state & CACHED != 0 {
                 self.unmapped.lock().insert(pfn);
             }
             if before == 1 {

@@ -1,7 +1,6 @@
 //! An address space as a member of a group.
 
 use super::{Group, Member, Tenant};
-use crate::ledger::Ledger;
 use crate::lru::{Lru, LruStats, ReclaimState};
 use crate::space::AddressSpace;
 use slat::{Idle, Level};
@@ -61,10 +60,6 @@ impl AddressSpace {
     pub(crate) fn group_has_bytes(&self, bytes: u64) -> bool {
         let Some(ledger) = self.member.as_ref().and_then(|member| member.ledger()) else { return true };
         self.count_tables();
-        if seeded!(GroupsTogether) {
-            let all: u64 = self.arena.ledgers().iter().map(Ledger::charged).sum();
-            return all + bytes <= ledger.limit.load(Relaxed);
-        }
         ledger.has_room(bytes)
     }
 

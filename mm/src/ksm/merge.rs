@@ -239,8 +239,9 @@ impl AddressSpace {
         let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
-        let wanted = is_mergeable(&lock, page) || seeded!(MergeUnlooked);
-        let same = wanted && level == Level::K4 && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
+        let same = level == Level::K4
+            && is_mergeable(&lock, page)
+            && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
         if same {
             let shared = Pte::Mapped { pfn: to, writable: false };
             // The entry's own: a listener may panic from here on.

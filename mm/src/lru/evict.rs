@@ -165,7 +165,7 @@ impl AddressSpace {
     ) -> BatchResult {
         let pages = lru.choose(node, kind, most.min(BATCH));
         let (tried, shared) = self.evict_pages(lru, idle, kind, &pages, spare_young);
-        if !shared.is_empty() && !seeded!(KinForgotten) {
+        if !shared.is_empty() {
             self.family.others(self).iter().for_each(|member| member.evict_shared(idle, &shared));
         }
         tried

@@ -119,7 +119,7 @@ impl AddressSpace {
     /// Whether less than limit / `part` is free.
     fn lacks_room(&self, lru: &Lru, part: u64) -> bool {
         let spare = (self.bound(lru) / part).max(PAGE_SIZE);
-        !self.has_room(lru, spare) || !seeded!(EvictorAlone) && !self.group_has_bytes(spare)
+        !self.has_room(lru, spare) || !self.group_has_bytes(spare)
     }
 
     /// Returns the lower of its own limit and its group's.

@@ -42,11 +42,7 @@ impl AddressSpace {
     }
 
     fn charged_beside(&self, pages: u64) -> u64 {
-        let stored = match &self.swap {
-            Some(swap) if seeded!(PoolChargedToAll) => swap.pool_bytes(),
-            _ => self.stored.bytes(),
-        };
-        pages * PAGE_SIZE + self.table_bytes() + stored
+        pages * PAGE_SIZE + self.table_bytes() + self.stored.bytes()
     }
 
     /// Checks the limits for a new page of this level.

@@ -165,25 +165,11 @@ impl NodeFrames {
     pub(crate) fn with_free<E>(&self, mut with: impl FnMut(Span<Pfn>) -> Result<(), E>) -> Result<(), E> {
         drop(self.gather());
         for (first, zone) in self.zones.iter() {
-            let span =
-                |run: &Range<u64>| Span::sized(self.frames.start + first + run.start, run.end - run.start);
             let mut zone = zone.lock();
-            let mut block = 0;
-            while block < zone.free.blocks() {
-                if seeded!(TrimmedUnlocked) {
-                    let runs: Vec<_> = zone.free.runs(block).collect();
-                    MutexGuard::unlocked(&mut zone, || {
-                        // Threads that allocate meanwhile use some of them.
-                        self.wait_until_taken(40);
-                        runs.iter().try_for_each(|run| with(span(run)))
-                    })?;
-                    block += 1;
-                    continue;
-                }
+            for block in 0..zone.free.blocks() {
                 for run in zone.free.runs(block) {
-                    with(span(&run))?;
+                    with(Span::sized(self.frames.start + first + run.start, run.end - run.start))?;
                 }
-                block += 1;
                 MutexGuard::bump(&mut zone);
             }
         }
@@ -201,25 +187,11 @@ impl NodeFrames {
         let mut frames = Vec::new();
         // A small batch: this thread may be preempted, and others may need these frames.
         self.zones.take_to_zero(BATCH.min(most as usize), SPARE, &mut frames);
-        if seeded!(ZeroedLate) {
-            self.zones.give_zeroed(frames.iter().copied());
-            self.wait_until_taken(frames.len() as u64);
-        }
         for &frame in &frames {
             zero(self.frames.start + frame);
         }
-        if !seeded!(ZeroedLate) {
-            self.zones.give_zeroed(frames.iter().copied());
-        }
+        self.zones.give_zeroed(&frames);
         frames.len() as u64
-    }
-
-    /// Waits until threads have taken more than `frames` further frames, or for about 2 s at most.
-    #[cold]
-    fn wait_until_taken(&self, frames: u64) {
-        let until = self.list_stats().taken + frames;
-        let waits = (0..2000).take_while(|_| self.list_stats().taken <= until);
-        waits.for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
     }
 
     /// Frees frames of this node, in any grouping.

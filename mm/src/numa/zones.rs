@@ -70,11 +70,9 @@ impl Zone {
     /// Locks the zone, and makes its zeroed frames ordinary free frames.
     fn lock(&self) -> MutexGuard<'_, Frames> {
         let mut frames = self.frames.lock();
-        if !seeded!(ZeroedHidden) {
-            self.zeroed.store(0, Relaxed);
-            let Frames { free, zeroed } = &mut *frames;
-            zeroed.drain(..).map(|frame| frame - self.first).for_each(|at| free.give(at..at + 1));
-        }
+        self.zeroed.store(0, Relaxed);
+        let Frames { free, zeroed } = &mut *frames;
+        zeroed.drain(..).map(|frame| frame - self.first).for_each(|at| free.give(at..at + 1));
         frames
     }
 }
@@ -96,8 +94,7 @@ impl Zones {
     /// Returns the zones, this thread's first.
     fn mine_first(&self) -> impl Iterator<Item = &Zone> {
         let mine = thread_number();
-        let looked = if seeded!(ZoneAlone) { 1 } else { self.zones.len() };
-        (mine..mine + looked).map(|zone| self.zones.pick(zone))
+        (mine..mine + self.zones.len()).map(|zone| self.zones.pick(zone))
     }
 
     fn zone_of(&self, frame: u64) -> &Zone {
@@ -161,11 +158,11 @@ impl Zones {
     }
 
     /// Offers frames of one zone as zeroed.
-    pub(super) fn give_zeroed(&self, frames: impl DoubleEndedIterator<Item = u64> + Clone) {
-        let Some(frame) = frames.clone().next() else { return };
+    pub(super) fn give_zeroed(&self, frames: &[u64]) {
+        let Some(&frame) = frames.first() else { return };
         let zone = self.zone_of(frame);
         let mut of_zone = zone.frames.lock();
-        of_zone.zeroed.extend(frames.rev()); // lowest first
+        of_zone.zeroed.extend(frames.iter().rev()); // lowest first
         zone.zeroed.store(of_zone.zeroed.len() as u64, Relaxed);
     }
 
@@ -237,10 +234,8 @@ impl AllZones<'_> {
 
     /// Returns what `take` gets from the first zone that has it.
     fn first(&mut self, mut take: impl FnMut(&mut FreeFrames) -> Option<u64>) -> Option<u64> {
-        let count = self.zones.len();
-        let (begin, looked) = if seeded!(ZoneAlone) { (thread_number() % count, 1) } else { (0, count) };
-        let zones = (0..).step_by(self.each as usize).zip(&mut self.zones);
-        zones.skip(begin).take(looked).find_map(|(first, frames)| Some(first + take(&mut frames.free)?))
+        let mut zones = (0..).step_by(self.each as usize).zip(&mut self.zones);
+        zones.find_map(|(first, frames)| Some(first + take(&mut frames.free)?))
     }
 }
 
@@ -307,7 +302,7 @@ mod tests {
         let mut zero = |spare| {
             taken.clear();
             zones.take_to_zero(4, spare, &mut taken);
-            zones.give_zeroed(taken.iter().copied());
+            zones.give_zeroed(&taken);
             taken.iter().map(|frame| frame / BLOCK).collect::<Vec<_>>()
         };
         assert_eq!([zero(0), zero(0), zero(0)], [[0; 4], [1; 4], [0; 4]]);
@@ -329,7 +324,7 @@ mod tests {
         for _ in 0..8 {
             taken.clear();
             zones.take_to_zero(32, 0, &mut taken);
-            zones.give_zeroed(taken.iter().copied());
+            zones.give_zeroed(&taken);
         }
         assert_eq!((zones.zeroed(), zones.take(Unit::Block)), (256, None));
         let mut locked = zones.lock_all();

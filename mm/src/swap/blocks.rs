@@ -55,7 +55,7 @@ pub(super) struct DeviceState {
 /// probed; others by priority, and round-robin within a priority.
 pub(super) fn order(device_states: &[DeviceState], batch: u64) -> Vec<usize> {
     let count = device_states.len() as u64;
-    let probes = batch.is_multiple_of(PROBES) && !seeded!(NeverProbed);
+    let probes = batch.is_multiple_of(PROBES);
     let mut order: Vec<usize> = (0..device_states.len()).collect();
     order.sort_by_key(|&at| {
         let room = &device_states[at];

@@ -38,9 +38,7 @@ impl CopyTable {
         if entry != SwapEntry::ZERO && row.frame.is_none() && !self.cached.contains_key(&pfn) {
             row.frame = Some(pfn);
             self.cached.insert(pfn, entry);
-            if !seeded!(CacheUncounted) {
-                arena.share(Span::sized(pfn, 1));
-            }
+            arena.share(Span::sized(pfn, 1));
             arena.set_cached(pfn, true);
         }
     }
@@ -69,9 +67,7 @@ impl Swap {
         }
         let mut table = self.table.lock();
         let entry = *table.cached.get(&pfn)?;
-        if !seeded!(ShareUncounted) {
-            table.hold(entry);
-        }
+        table.hold(entry);
         Some(HeldCopy::new(self, entry))
     }
 

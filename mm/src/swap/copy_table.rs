@@ -349,12 +349,11 @@ impl CopyTable {
 
     pub(super) fn failed_to_store(&mut self, error: SwapError) {
         match error {
-            SwapError::NoFrame if !seeded!(NoFrameIsFull) => self.done.refused += 1,
-            SwapError::Full | SwapError::NoFrame => {
+            SwapError::Full => {
                 self.full = true;
                 self.done.refused += 1;
             }
-            SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
+            SwapError::NoFrame | SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
             SwapError::Io { .. } | SwapError::Corrupt => self.done.store_errors += 1,
         }
     }

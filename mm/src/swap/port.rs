@@ -44,7 +44,6 @@ impl Port {
         // The waiting thread executes the first request itself.
         match (&self.ring, self.device.file(), requests.get(1..).unwrap_or_default()) {
             (_, _, []) => {}
-            _ if seeded!(OneAtATime) => {}
             (Some(ring), Some((file, start)), others) => ring.submit(file, start, others),
             (_, _, others) => self.pool.submit(others),
         }

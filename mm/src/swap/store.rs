@@ -34,15 +34,13 @@ impl Swap {
     /// Starts to store these pages, and charges their pool memory to `owner`. Until the result is dropped the
     /// pages stay allocated, and no thread writes to them. May sleep.
     pub(crate) fn store(&self, pages: &[Pfn], owner: &Arc<Account>) -> Storing<'_> {
-        let believed = seeded!(FullBelieved) && !self.has_room();
         let (mut copies, mut on_their_way) = (Vec::new(), Vec::new());
         let mut moving = None;
         for &page in pages {
             // SAFETY: a frame of this arena that the caller may read; no thread writes to it.
             let bytes: &Bytes = unsafe { self.bytes(page).as_ref() };
-            let copy = if believed { Err(SwapError::Full) } else { self.store_at_once(bytes, owner) };
-            match copy {
-                Err(error) if !believed && !self.ports.is_empty() => {
+            match self.store_at_once(bytes, owner) {
+                Err(error) if !self.ports.is_empty() => {
                     if error == SwapError::Full && self.memory && moving.is_none() {
                         moving = Some(self.begin_write_back(pages.len(), None));
                     }

@@ -82,9 +82,6 @@ impl AddressSpace {
         let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().rechecks();
         if is_out {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
-            if seeded!(RefaultUncharged) {
-                self.arena.credit(fresh.pfn());
-            }
             entry.store(Pte::Parked(fresh.keep()).word(level));
             if copy.swap().keeps(copy.entry()) {
                 self.kept.insert(page, copy.swap().hold(copy.entry()));

@@ -179,12 +179,7 @@ impl AddressSpace {
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
             self.unmap_run(&state, idle, run, &mut outgoing);
         }
-        let _held = if seeded!(StoredUnderLock) {
-            Some(state)
-        } else {
-            drop(state);
-            None
-        };
+        drop(state);
         let mut out = SwappedOut::default();
         let mut left = self.store_all(outgoing, &mut out);
         // Room is better used for pages without a copy than for kept copies of mapped pages.

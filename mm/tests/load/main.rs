@@ -33,8 +33,6 @@ mod nested;
 mod oracle;
 #[path = "../../../slat/tests/engine/common/random.rs"]
 mod random;
-#[cfg(seeded)]
-mod seeded;
 mod stage;
 mod swap;
 #[path = "../../../slat/tests/engine/common/thorough.rs"]

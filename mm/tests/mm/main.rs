@@ -33,7 +33,6 @@
 //! | `group` | do groups pay for their own pages, keep their limits, and leave other groups alone? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `late_answer` | does a vCPU that answers late keep its last store, if another thread copies the page meanwhile? |
-//! | `seeded` | under `--cfg seeded`: does each mistake in this crate make its test fail? |
 //! | `during_change` | do faults elsewhere go on during a change, and do faults in the same place find the right page? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
@@ -61,8 +60,6 @@ mod pin;
 mod race;
 mod reap;
 mod reasons;
-#[cfg(seeded)]
-mod seeded;
 mod share;
 mod soft_dirty;
 mod soft_dirty_copy;

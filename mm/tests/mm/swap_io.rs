@@ -4,7 +4,7 @@
 use crate::fixture::*;
 use crate::swap::{TempFile, contents};
 use crate::swap_device::{Disk, PAGES, filled, intact, noise};
-use crate::swap_others::{Gate, OpensAtLast, anon, ends, hangs};
+use crate::swap_others::{Gate, HANGS, OpensAtLast, anon, ends};
 use slat::{Access, Idle, PAGE_SIZE};
 use slat_mm::{AddressSpace, Arena, Evictor, MmError, Swap, SwapBuilder};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn a_device_that_holds_its_writes_costs_faults_elsewhere_nothing() {
     thread::scope(|scope| {
         let _at_last = OpensAtLast(&gate);
         let out = scope.spawn(|| busy.pageout(&mut Idle::take().unwrap(), pages(0, 64)).unwrap());
-        begun.recv_timeout(hangs()).expect("the swap writes to the device");
+        begun.recv_timeout(HANGS).expect("the swap writes to the device");
         let other = quiet.clone();
         let done = ends(move |idle| {
             (0..QUIET).for_each(|page| assert_eq!(get(&other, idle, page), page, "a page in memory"));
@@ -70,7 +70,7 @@ fn writes_of_a_batch_are_on_their_way_at_once() {
     thread::scope(|scope| {
         let _at_last = OpensAtLast(&gate);
         let out = scope.spawn(|| space.pageout(&mut Idle::take().unwrap(), pages(16, 8)).unwrap());
-        (0..8).for_each(|_| begun.recv_timeout(hangs()).expect("every write begins before one ends"));
+        (0..8).for_each(|_| begun.recv_timeout(HANGS).expect("every write begins before one ends"));
         gate.open(false);
         assert_eq!(out.join().unwrap(), 8);
     });
@@ -211,7 +211,7 @@ fn an_evictor_makes_room_before_a_fault_has_to() {
         write(&mut idle, next);
         next += 1;
     }
-    begun.recv_timeout(hangs()).expect("the evictor has begun");
+    begun.recv_timeout(HANGS).expect("the evictor has begun");
     assert_eq!((stats().direct_reclaims, stats().evicted, gate.is_open()), (0, 0, false));
     gate.open(false);
     while stats().evicted == 0 {

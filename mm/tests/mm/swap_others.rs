@@ -11,11 +11,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// A timeout. Work that does not wait for the device ends earlier on every machine. A seeded mistake is found
-/// sooner.
-pub fn hangs() -> Duration {
-    Duration::from_secs(if std::env::var_os("SLAT_SEEDED").is_some() { 3 } else { 60 })
-}
+/// A timeout. Work that does not wait for the device ends earlier on every machine.
+pub const HANGS: Duration = Duration::from_secs(20);
 
 /// A device that keeps what is written.
 #[derive(Debug, Default)]
@@ -130,7 +127,7 @@ pub fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
         work(&mut Idle::take().unwrap());
         let _ = sender.send(());
     });
-    done.recv_timeout(hangs()).is_ok()
+    done.recv_timeout(HANGS).is_ok()
 }
 
 #[test]
@@ -147,7 +144,7 @@ fn neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_d
         thread::scope(|scope| {
             let _at_last = OpensAtLast(&gate);
             let out = scope.spawn(|| way(&space, &mut Idle::take().unwrap()));
-            begun.recv_timeout(hangs()).expect("the swap writes to the device");
+            begun.recv_timeout(HANGS).expect("the swap writes to the device");
             let shared = || space.clone();
             let other = shared();
             assert!(ends(move |idle| other.munmap(idle, pages(4096, 1)).unwrap()), "another mapping");
@@ -201,7 +198,7 @@ fn a_page_that_cannot_be_stored_comes_back_only_where_its_mapping_still_allows_i
         let out = [0, 1].map(|page| {
             let space = &space;
             let out = scope.spawn(move || space.pageout(&mut Idle::take().unwrap(), pages(page, 1)).unwrap());
-            begun.recv_timeout(hangs()).expect("the swap writes to the device");
+            begun.recv_timeout(HANGS).expect("the swap writes to the device");
             out
         });
         let other = space.clone();

@@ -2,7 +2,7 @@
 
 use super::copy::{Copied, VARIABLE};
 use super::record::{Seen, Tool};
-use crate::process::{bounded, executables, said, tail, was_ended};
+use crate::process::{bounded, executables, said, tail, was_ended, with_compiler};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -97,13 +97,14 @@ impl Programs {
         let mut cargo = bounded(BUILD, env!("CARGO"));
         cargo.current_dir(&self.copied).args(["test", "--locked", "--no-run", "--message-format=json"]);
         cargo.args(["-p", &name]);
-        // Beside the programs of the shipped sources: what both need is built once.
+        // Beside the programs of the shipped sources, with what both need. The wrapper's path keeps the workspace's own
+        // crates apart.
         let (target, flags) = match kind {
             Kind::Loom => ("target/loom", Some("--cfg loom")),
             Kind::Shuttle => ("target/shuttle", Some("--cfg shuttle")),
             Kind::Lib | Kind::Test(_) => ("target", None),
         };
-        cargo.env("CARGO_TARGET_DIR", std::path::absolute(target)?);
+        with_compiler(cargo.env("CARGO_TARGET_DIR", std::path::absolute(target)?), "mutants")?;
         if let Kind::Test(test) = kind {
             cargo.args(["--test", test]);
         } else {
