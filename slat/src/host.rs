@@ -3,7 +3,7 @@
 //! A host translates a host-virtual address to a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 //!
-#![doc = include_str!("host.md")]
+#![doc = include_str!("host/examples.md")]
 
 mod forward;
 

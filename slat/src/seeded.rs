@@ -208,6 +208,7 @@ bugs! {
     TrackedUncounted "tracked-uncounted" Fuzz "a withdrawn leaf that is zapped stays in the count of withdrawn leaves",
     Incongruent "incongruent" Fuzz "a large page is mapped where guest and host addresses are not congruent",
     CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at the end of the word",
+    PartsAlike "parts-alike" Fuzz "each part of a large page of a map gets the frame of the first part",
     // --- worlds: what guests stored ---
     EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were requested while it was out",
     LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",

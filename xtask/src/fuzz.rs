@@ -13,7 +13,7 @@ use std::process::Command;
 use std::{fs, io};
 
 /// Targets, in the order in which they run.
-const TARGETS: [&str; 8] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"];
+const TARGETS: [&str; 9] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager", "map"];
 /// The explicit target keeps the flags away from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Coverage for libFuzzer: counters on the edges of the program, and a table of their places.
@@ -25,8 +25,9 @@ const LONGEST: u32 = 400;
 const KEPT: usize = 60;
 /// The target that leaks on purpose: leak checks of libFuzzer and the sanitizer are off.
 const LEAKS: &str = "sound";
-/// The target that must find the engine's seeded mistakes.
+/// The target that must find the engine's seeded mistakes, and those that another target must find.
 const SEEDED: &str = "vm";
+const SEEDED_ELSEWHERE: [(&str, &str); 1] = [("parts-alike", "map")];
 const SHOWN: usize = 40;
 /// Inputs after which a seeded mistake counts as not found.
 const MOST_RUNS: u32 = 100_000;
@@ -124,15 +125,16 @@ impl Fuzzer {
         let folder = Path::new("target/fuzz-seeded/found").join(bug);
         // Findings of an earlier run must not help.
         emptied(&folder)?;
-        let (fine, said) = self.run(SEEDED, |command| {
+        let target = seeded_target(bug);
+        let (fine, said) = self.run(target, |command| {
             command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
             command.arg(format!("-artifact_prefix={}/", folder.display()));
-            command.args([&folder, &corpus(SEEDED)]);
+            command.args([&folder, &corpus(target)]);
         })?;
         let inputs = executions(&said);
         // An endless run counts as found, too.
         let is_found = ["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign));
-        ensure!(!fine && is_found, "{bug}: not found by {SEEDED} in {inputs} inputs");
+        ensure!(!fine && is_found, "{bug}: not found by {target} in {inputs} inputs");
         println!("SEEDED {bug} Fuzz {inputs}");
         Ok(())
     }
@@ -158,6 +160,11 @@ impl Fuzzer {
         println!("{target}: {} inputs kept", fs::read_dir(&corpus)?.count());
         Ok(())
     }
+}
+
+/// Returns the target that must find this mistake.
+fn seeded_target(bug: &str) -> &'static str {
+    SEEDED_ELSEWHERE.iter().find(|(name, _)| *name == bug).map_or(SEEDED, |(_, target)| target)
 }
 
 fn corpus(target: &str) -> PathBuf {
@@ -195,7 +202,12 @@ mod tests {
         let list =
             "    A \"a-b\" Fuzz \"words \\\"c\\\"\",\n    B \"b\" Loom \"x\",\n//! SLAT_SEEDED=\"no\" Fuzz\n";
         assert_eq!(names(list).collect::<Vec<_>>(), ["a-b", "no"]);
-        assert!(names(include_str!("../../slat/src/seeded.rs")).count() >= 5);
+        let names: Vec<_> = names(include_str!("../../slat/src/seeded.rs")).collect();
+        assert!(names.len() >= 5);
+        for (name, target) in SEEDED_ELSEWHERE {
+            assert!(names.contains(&name) && TARGETS.contains(&target));
+            assert_eq!(seeded_target(name), target);
+        }
     }
 
     #[test]

@@ -129,6 +129,9 @@ fn calls() -> Calls {
             let _ = vm.slots().try_walk_l1(&table, access);
             let _ = vm.slots().look_l1(&table, access.gpa);
         }
+        let (at, mut bytes) = (Gfn(40).gpa(), [0; 12]);
+        vm.slots().read_bytes(&mut idle, at, &mut bytes).unwrap();
+        vm.slots().write_bytes(&mut idle, at, &bytes).unwrap();
         vcpu.l1_flushes(|_: &EptTable| true);
         let _ = vcpu.nested(&mut idle, table).unwrap();
         vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1024), |_: &EptTable| true);
