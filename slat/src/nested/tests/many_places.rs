@@ -1,7 +1,6 @@
 //! Frames of L1 that L2 has at many places: an invalidation and an aging pass find each of them, and no other leaf.
 
 use crate::nested::*;
-use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::formats::{Ept4, Ept4NoAd};
 use crate::table::{TableMemory, Word};
@@ -173,6 +172,4 @@ fn moved_around() -> u64 {
 #[test]
 fn hints_whose_leaves_are_gone_take_no_more_memory() {
     assert_eq!(moved_around(), 1);
-    assert!(seeded::with(Bug::StaleKept, moved_around) > 1);
-    seeded::found(Bug::StaleKept, 1);
 }
