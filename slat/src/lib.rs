@@ -187,6 +187,8 @@ pub mod sync;
 pub mod table;
 pub mod tlb;
 pub mod trace;
+#[cfg(all(test, not(loom)))]
+mod tries;
 mod vcpu;
 pub mod vm;
 mod waits;

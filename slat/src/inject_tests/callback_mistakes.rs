@@ -36,11 +36,6 @@ fn mistake_pages_that_were_taken_are_in_no_harvest() {
 }
 
 #[test]
-fn mistake_a_flush_of_l1_is_forgotten() {
-    shows(Bug::AskedOnce, "a flush by L1");
-}
-
-#[test]
 fn mistake_a_store_that_panics_is_not_marked() {
     shows(Bug::PartUnmarked, "emulate a store");
 }

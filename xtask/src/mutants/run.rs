@@ -71,6 +71,8 @@ const TEST: u32 = 180;
 const PREEMPTIONS: [&str; 3] = ["1", "2", "3"];
 /// Schedules in which shuttle has to find a mistake.
 const SCHEDULES: &str = "100000";
+/// `SLAT_TRIES`, which tests read: worlds, seeds or attempts in which they have to find a mistake.
+const TRIES: &str = "512";
 /// Time limit of all tests of a program, in seconds.
 const ALL: u32 = 600;
 
@@ -148,6 +150,7 @@ impl Programs {
             program.current_dir(self.copied.join(package)).args(["--exact", test, "--nocapture"]);
             program.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
             program.env("SLAT_LOOM_PREEMPTIONS", preemptions).env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES);
+            program.env("SLAT_TRIES", TRIES);
             let said = said(&mut program)?;
             let text = said.to_string();
             ensure!(!text.contains("running 0 tests"), "there is no test {test}");
