@@ -56,7 +56,7 @@ impl HostPage {
     /// Whether an entry of this format can hold the frame. If not, another frame would be mapped.
     #[inline(always)]
     pub(crate) fn is_held<F: Format>(&self) -> bool {
-        self.pfn <= F::pfn(Word(F::ADDRESS)) || seeded!(FrameUnchecked)
+        self.pfn <= F::pfn(Word(F::ADDRESS))
     }
 
     /// Whether a table of this format can map the page at `hva`: an entry can hold the frame, and frame and address are
@@ -64,7 +64,7 @@ impl HostPage {
     #[inline(always)]
     pub(crate) fn fits<F: Format>(&self, hva: Hva) -> bool {
         let apart = (self.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (self.level.pages() - 1);
-        self.is_held::<F>() && (apart == 0 || seeded!(FrameUnchecked))
+        self.is_held::<F>() && apart == 0
     }
 
     /// Whether a leaf for this page allows the access.
@@ -376,9 +376,6 @@ impl<'h, H: Host> Kicks<'h, H> {
     }
 
     pub(crate) fn kick(&self, vcpu: VcpuId) {
-        if seeded!(KicksCutShort) {
-            return self.host.kick(vcpu);
-        }
         self.panics.call(|| self.host.kick(vcpu));
     }
 

@@ -111,7 +111,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let leaf = self.vm.leaf(page, fault.access);
         let word = F::leaf(&leaf, Level::K4);
         // Cheaper here than `HostPage::is_held`: the entry gives back the frame that it holds.
-        let is_held = F::pfn(word) == page.pfn || seeded!(FrameUnchecked);
+        let is_held = F::pfn(word) == page.pfn;
         is_held && hole.entry.cas(hole.word, word).is_ok()
     }
 }

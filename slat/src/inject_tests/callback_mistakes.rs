@@ -46,11 +46,6 @@ fn mistake_a_listener_misses_a_store() {
 }
 
 #[test]
-fn mistake_an_answer_is_owed_and_nothing_says_so() {
-    shows(Bug::UnansweredForgotten, "answer in the guest");
-}
-
-#[test]
 fn mistake_a_page_is_told_before_the_callback_has_it() {
     shows(Bug::ToldBeforeCalled, "collect and reset a ring");
 }

@@ -206,11 +206,6 @@ fn mistake_to_take_the_stamp_late() {
 }
 
 #[test]
-fn mistake_not_to_wait_for_answers() {
-    finds(Bug::FlushUnanswered, STALE, moving);
-}
-
-#[test]
 fn mistake_to_take_what_is_frozen_for_nothing() {
     finds(Bug::FrozenUnflushed, STALE, freezing);
 }

@@ -178,16 +178,6 @@ fn mistake_to_believe_a_lost_link() {
 }
 
 #[test]
-fn mistake_to_keep_the_root() {
-    finds(Bug::RootKept, GONE, zapping_all);
-}
-
-#[test]
-fn mistake_to_say_flushed_before_it_is() {
-    finds(Bug::FlushedTooEarly, STALE, zapping_all);
-}
-
-#[test]
 fn mistake_not_to_adopt() {
     finds(Bug::NotAdopted, STALE, zapping_all);
 }
