@@ -158,11 +158,4 @@ fn a_leaf_that_an_aging_pass_withdrew_is_mapped_and_not_accessed() {
 fn mistakes_about_aging() {
     assert!(!seeded::with(Bug::WithdrawnServes, withdrawn_comes_back));
     seeded::found(Bug::WithdrawnServes, 1);
-    let forgets = || {
-        let mut aged = Aged::<Ept4>::new();
-        aged.touches(&[3]);
-        aged.ages(false)
-    };
-    assert_eq!(seeded::with(Bug::AgingForgetsShadows, forgets), []);
-    seeded::found(Bug::AgingForgetsShadows, 1);
 }
