@@ -207,25 +207,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             return Ok(result);
         }
         let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
-        if seeded!(ConfirmedLate) {
-            change.apply_to(idle, &tx.effects().zap).settle();
-        }
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
-        if !seeded!(SlotPublishedFirst) {
-            change.apply_to(idle, &tx.effects().zap).settle();
-        }
+        change.apply_to(idle, &tx.effects().zap).settle();
         let (set, leftovers, effects) = tx.finish();
-        if seeded!(ConvertedUncovered) {
-            let another = Span::default();
-            change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
-        }
         // SAFETY: the transaction mutex is held, and `make_room` made room.
         unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
-        if seeded!(SlotPublishedFirst) {
-            change.apply_to(idle, &effects.zap).settle();
-        }
         let takes = effects.takes;
         if takes {
             // Before the end: a host's invalidation that looked up the old slots may still zap frames under an old

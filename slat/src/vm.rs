@@ -290,11 +290,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shrink(&self, idle: &mut Idle) -> u64 {
-        if seeded!(ShrinkUnwaited)
-            && let Some(taken) = self.grace.take_flushed()
-        {
-            self.grace.mark_dead(taken);
-        }
         let before = self.pool.lent();
         self.collect(idle);
         self.pool.shrink(&self.host);

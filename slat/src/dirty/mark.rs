@@ -36,7 +36,6 @@ use crate::slots::publish::SlotSets;
 use crate::slots::{SlotId, SlotsVersion};
 use crate::space::Space;
 use crate::sync::mode::Mode;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::entry::Word;
 use crate::table::format::Format;
@@ -155,10 +154,8 @@ impl SlotSets {
 
 /// Orders reads of D bits in tables before reads of marks.
 pub(super) fn tables_before_marks() {
-    // ORDER(keep): the entries before the marks: a harvest that saw no leaf sees its mark. See `keep_dirty`.
-    if !seeded!(KeepUnfenced) {
-        fence(SeqCst);
-    }
+    // The entries before the marks: a harvest that saw no leaf sees its mark. See `keep_dirty`.
+    fence!(keep.tables);
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
@@ -169,7 +166,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
         let keeps = self.vm.logs_by_bits() && !seeded!(LeafUnmarked);
         if keeps && level == Level::K4 && dirty(old) && !dirty(new) {
-            // ORDER(keep): the mark before the CAS that zaps the leaf, a Release; pairs with `tables_before_marks`.
+            // ORDER(keep): the mark before the CAS that zaps the leaf (`link.cas`); pairs with `tables_before_marks`.
             let reads = (&self.vm.reads, self.seat);
             self.space.mark_stores(reads, self.slots(), Span::sized(gfn, 1), None);
         }
@@ -195,7 +192,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         }
         let allowed = allow();
         if allowed {
-            // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
+            // After the permission: the harvest that takes the mark must see the permission.
             self.space.mark_stores(reads, known, gfns, ring);
         }
         allowed

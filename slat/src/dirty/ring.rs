@@ -26,7 +26,7 @@ use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
 use crate::slots::{SlotId, SpaceId};
 use crate::sync::once::Once;
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
+use crate::sync::prim::{AtomicU64, Mutex, Padded, RawMutex, Relaxed};
 use crate::table::pool::NoMemory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -92,9 +92,8 @@ impl Ring {
     fn waiting(&self) -> u64 {
         // The vCPU's own word, or one that a collector loads again: a stale value is harmless.
         let head = self.head.load(Relaxed);
-        // ORDER(ring-room): Acquire pairs with the Release in `Taking::drop`: entries are overwritten only after they
-        // were read.
-        head - self.tail.load(Acquire)
+        // Pairs with the Release in `Taking::drop`: entries are overwritten only after they were read.
+        head - self.tail.load(order!(ring_room.waiting, Acquire))
     }
 
     /// Pushes a page whose leaf got write permission. Called by the thread that has the vCPU. Returns false, and does
@@ -106,8 +105,8 @@ impl Ring {
         }
         let head = self.head.load(Relaxed);
         self.entry(head).put(pushed);
-        // ORDER(ring): Release: the entry, and the permission, before a collector finds it. Pairs with `take`.
-        self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
+        // The entry, and the permission, before a collector finds it. Pairs with `head()`.
+        self.head.store(head + 1, order!(ring.push, Release));
         true
     }
 
@@ -139,8 +138,7 @@ impl Ring {
     }
 
     fn head(&self) -> u64 {
-        // ORDER(ring): Acquire; see `push`.
-        self.head.load(Acquire)
+        self.head.load(order!(ring.take, Acquire))
     }
 
     /// Returns the number of entries that were reported and not taken.
@@ -208,8 +206,8 @@ impl Drop for Taking<'_> {
     fn drop(&mut self) {
         *self.told = self.next.max(*self.told);
         if !self.tells {
-            // ORDER(ring-room): Release: the taken entries have been read; pairs with `Ring::waiting`.
-            self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
+            // The taken entries have been read; pairs with `Ring::waiting`.
+            self.ring.tail.store(self.next, order!(ring_room.taken, Release));
         }
     }
 }

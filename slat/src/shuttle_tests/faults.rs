@@ -214,8 +214,3 @@ fn mistake_to_take_what_is_frozen_for_nothing() {
 fn mistake_to_upgrade_without_a_stamp() {
     finds(Bug::UpgradeUnstamped, STALE, protecting);
 }
-
-#[test]
-fn mistake_to_age_by_stores() {
-    finds(Bug::AgedByStore, STALE, tracking);
-}

@@ -245,11 +245,6 @@ fn hints_that_two_vcpus_enter_for_one_frame_are_found() {
 }
 
 #[test]
-fn mistake_a_descent_ends_at_a_link_that_another_thread_has_made() {
-    finds(Bug::DescentEndsAtLink, &[DEAD, "NoMemory"], || enter_hints(0));
-}
-
-#[test]
 fn nothing_that_l1_has_flushed_is_used_by_l2() {
     explore(flushing);
 }

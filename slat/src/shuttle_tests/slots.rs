@@ -177,11 +177,6 @@ fn memory_that_becomes_private_and_shared() {
 }
 
 #[test]
-fn mistake_to_convert_frames_that_no_invalidation_covers() {
-    finds(Bug::ConvertedUncovered, STALE, converting);
-}
-
-#[test]
 fn memslots_that_go_and_come() {
     explore(deleting);
 }

@@ -118,11 +118,6 @@ fn memory_that_goes_back() {
 }
 
 #[test]
-fn mistake_to_shrink_before_the_grace_period_is_over() {
-    finds(Bug::ShrinkUnwaited, GONE, shrinking);
-}
-
-#[test]
 fn regions_that_go() {
     explore(unmapping);
 }
@@ -163,18 +158,8 @@ fn tables_that_are_taken_back() {
 }
 
 #[test]
-fn mistake_to_skip_the_grace_period() {
-    finds(Bug::GraceSkipped, GONE, unmapping);
-}
-
-#[test]
 fn mistake_to_remember_a_table() {
     finds(Bug::TableRemembered, GONE, unmapping);
-}
-
-#[test]
-fn mistake_to_believe_a_lost_link() {
-    finds(Bug::LostLinkBelieved, GONE, unmapping);
 }
 
 #[test]

@@ -45,8 +45,7 @@ const _: () = assert!(size_of::<Head>() == size_of::<Note>());
 impl Head {
     /// Whether no page is in use.
     pub(super) fn is_whole(&self) -> bool {
-        let out = self.all & !self.free.get();
-        out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()
+        self.all & !self.free.get() == 0
     }
 
     /// Number of table pages.

@@ -257,9 +257,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
 
     fn wait(&self) {
         if let Some(taken) = self.grace.take_flushed() {
-            if !seeded!(GraceSkipped) {
-                self.reads.synchronize();
-            }
+            self.reads.synchronize();
             self.grace.mark_dead(taken);
             self.memory.grace_period_ended();
         }

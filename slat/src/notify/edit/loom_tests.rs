@@ -155,7 +155,7 @@ fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
 
 #[test]
 fn mistakes_about_the_fences_of_an_upgrade() {
-    for bug in [Bug::FreezeUnfenced, Bug::BeginUnfenced] {
+    for bug in [Bug::BeginUnfenced] {
         finds_seeded(bug, "withdrawn", upgrade(NARROW));
     }
 }
