@@ -253,8 +253,3 @@ fn mistake_a_descent_ends_at_a_link_that_another_thread_has_made() {
 fn nothing_that_l1_has_flushed_is_used_by_l2() {
     explore(flushing);
 }
-
-#[test]
-fn mistake_a_flush_of_l1_that_began_is_not_looked_for() {
-    finds(Bug::LineUnchecked, &[DEAD, OLD], flushing);
-}
