@@ -1,5 +1,4 @@
-//! Chooses `slat::sync::prim`'s primitives, virtual time; and lets mistakes and failures be made (`slat::seeded`,
-//! `slat::inject`).
+//! Chooses `slat::sync::prim`'s primitives, virtual time; and lets failures be injected (`slat::inject`).
 
 fn main() {
     println!("cargo::rustc-cfg=virtual_time");

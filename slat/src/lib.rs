@@ -187,7 +187,7 @@ pub mod sync;
 pub mod table;
 pub mod tlb;
 pub mod trace;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tries;
 mod vcpu;
 pub mod vm;

@@ -51,7 +51,7 @@ enum Chore {
     Repeat(longer::Repeat),
     /// Run libFuzzer on any bytes
     Fuzz(fuzz::Args),
-    /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace
+    /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
     /// Run every simulated bench under many seeds
     Simulate(longer::Simulate),

@@ -248,8 +248,3 @@ fn hints_that_two_vcpus_enter_for_one_frame_are_found() {
 fn nothing_that_l1_has_flushed_is_used_by_l2() {
     explore(flushing);
 }
-
-#[test]
-fn mistake_a_flush_of_l1_that_began_is_not_looked_for() {
-    finds(Bug::LineUnchecked, &[DEAD, OLD], flushing);
-}

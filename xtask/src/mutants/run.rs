@@ -51,11 +51,17 @@ impl Kind {
             Tool::Loom => Self::Loom,
             Tool::Shuttle => Self::Shuttle,
             Tool::History | Tool::Unit | Tool::Inject => Self::Lib,
+            Tool::Explore => Self::Test("explore"),
             Tool::Worlds | Tool::Shared => Self::Test("vcpu"),
             Tool::Load => Self::Test("load"),
             Tool::Host => Self::Test("mm"),
         }
     }
+}
+
+/// Returns where a package lies.
+fn folder(package: &str) -> &str {
+    if package == "explore" { "sim/explore" } else { package }
 }
 
 /// The programs of a copy.
@@ -128,7 +134,8 @@ impl Programs {
             self.built.insert(program.clone(), built);
         }
         let mut tests = bounded(ALL, &self.built[program]);
-        tests.current_dir(self.copied.join(&program.package)).arg(filter);
+        tests.current_dir(self.copied.join(folder(&program.package))).arg(filter);
+        tests.env("SLAT_TRIES", TRIES);
         tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0");
         let said = said(&mut tests)?;
         let failed = said.out.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
@@ -147,7 +154,7 @@ impl Programs {
         let (mut executions, mut last) = (0, String::new());
         for preemptions in tries {
             let mut program = bounded(TEST, &self.built[&Program::of(seen)]);
-            program.current_dir(self.copied.join(package)).args(["--exact", test, "--nocapture"]);
+            program.current_dir(self.copied.join(folder(package))).args(["--exact", test, "--nocapture"]);
             program.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
             program.env("SLAT_LOOM_PREEMPTIONS", preemptions).env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES);
             program.env("SLAT_TRIES", TRIES);
