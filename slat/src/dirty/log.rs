@@ -384,7 +384,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if self.policy.dirty.sabotaged {
             return;
         }
-        if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
+        if self.logs_by_bits() && !owed.is_nothing() {
             self.reads.synchronize();
         }
         FlushDebt::new(self, owed, Cause::DirtyLog).settle();

@@ -429,7 +429,6 @@ fn mistakes_about_shadows() {
         (Bug::FlushBelieved, 0),
         (Bug::BroadcastDeferred, 24),
         (Bug::SlotMovedUnderTables, 0),
-        (Bug::ArmForgetsShadows, 0),
         (Bug::WriteUnmarked, 0),
         (Bug::RowIgnored, 0),
         (Bug::KeptUnaccessed, 0),
