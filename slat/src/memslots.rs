@@ -294,7 +294,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let seat = self.vm.borrow_seat(idle);
         let reading = self.space.memslots.read(&self.vm.reads, seat.for_owner());
         let generation = self.number(reading.number());
-        Snapshot { reading, generation, seat, _idle: PhantomData }
+        Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
     /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all

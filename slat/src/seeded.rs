@@ -94,39 +94,22 @@ bugs! {
 
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not check for active invalidations before it asks the host",
-    LargeUnlooked "large-unlooked" Shuttle "a fault maps a large page after it has checked one small page of it",
-    StampLate "stamp-late" Shuttle "a fault takes its stamp after the host has answered",
     AdoptedNarrowly "adopted-narrowly" Shuttle "an invalidation that adopts a debt beyond its range stays listed only on the lines of its own regions",
     NotAdopted "not-adopted" Shuttle "a walk that meets an unflushed hole does not adopt the debt",
     FrozenUnflushed "frozen-unflushed" Shuttle "an invalidation takes a frozen entry for one that no TLB holds",
-    UpgradeUnstamped "upgrade-unstamped" Shuttle "an upgrade does not check whether an invalidation covers the page that it has frozen",
-    TableRemembered "table-remembered" Shuttle "a vCPU uses the table that it remembers although it has been unhooked",
     QuietBeside "quiet-beside" Shuttle "a vCPU treats the VM as quiet beside an active invalidation",
-    QuietUndated "quiet-undated" Shuttle "a vCPU treats the VM as quiet although the epoch has moved since it found its table",
     RecoveredBeside "recovered-beside" Shuttle "a recovery does not check whether an invalidation covers part of the large page",
-    SlotChangedStampKept "slot-changed-stamp-kept" Shuttle "a vCPU that looks up another slot keeps the stamp of the old slot",
-    MmioUnlooked "mmio-unlooked" Shuttle "a hole that is newer than the stamp becomes an mmio word",
-    SlotRemembered "slot-remembered" Shuttle "a vCPU uses the slot that it remembers although a new version was published",
-    MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty before it makes it writable",
-    MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks before it reads the tables",
-    HarvestBeforeGrace "first-harvest-early" Shuttle "a log that begins with all pages dirty is harvested while faults that saw no log are under way",
-    HarvestUnwaited "harvest-unwaited" Shuttle "a harvest by D bits does not wait for threads that have marked a leaf and will zap it",
-    WatchUnasked "watch-unasked" Shuttle "a fault does not check after its stamp whether stores to the frame are tracked",
-    WatchForgotten "watch-forgotten" Shuttle "the short path of a fault maps frames whose stores are tracked",
     KeptTooLate "kept-too-late" Shuttle "a leaf is zapped before its D bit is marked",
 
     // --- history: what is wrong for one instant, or owes too little ---
     FollowedOnce "followed-once" History "an invalidation that repeats its range, and removed a mapping again, does not look again",
     WidenedNarrowly "widened-narrowly" History "an invalidation that zaps beyond its range stays narrow",
-    SlotTakenForPlain "slot-taken-for-plain" Unit "the short path of a fault maps pages of a device's memslot as ordinary memory",
-    TypeUpgraded "type-upgraded" Unit "a page that becomes writable gets another memory type in place, without a flush",
     ReserveLeaked "reserve-leaked" Unit "table pages that an invalidation reserved are not given back",
     ReplaceThroughHole "replace-through-hole" History "a leaf is zapped before its replacement is written",
     UpperHoleUnnumbered "upper-hole-unnumbered" History "an invalidation numbers no holes above missing tables",
     LargeNotWidened "large-not-widened" History "a large leaf is zapped beyond what the invalidation has published",
     UnhookOwesNothing "unhook-owes-nothing" History "a table is unhooked without a flush of the links to it",
     ProtectOwesNothing "protect-owes-nothing" History "write permission is taken without a flush",
-    HarvestFlushesShort "harvest-flushes-short" History "the flush of a harvest leaves out its last 64 pages",
     LeakedUnpaid "leaked-unpaid" History "an invalidation whose debt was leaked ends without its flush",
     // --- fuzz: ranges and counts ---
     PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
@@ -139,14 +122,6 @@ bugs! {
     CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at the end of the word",
     PartsAlike "parts-alike" Fuzz "each part of a large page of a map gets the frame of the first part",
     // --- worlds: what guests stored ---
-    LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",
-    TableUnemptied "table-unemptied" Worlds "a table is unhooked and the D bits in it are lost",
-    AnswerOutlived "answer-outlived" Unit "a leaf is upgraded to what the host said before an invalidation that has ended since",
-    AnswerOfPart "answer-of-part" Unit "a large leaf is upgraded by an answer about a part of it, beside an invalidation of another part",
-    MarkLookedUpLate "mark-looked-up-late" Unit "a page is marked in the log that its frame has after the store was allowed",
-    RegainUnmarked "regain-unmarked" Worlds "write permission is restored, and the page is not marked",
-    RingUnarmed "ring-unarmed" Worlds "the pages of a ring are reported, and not armed again",
-    GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
 
     // --- shared: what guests read on processors that they share ---
 
@@ -166,21 +141,12 @@ bugs! {
     CopiedUnsettled "copied-unsettled" Unit "a page is copied before the flush that an earlier change owes",
     PlaceNotKept "place-not-kept" Unit "an event that may not block takes another place of the active set when a page is reported",
     SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are reported",
-    MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
-    GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
-    PendingBelieved "pending-believed" Unit "a vCPU that waits for a token does not ask the host once more",
-    RestLost "rest-lost" Unit "frames that a population could not map are not handed back to the caller",
-    EventForgotten "event-forgotten" Unit "the short path of a fault maps a page and calls no observer",
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a reported large page gets the first frame",
-    ResetUncollected "reset-uncollected" Unit "a reset of dirty rings drops entries that were pushed after the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
-    AgreedOnce "agreed-once" Unit "a fault compares the kind of memory that the guest names with the frame's only before its first attempt",
-    LeafUncompared "leaf-uncompared" Unit "an upgrade accepts a leaf that reaches out of the slot",
     ShadowsForgotten "shadows-forgotten" Unit "an invalidation does not look for leaves of nested guests that map its frames",
     L1TagOnly "l1-tag-only" Unit "an invalidation that reached a nested guest flushes only L1's translations",
     SlotMovedUnderTables "slot-moved-under-tables" Unit "a memslot is deleted, and shadows of tables that lay in it stay",
-    ArmForgetsShadows "arm-forgets-shadows" Unit "a dirty log begins or is harvested, and leaves of nested guests stay writable",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "leftovers of a version of the slots are reclaimed while it has readers",

@@ -123,9 +123,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             steps.advance(row);
         }
         owed.owe(gfns);
-        if !seeded!(ArmForgetsShadows) {
-            self.withdraw_nested(gfns, owed);
-        }
+        self.withdraw_nested(gfns, owed);
     }
 
     /// Arms the pages of `slot` whose bits are set in `words`, the first of which is word number `first` of the slot.
@@ -168,7 +166,6 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Arms L2's leaves likewise; the first bit is frame `first`. The flush of the log's pages covers them.
     #[cold]
     fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
-        let words = if seeded!(ArmForgetsShadows) { &[] } else { words };
         for (nth, &word) in (0..).zip(words) {
             let (mut left, mut page) = (word, first + nth * WORD);
             while left != 0 {

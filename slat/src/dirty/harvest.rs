@@ -174,14 +174,13 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
     fn drop(&mut self) {
-        if self.taken.is_empty() || seeded!(GivenBackLost) {
+        if self.taken.is_empty() {
             return;
         }
         let seat = self.vm.borrow_seat_without_idle();
         for taken in &self.taken {
             let Some(space) = self.vm.space(taken.space) else { continue };
-            let part = if seeded!(GivenBackAtOnce) { usize::MAX } else { CHUNK };
-            for words in taken.told.words.chunks(part) {
+            for words in taken.told.words.chunks(CHUNK) {
                 // One section.
                 let reading = space.memslots.read(&self.vm.reads, &seat);
                 // A log that has ended takes nothing back; the slot's next log began later.

@@ -388,7 +388,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// leaf's word is as it was, and the zap succeeds. Once the section is over, that store is in the leaf's D, or the
     /// leaf is gone and this flush ends the store. The copy comes after both.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
+        if self.logs_by_bits() && !owed.is_nothing() {
             self.reads.synchronize();
         }
         FlushDebt::new(self, owed, Cause::DirtyLog).settle();

@@ -126,7 +126,7 @@ impl Ring {
     pub(super) fn take_told(&self, most: u64) -> Taking<'_> {
         let told = self.taking.lock();
         let next = self.tail.load(Relaxed);
-        let end = if seeded!(ResetUncollected) { self.head() } else { *told };
+        let end = *told;
         let is_told = |at: &u64| self.entry(*at).get() != Pushed::STRUCK_OUT;
         let until =
             (next..end).filter(is_told).nth(usize::try_from(most).unwrap_or(usize::MAX)).unwrap_or(end);

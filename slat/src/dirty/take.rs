@@ -85,7 +85,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// began the log waits too. Call it after the log was seen in a published version.
     pub(super) fn outlast_faults_without(&self, _idle: &mut Idle) {
         let (_, in_progress) = self.space.memslots.progress();
-        if in_progress && !seeded!(HarvestBeforeGrace) {
+        if in_progress {
             self.vm.reads.synchronize();
         }
     }
@@ -178,9 +178,8 @@ fn take_chunks<F: Format, H: Host>(
         if into.words.capacity() - into.words.len() < CHUNK {
             return Pause::Full;
         }
-        let early = if seeded!(MarksBeforeTables) { take_marks(walk, log, *chunk, room) } else { 0 };
         let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
-        let marked = if seeded!(MarksBeforeTables) { early } else { take_marks(walk, log, *chunk, room) };
+        let marked = take_marks(walk, log, *chunk, room);
         if by_tables + marked > 0 {
             // If the slot has moved meanwhile, the move flushed what was armed before.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
@@ -190,8 +189,7 @@ fn take_chunks<F: Format, H: Host>(
             let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
             into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                let end = if seeded!(HarvestFlushesShort) { last } else { last + 1 };
-                owed.owe_pages(frames(&slot, first..end), pages);
+                owed.owe_pages(frames(&slot, first..last + 1), pages);
             }
             room.dirty = [0; CHUNK + 1];
         }

@@ -220,7 +220,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Some(slot)
             }
         };
-        let leaf = match slots.walk_l1_in((&reading, find), seat, &self.table, access, true) {
+        let leaf = match slots.walk_l1_in((&reading, find), &self.table, access, true) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
                 let moves = |table| !active.nowhere(epoch, Span::sized(table, 1));
@@ -278,7 +278,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let wide = wide.filter(|_| level > Level::M2);
         let announced = Announced { epoch, stamp, line, hva, wide };
         let found = Found { at, leaf, slots: &reading, slot, page, stores, gpa };
-        self.install(seat, access, &found, &announced, learned.replaced)
+        self.install(access, &found, &announced, learned.replaced)
     }
 
     /// Handles a refusal by T. Hardware drops the translation that it hit, so L1 need not flush it: this zaps the leaf,

@@ -10,7 +10,6 @@ use crate::fault::{Done, FaultError};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
-use crate::sync::readside::Seat;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::table::radix::{At, Radix, Reached};
 
@@ -18,7 +17,6 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.
     pub(super) fn install(
         &mut self,
-        seat: &Seat,
         access: &L1Access,
         found: &Found<'_>,
         announced: &Announced,
@@ -74,7 +72,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         if composed.perms.allows(Access::Write) && slot.log_dirty {
             // After the permission, which a harvest that takes the mark has to see.
-            space.mark_stores((&vm.reads, seat), slots.version(), Span::sized(g1, 1), self.vcpu.ring);
+            space.mark_stores(slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);

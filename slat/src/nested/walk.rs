@@ -228,14 +228,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
         let find = &mut |gfn| reading.version().find(gfn);
-        self.walk_l1_in((&reading, find), seat, table, access, is_access)
+        self.walk_l1_in((&reading, find), table, access, is_access)
     }
 
     /// Walks in the section of `slots`, a version of the memslots in which `find` finds one.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
         (slots, find): (&Reading<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
-        seat: &Seat,
         table: &T,
         access: &L1Access,
         is_access: bool,
@@ -248,8 +247,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, memory, access, stores, |gfn| {
                     // The page that was stored to is where these memslots have it.
-                    let stored = Span::sized(gfn, 1);
-                    self.space.mark_stores((&self.vm.reads, seat), slots.version(), stored, None);
+                    self.space.mark_stores(slots.version(), Span::sized(gfn, 1), None);
                     self.space.watched.has_after_store(gfn)
                 })?;
                 if changed {

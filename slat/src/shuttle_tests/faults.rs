@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary};
 use super::schedules::{explore, finds};
-use super::vm_on_host::{STALE, UNTOLD, World, at_once, idle};
+use super::vm_on_host::{STALE, World, at_once, idle};
 use crate::baselines::Baseline;
 use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
@@ -186,31 +186,11 @@ fn large_pages_of_which_stores_are_tracked() {
 }
 
 #[test]
-fn mistake_not_to_ask_whether_stores_are_tracked() {
-    finds(Bug::WatchUnasked, &[UNTOLD], telling);
-}
-
-#[test]
-fn mistake_to_forget_that_stores_are_tracked() {
-    finds(Bug::WatchForgotten, &[UNTOLD], telling);
-}
-
-#[test]
 fn mistake_not_to_confirm_the_stamp() {
     finds(Bug::StampUnconfirmed, STALE, moving);
 }
 
 #[test]
-fn mistake_to_take_the_stamp_late() {
-    finds(Bug::StampLate, STALE, moving);
-}
-
-#[test]
 fn mistake_to_take_what_is_frozen_for_nothing() {
     finds(Bug::FrozenUnflushed, STALE, freezing);
-}
-
-#[test]
-fn mistake_to_upgrade_without_a_stamp() {
-    finds(Bug::UpgradeUnstamped, STALE, protecting);
 }

@@ -148,18 +148,13 @@ fn mistake_to_take_the_vm_for_quiet() {
 }
 
 #[test]
-fn mistake_to_take_the_vm_for_quiet_with_an_old_table() {
-    finds(Bug::QuietUndated, GONE, zapping_beside_one);
+fn roots_that_are_replaced_beside_one_guest() {
+    explore(zapping_beside_one);
 }
 
 #[test]
 fn tables_that_are_taken_back() {
     explore(reclaiming);
-}
-
-#[test]
-fn mistake_to_remember_a_table() {
-    finds(Bug::TableRemembered, GONE, unmapping);
 }
 
 #[test]
