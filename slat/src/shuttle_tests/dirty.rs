@@ -162,11 +162,6 @@ fn mistake_to_take_the_marks_before_the_tables() {
 }
 
 #[test]
-fn mistake_to_keep_a_bit_too_late() {
-    finds(Bug::KeptTooLate, &[LOST], taken_away);
-}
-
-#[test]
 fn mistake_to_harvest_while_faults_do_not_know_of_the_log() {
     finds(Bug::HarvestBeforeGrace, &[LOST], harvested_at_once_by_permissions);
 }

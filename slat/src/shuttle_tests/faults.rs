@@ -175,6 +175,11 @@ fn pages_that_are_withdrawn() {
 }
 
 #[test]
+fn pages_whose_entry_is_frozen_while_they_move() {
+    explore(freezing);
+}
+
+#[test]
 fn pages_whose_stores_are_tracked() {
     explore(telling);
 }
@@ -195,18 +200,8 @@ fn mistake_to_forget_that_stores_are_tracked() {
 }
 
 #[test]
-fn mistake_not_to_confirm_the_stamp() {
-    finds(Bug::StampUnconfirmed, STALE, moving);
-}
-
-#[test]
 fn mistake_to_take_the_stamp_late() {
     finds(Bug::StampLate, STALE, moving);
-}
-
-#[test]
-fn mistake_to_take_what_is_frozen_for_nothing() {
-    finds(Bug::FrozenUnflushed, STALE, freezing);
 }
 
 #[test]

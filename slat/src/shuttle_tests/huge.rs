@@ -51,11 +51,6 @@ fn pages_that_collapse() {
 }
 
 #[test]
-fn mistake_to_recover_beside_others() {
-    finds(Bug::RecoveredBeside, STALE, splitting);
-}
-
-#[test]
 fn mistake_to_map_a_large_page_of_which_a_part_is_changing() {
     finds(Bug::LargeUnlooked, STALE, splitting);
 }

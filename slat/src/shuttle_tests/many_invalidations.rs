@@ -98,13 +98,3 @@ fn permissions_that_come_and_go_at_once() {
 fn mistake_to_take_the_stamp_late_beside_many() {
     finds(Bug::StampLate, STALE, upgrading);
 }
-
-#[test]
-fn mistake_not_to_confirm_the_stamp_beside_many() {
-    finds(Bug::StampUnconfirmed, STALE, exchanging);
-}
-
-#[test]
-fn mistake_not_to_adopt_beside_many() {
-    finds(Bug::NotAdopted, &[STALE, GONE].concat(), crowding);
-}

@@ -138,18 +138,8 @@ fn roots_that_are_replaced_beside_moves() {
 }
 
 #[test]
-fn mistake_to_adopt_narrowly() {
-    finds(Bug::AdoptedNarrowly, STALE, zapping_beside_moves);
-}
-
-#[test]
 fn quiet_moments() {
     explore(moving);
-}
-
-#[test]
-fn mistake_to_take_the_vm_for_quiet() {
-    finds(Bug::QuietBeside, STALE, moving);
 }
 
 #[test]
@@ -175,9 +165,4 @@ fn mistake_to_remember_a_table() {
 #[test]
 fn mistake_to_believe_a_lost_link() {
     finds(Bug::LostLinkBelieved, GONE, unmapping);
-}
-
-#[test]
-fn mistake_not_to_adopt() {
-    finds(Bug::NotAdopted, STALE, zapping_all);
 }

@@ -531,14 +531,9 @@ fn a_guest_gets_the_same_bytes_on_one_stage_as_on_two() {
 
 #[test]
 fn mistakes_about_guests_on_one_stage() {
-    for bug in [
-        Bug::RefusedForOne,
-        Bug::FramesUnforgotten,
-        Bug::OnePageAlone,
-        Bug::OneTableAlone,
-        Bug::PcidIgnored,
-        Bug::ShadowsForgotten,
-    ] {
+    for bug in
+        [Bug::RefusedForOne, Bug::FramesUnforgotten, Bug::OnePageAlone, Bug::OneTableAlone, Bug::PcidIgnored]
+    {
         let world = seeded::with(bug, || first_wrong(256));
         let world = world.unwrap_or_else(|| panic!("{bug:?} is not found"));
         seeded::found(bug, world + 1);

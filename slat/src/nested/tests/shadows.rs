@@ -422,13 +422,10 @@ fn no_vcpu_uses_what_l0_or_l1_has_taken_away() {
 #[test]
 fn mistakes_about_shadows() {
     for (bug, first) in [
-        (Bug::ShadowsForgotten, 0),
-        (Bug::L1TagOnly, 0),
         (Bug::RefusedLeafKept, 96),
         (Bug::FirstEntryUnflushed, 192),
         (Bug::FlushBelieved, 0),
         (Bug::BroadcastDeferred, 24),
-        (Bug::SlotMovedUnderTables, 0),
         (Bug::ArmForgetsShadows, 0),
         (Bug::WriteUnmarked, 0),
         (Bug::RowIgnored, 0),

@@ -7,7 +7,7 @@
 //! to end.
 use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
-use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
+use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 
 /// Number of places at the start.
 pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
@@ -76,9 +76,9 @@ impl Places {
 
     /// Returns all places beyond the first ones, if any is taken.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // ORDER(places): Acquire pairs with the Release in `Claim::end`: if the count is zero, each of their
-        // invalidations has paid. One that the caller has found in N is counted: it was counted before N moved.
-        let any = self.beyond.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
+        // Pairs with the Release in `Claim::end`: if the count is zero, each of their invalidations has paid. One that the
+        // caller has found in N is counted: it was counted before N moved.
+        let any = self.beyond.load(order!(places.look, Acquire)) > 0;
         self.beyond(any)
     }
 
@@ -112,23 +112,22 @@ impl Places {
         loop {
             let free = taken.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
-            // ORDER(active): Acquire pairs with the last user's Release.
-            if taken.fetch_or(1 << free, Acquire) & 1 << free == 0 {
+            // Pairs with the last user's Release.
+            if taken.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
                 return Some(Claim { slot: &slot.0, place: Place::First(1 << free, taken) });
             }
         }
-        // ORDER(active): as above.
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
+        // As above.
+        let claim = order!(active.claim_beyond, Acquire);
+        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
         // Counted before the caller moves N by a Release; see `used_beyond`.
         let beyond = &self.beyond.0;
-        if !seeded!(BeyondLate) {
-            beyond.fetch_add(1, Relaxed);
-        }
+        beyond.fetch_add(1, Relaxed);
         let found = self.beyond(true).find(|slot| take(slot));
-        if found.is_none() && !seeded!(BeyondLate) {
+        if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
         found.map(|slot| Claim { slot: &slot.0, place: Place::Beyond(beyond) })
@@ -161,27 +160,19 @@ impl Claim<'_> {
         }
     }
 
-    /// Called when its invalidation has begun.
-    pub(super) fn begun(&self) {
-        if let Place::Beyond(beyond) = self.place
-            && seeded!(BeyondLate)
-        {
-            beyond.fetch_add(1, Relaxed);
-        }
-    }
-
     /// Frees the place: its invalidation is unlisted and counted off.
     pub(super) fn end(&self) {
-        // ORDER(active): Release; pairs with `covered`.
-        self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        let order = unless_seeded!(TakenRelaxed, Release);
+        // Pairs with `is_active`.
+        self.slot.state.store(0, order!(active.clear, Release));
+        // After all accesses; pairs with `claim`.
+        let order = order!(active.free, Release);
         match self.place {
             Place::First(bit, taken) => {
                 taken.fetch_and(!bit, order);
             }
             Place::Beyond(beyond) => {
-                // ORDER(places): Release; pairs with `used_beyond`.
-                beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
+                // Pairs with `used_beyond`.
+                beyond.fetch_sub(1, order!(places.end, Release));
                 self.slot.taken.store(false, order);
             }
         }

@@ -89,8 +89,3 @@ fn mistakes_about_the_version() {
 fn mistake_ending_before_publishing() {
     assert!(finds("of another moment", looks_up(Mistake::EndsFirst)));
 }
-
-#[test]
-fn mistake_an_end_that_leaves_the_epoch() {
-    finds_seeded(Bug::EpochKept, "of another moment", looks_up(Mistake::None));
-}
