@@ -1,4 +1,4 @@
-//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --release --lib loom_tests`.
+//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --features baselines --release --lib loom_tests`.
 //!
 //! The tests lie in `loom_tests.rs` of each folder: the shipped code on loom's atomics, in every execution that the
 //! memory model allows. Where those are too many, and with three threads, a test bounds the number of preemptions. Each

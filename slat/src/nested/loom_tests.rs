@@ -144,22 +144,9 @@ fn an_invalidation_beside_the_first_nested_guest_finds_the_hint() {
     explore(a_first_guest());
 }
 
-/// Numbers, without invalidations.
-struct Count(AtomicU64);
-
-impl Numbers for Count {
-    fn fresh(&self) -> Version {
-        Version(self.0.fetch_add(1, AcqRel) + 1)
-    }
-
-    fn now(&self) -> Version {
-        Version(self.0.load(Acquire))
-    }
-}
-
 /// One entry of a shadow with its row, and the frame that L1's table names.
 struct Kept {
-    numbers: Count,
+    numbers: Active,
     drops: Drops,
     line: FlushLine,
     entry: Entry,
@@ -182,7 +169,7 @@ fn row(frame: u64) -> Row {
 
 impl Kept {
     fn new(entry: Word) -> Arc<Self> {
-        let numbers = Count(AtomicU64::new(0));
+        let numbers = Active::new();
         let (drops, line, row) = (Drops::default(), FlushLine::default(), [AtomicU32::new(u32::MAX)]);
         Arc::new(Self { numbers, drops, line, entry: Entry::new(entry), row, t: AtomicU64::new(1) })
     }
@@ -335,7 +322,7 @@ fn a_leaf_that_is_gone_is_found_among_the_drops() {
 struct Linked {
     door: Door,
     drops: Drops,
-    numbers: Count,
+    numbers: Active,
     link: Entry,
     table: UnsafeCell<u64>,
 }
@@ -344,7 +331,7 @@ const GONE: &str = "a TLB has what was unlinked";
 
 impl Linked {
     fn new() -> Arc<Self> {
-        let (door, drops, numbers) = (Door::default(), Drops::default(), Count(AtomicU64::new(0)));
+        let (door, drops, numbers) = (Door::default(), Drops::default(), Active::new());
         let link = Entry::new(Ept4::link(Pfn(1), Level::M2));
         Arc::new(Self { door, drops, numbers, link, table: UnsafeCell::new(0) })
     }

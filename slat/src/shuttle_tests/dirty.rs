@@ -1,9 +1,8 @@
 //! Stores during harvests, aging, and moves of pages: no store is missing from the last copy.
 
 use super::host::{Change, Primary, REGION};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{LOST, World, at_once};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
 
@@ -149,9 +148,4 @@ fn logs_that_are_harvested_at_once_by_permissions() {
 #[test]
 fn logs_that_are_harvested_at_once_by_bits() {
     explore(harvested_at_once_by_bits);
-}
-
-#[test]
-fn mistake_to_keep_a_bit_too_late() {
-    finds(Bug::KeptTooLate, &[LOST], taken_away);
 }

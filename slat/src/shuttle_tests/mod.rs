@@ -1,4 +1,4 @@
-//! How shuttle is run: `RUSTFLAGS="--cfg shuttle" cargo test -p slat --release --lib shuttle_tests`.
+//! How shuttle is run: `RUSTFLAGS="--cfg shuttle" cargo test -p slat --features baselines --release --lib shuttle_tests`.
 //!
 //! Whole VMs run here: the shipped code with [`crate::sync::prim`]'s atomics for shuttle, on a toy host ([`host`]),
 //! with vCPUs whose caches keep entries until a flush ([`software_vcpu`]), under many schedules ([`schedules`]). All schedules are

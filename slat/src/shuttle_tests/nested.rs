@@ -4,10 +4,9 @@
 //! flush. Each use is checked against the frames that are dead at that moment, and against L1's table since the vCPU's
 //! last flush.
 
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{at_once, idle};
 use crate::nested::*;
-use crate::seeded::Bug;
 use crate::sync::prim::{AtomicU64, Relaxed, quiet, step};
 use crate::table::Word;
 use crate::table::formats::Npt4;

@@ -1,9 +1,8 @@
 //! Faults and lockless walks while other threads unhook tables and reuse their pages.
 
 use super::host::{Change, Primary, REGION};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{GONE, STALE, World, at_once, idle};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Builder, Host, Why};
 
@@ -133,18 +132,8 @@ fn roots_that_are_replaced_beside_moves() {
 }
 
 #[test]
-fn mistake_to_adopt_narrowly() {
-    finds(Bug::AdoptedNarrowly, STALE, zapping_beside_moves);
-}
-
-#[test]
 fn quiet_moments() {
     explore(moving);
-}
-
-#[test]
-fn mistake_to_take_the_vm_for_quiet() {
-    finds(Bug::QuietBeside, STALE, moving);
 }
 
 #[test]
@@ -155,9 +144,4 @@ fn roots_that_are_replaced_beside_one_guest() {
 #[test]
 fn tables_that_are_taken_back() {
     explore(reclaiming);
-}
-
-#[test]
-fn mistake_not_to_adopt() {
-    finds(Bug::NotAdopted, STALE, zapping_all);
 }

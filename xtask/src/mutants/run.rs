@@ -119,7 +119,7 @@ impl Programs {
             cargo.arg("--lib");
         }
         if let Some(flags) = flags {
-            cargo.arg("--release").env("RUSTFLAGS", flags);
+            cargo.args(["--release", "--features", "baselines"]).env("RUSTFLAGS", flags);
         }
         let built = said(&mut cargo)?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", tail(&built.err, 60));

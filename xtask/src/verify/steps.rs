@@ -72,13 +72,13 @@ const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
 const HALF: &str =
     "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins";
-const LOOM: &str = "cargo test -p slat --release --locked --lib loom_tests -- --nocapture";
+const LOOM: &str = "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
 const WORLDS: &str = "cargo xtask seeded test -p slat-vcpu --locked --test vcpu -- --nocapture seeded::";
 const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5";
-const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
+const SHUTTLE: &str = "cargo test -p slat --features baselines --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
 pub const STEPS: &[Step] = &[
