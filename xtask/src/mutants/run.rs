@@ -103,7 +103,7 @@ impl Programs {
     fn cargo(&self, Program { package, kind }: &Program) -> Result<String> {
         let name = if package == "slat" { "slat".to_owned() } else { format!("slat-{package}") };
         let mut cargo = bounded(BUILD, env!("CARGO"));
-        cargo.current_dir(&self.copied).args(["test", "--locked", "--no-run", "--message-format=json"]);
+        cargo.current_dir(&self.copied).args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
         cargo.args(["-p", &name]);
         // Beside the programs of the shipped sources, with what both need. The wrapper's path keeps the workspace's own
         // crates apart.
@@ -122,7 +122,7 @@ impl Programs {
             cargo.args(["--release", "--features", "baselines"]).env("RUSTFLAGS", flags);
         }
         let built = said(&mut cargo)?;
-        ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", tail(&built.err, 60));
+        ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
         executables(&built.out).pop().with_context(|| format!("{name}: no test program"))
     }
 
@@ -172,6 +172,12 @@ impl Programs {
         }
         bail!("{test} passed\n{}", tail(&last, 5))
     }
+}
+
+/// Returns what a compiler says from its first error on, without the warnings before it.
+fn errors(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().skip_while(|line| !line.starts_with("error")).take(60).collect();
+    if lines.is_empty() { tail(said, 60) } else { lines.join("\n") }
 }
 
 /// Returns the executions that a test tells of; a test that tells of none is one.
