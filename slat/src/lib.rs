@@ -105,17 +105,6 @@ macro_rules! fence {
     };
 }
 
-/// Whether the operation at this [`inject::Point`] must fail. Always false outside tests.
-macro_rules! injected {
-    ($point:ident) => {{
-        #[cfg(all(feature = "std", any(test, seeded)))]
-        let strikes = $crate::inject::strikes($crate::inject::Point::$point);
-        #[cfg(not(all(feature = "std", any(test, seeded))))]
-        let strikes = false;
-        strikes
-    }};
-}
-
 /// An enumeration whose variants have names.
 macro_rules! named {
     ($(#[$about:meta])* pub enum $type:ident { $($(#[$doc:meta])* $one:ident $name:literal,)* }) => {
@@ -153,6 +142,7 @@ mod callbacks;
 pub mod dirty;
 #[cfg(test)]
 mod edges;
+mod fallible;
 pub mod fault;
 pub mod guest_space;
 pub mod held;
@@ -160,6 +150,8 @@ pub mod held;
 mod history_tests;
 pub mod host;
 pub mod huge;
+#[cfg(not(all(feature = "std", any(test, seeded))))]
+mod inject;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod inject;

@@ -199,15 +199,6 @@ bugs! {
     SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are zapped",
     LeakedUnpaid "leaked-unpaid" History "an invalidation whose debt was leaked ends without its flush",
     // --- fuzz: ranges and counts ---
-    PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
-    RowPastEnd "row-past-end" Fuzz "a row of entries is edited to the end of its table, not of the range",
-    WholeByStart "whole-by-start" Fuzz "a large leaf that begins in a range counts as covered by it",
-    FlushShort "flush-short" Fuzz "the flush for a row of entries is one page short",
-    MarkAcross "mark-across" Fuzz "pages are marked 64 at a time from the first page on, across word boundaries",
-    OverlapBelow "overlap-below" Fuzz "a new slot is compared with the slot that begins below it, not with one that begins inside it",
-    TrackedUncounted "tracked-uncounted" Fuzz "a withdrawn leaf that is zapped stays in the count of withdrawn leaves",
-    Incongruent "incongruent" Fuzz "a large page is mapped where guest and host addresses are not congruent",
-    CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at the end of the word",
     // --- worlds: what guests stored ---
     EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were requested while it was out",
     LeafUnmarked "leaf-unmarked" Worlds "a leaf is zapped and its D bit is lost",
@@ -224,18 +215,10 @@ bugs! {
     ProcessorBelieved "processor-believed" Shared "a vCPU that comes back to a processor uses the translations that it left there",
 
     // --- miri ---
-    NoteNarrowed "note-narrowed" Miri "the place of a chunk's notes is computed from a reference to one of them",
 
     // --- callbacks that panic ---
-    ArmedAfterEvent "armed-after-event" Inject "a transaction reports a grace period before it arms the log that it has published",
-    ArmedAfterSplit "armed-after-split" Inject "a panic while large pages are split leaves a published log without arming",
-    BusyForEver "busy-for-ever" Inject "a panic of the host while it takes memory back leaves a thread counted as busy",
-    TakenAside "taken-aside" Inject "pages taken from a log are not in the harvest yet when the host is called",
     AskedOnce "asked-once" Inject "a flush that L1 asked for is forgotten when the host panics in it",
-    PartUnmarked "part-unmarked" Inject "an emulated store that panics half-way does not mark its page",
-    ListenersCutShort "listeners-cut-short" Inject "if one listener panics, the others are not told of a store that was made",
     UnansweredForgotten "unanswered-forgotten" Inject "a vCPU whose cache panics in an answer stays in the guest without a kick",
-    ToldBeforeCalled "told-before-called" Inject "a collected page counts as reported before the callback has it",
 
     // --- unit tests ---
     IdleInSection "idle-in-section" Unit "a thread takes its token inside a section of a call that has not got it",
@@ -261,11 +244,7 @@ bugs! {
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a reported large page gets the first frame",
     ResetUncollected "reset-uncollected" Unit "a reset of dirty rings drops entries that were pushed after the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
-    CutUnzapped "cut-unzapped" Unit "the part that is cut out of a memslot is not zapped",
-    CutClean "cut-clean" Unit "the rest of a memslot that logs becomes clean when a part is cut out",
-    CutShared "cut-shared" Unit "private frames become shared when the memslot around them is cut",
     ConfirmedLate "confirmed-late" Unit "a transaction calls the embedder's operation after it has zapped the lost frames",
-    SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are reused while a snapshot of it exists",
     AgreedOnce "agreed-once" Unit "a fault compares the kind of memory that the guest names with the frame's only before its first attempt",
     WatchUnprotected "watch-unprotected" Unit "write tracking begins, and pages that vCPUs have mapped writable stay writable",
     HeldUnflushed "held-unflushed" Unit "taking back a frame that hardware uses owes a flush only if a leaf maps it",
@@ -350,10 +329,6 @@ bugs! {
     ChangeUnseen "change-unseen" Unit "a walk that fails to set A uses the old value of an entry of L1's table",
 
     // --- sanitizers: memory ---
-    SlotsFreedEarly "slots-freed-early" Sanitizer "leftovers of a version of the slots are reclaimed while it has readers",
-    SectionEndedEarly "section-ended-early" Sanitizer "a version of the slots is used after the section in which it was read",
-    LogFreedTwice "log-freed-twice" Sanitizer "the dirty log of a deleted slot is freed twice",
-    LogLeaked "log-leaked" Sanitizer "the dirty log of a deleted slot is not freed",
 }
 
 mod making;

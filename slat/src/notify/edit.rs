@@ -241,7 +241,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     break;
                 }
                 from = if removed == 0 { done } else { from };
-                to = done + u64::from(!seeded!(FlushShort));
+                to = done + 1;
                 removed += 1;
             } else {
                 break;
@@ -273,7 +273,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         known: Known<'_>,
         owed: &mut Owed,
     ) -> Change {
-        let whole = part == covers || seeded!(WholeByStart) && part.contains(covers.start);
+        let whole = part == covers;
         let hole = self.hole();
         match word.kind::<F>(level) {
             Kind::Table(_) if whole && self.why.frees_tables() && known.pass == Pass::First => {
@@ -358,7 +358,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
                     owed.owe(covers);
                 }
-                if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
+                if new.is_hole() {
                     walk.seat.tally.add(Count::removed(level));
                     self.zapped(walk, covers, level, 1);
                 }

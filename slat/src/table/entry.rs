@@ -25,6 +25,7 @@
 
 use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
+use crate::inject::{Point, strikes};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits last 142 years at a million invalidations a second.
@@ -224,7 +225,7 @@ impl Entry {
     pub(crate) fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         #[cfg(test)]
         super::history::writes(self);
-        if injected!(Cas) && !old.is_frozen() {
+        if strikes(Point::Cas) && !old.is_frozen() {
             return Err(self.load());
         }
         // ORDER(link): Release publishes a filled table or a frame's contents with the link or leaf to it. Acquire,

@@ -69,6 +69,13 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
+    /// Operations against a plain model, drawn by libFuzzer: `fuzz/`. The test is a target.
+    Fuzz,
+    /// Small worlds under Miri: `slat/tests/miri`.
+    Miri,
+    /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
+    /// program's name.
+    Sanitizer,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
     /// Guests on processors that they share: `vcpu/tests/vcpu`.
@@ -133,8 +140,12 @@ fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
     for (name, Table { what, tool, test, says, unseen, edit }) in tables {
         let seen = match (tool, test, unseen) {
             (Some(tool), Some(test), None) => {
-                let is_guest = matches!(tool, Tool::Worlds | Tool::Shared);
-                let package = if is_guest { "vcpu" } else { &package }.to_owned();
+                let package = match tool {
+                    Tool::Worlds | Tool::Shared => "vcpu",
+                    Tool::Fuzz => "fuzz",
+                    _ => &package,
+                };
+                let package = package.to_owned();
                 Ok(Seen { tool, package, test, says })
             }
             (None, None, Some(unseen)) if edit.is_empty() => Err(unseen),
