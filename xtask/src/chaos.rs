@@ -20,6 +20,9 @@ const MISTAKES: &[&str] = &[
     "asked-once",
 ];
 
+/// What the test or the sanitizer says if it finds a mistake.
+const FOUND: [&str; 2] = ["panicked at", "AddressSanitizer: "];
+
 const COMPILER: &str = "chaos";
 
 #[derive(clap::Args)]
@@ -62,6 +65,8 @@ fn mistakes(args: &Args) -> Outcome {
         test.env("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILERS).join(COMPILER)).env(VARIABLE, mistake);
         let said = said(&mut test)?;
         ensure!(!said.status.success(), "{said}{mistake} was not found in {} s", args.seconds);
+        let is_found = FOUND.iter().any(|sign| said.to_string().contains(sign));
+        ensure!(is_found, "{said}the test with {mistake} failed otherwise");
         println!("{mistake}: found");
     }
     println!("EXECUTIONS Sanitizer mistakes in chaos {}", MISTAKES.len());

@@ -86,6 +86,17 @@ pub enum Tool {
     Host,
 }
 
+impl Tool {
+    /// Returns the package that has the tool's tests, if it is always the same.
+    pub fn package(self) -> Option<&'static str> {
+        match self {
+            Self::Worlds | Self::Shared => Some("vcpu"),
+            Self::Fuzz => Some("fuzz"),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
@@ -140,13 +151,7 @@ fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
     for (name, Table { what, tool, test, says, unseen, edit }) in tables {
         let seen = match (tool, test, unseen) {
             (Some(tool), Some(test), None) => {
-                let package = match tool {
-                    Tool::Worlds | Tool::Shared => "vcpu",
-                    Tool::Fuzz => "fuzz",
-                    _ => &package,
-                };
-                let package = package.to_owned();
-                Ok(Seen { tool, package, test, says })
+                Ok(Seen { tool, package: tool.package().unwrap_or(&package).to_owned(), test, says })
             }
             (None, None, Some(unseen)) if edit.is_empty() => Err(unseen),
             _ => bail!("{name}: a tool and a test; or, for a named ordering, the reason why it is unseen"),

@@ -93,6 +93,8 @@ const TEST: u32 = 180;
 const PREEMPTIONS: [&str; 3] = ["1", "2", "3"];
 /// Schedules in which shuttle has to find a mistake.
 const SCHEDULES: &str = "100000";
+/// `SLAT_TRIES`, which tests read: worlds, seeds or attempts in which they have to find a mistake.
+const TRIES: &str = "512";
 /// Seconds in which a soak has to find a mistake.
 const SOAK: &str = "90";
 /// Time limit of all tests of a program, in seconds.
@@ -136,12 +138,8 @@ impl Programs {
             // Cargo builds and runs these tests in one go, and is what stands for their program.
             Kind::Miri(_) => return Ok(String::new()),
         };
-        cargo.args(words.split(' ')).args([
-            "--locked",
-            "--message-format=json-render-diagnostics",
-            "-p",
-            &name,
-        ]);
+        cargo.args(words.split(' ')).args(["--locked", "--message-format=json-render-diagnostics"]);
+        cargo.args(["-p", &name]);
         match kind {
             Kind::Loom => _ = cargo.env("RUSTFLAGS", "--cfg loom"),
             Kind::Shuttle => _ = cargo.env("RUSTFLAGS", "--cfg shuttle"),
@@ -177,25 +175,24 @@ impl Programs {
         if program.kind != Kind::Fuzz {
             command.args(["--exact", test, "--nocapture"]);
         }
-        command
-            .current_dir(self.copied.join(&program.package))
-            .env(VARIABLE, name)
-            .env("RUST_BACKTRACE", "0");
+        command.current_dir(self.copied.join(&program.package));
+        command.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
         command.env("SLAT_SOAK_SECONDS", SOAK).env("TSAN_OPTIONS", "halt_on_error=1");
-        command.env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES);
+        command.env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES).env("SLAT_TRIES", TRIES);
         Ok(command)
     }
 
     /// Builds a program, and runs the tests that a filter chooses with a mistake. Returns the tests that failed, or the
     /// end of what the program said if it failed otherwise.
     pub fn failed(&mut self, program: &Program, filter: &str, mistake: &str) -> Result<Vec<String>> {
+        ensure!(!matches!(program.kind, Kind::Fuzz | Kind::Miri(_)), "{}: only by record", program.kind);
         if !self.built.contains_key(program) {
             let built = self.cargo(program)?;
             self.built.insert(program.clone(), built);
         }
         let mut tests = bounded(ALL, &self.built[program]);
         tests.current_dir(self.copied.join(&program.package)).arg(filter);
-        tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0");
+        tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0").env("SLAT_TRIES", TRIES);
         let said = said(&mut tests)?;
         let failed = said.out.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
         let failed: Vec<String> =
@@ -209,7 +206,7 @@ impl Programs {
     /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it.
     pub fn find(&self, name: &str, seen: &Seen) -> Result<u64> {
         let Seen { tool, test, says, .. } = seen;
-        let tries = if *tool == Tool::Loom { &PREEMPTIONS[..] } else { &[""] };
+        let tries = if *tool == Tool::Loom { PREEMPTIONS } else { [""; 3] };
         let (mut executions, mut last) = (0, String::new());
         for preemptions in tries {
             let mut program = self.test(name, seen)?;
