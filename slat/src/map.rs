@@ -354,8 +354,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             let large = word.leaf::<F>(place.level());
             // An absent word that is no hole holds for each part.
             let small = |index: u64| {
-                let frames = if seeded!(PartsAlike) { 0 } else { index * below.pages() };
-                let part = |large: Leaf| Leaf { pfn: large.pfn + frames, ..large };
+                let part = |large: Leaf| Leaf { pfn: large.pfn + index * below.pages(), ..large };
                 large.map_or(word, |large| F::leaf(&part(large), below))
             };
             place.split(word, small).map_err(|_| ReachError::NoMemory)?;

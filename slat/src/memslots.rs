@@ -25,11 +25,11 @@
 //! **Why the grace period comes before the end**: an invalidation k may have looked up the old slots. After the end,
 //! other pages may be mapped at those frames, and k would zap them under an old number.
 
-use crate::addr::{Gfn, Gpa, Span};
+use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
-use crate::slots::{Change, CommitError, Region, Rule, Slot, SlotError, SlotId, Transaction};
+use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -197,11 +197,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut tx = writer.map.begin();
         let result = operations(&mut tx)?;
         tx.check()?;
-        // Operations allocate in `slat-slots`, which has no injected failures.
-        if injected!(Alloc) {
-            let rule = Rule::NoMemory;
-            return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule }.into());
-        }
         if tx.effects().changed.is_empty() {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
@@ -223,9 +218,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             if let Some(taken) = taken {
                 vm.grace.mark_dead(taken);
             }
-            if seeded!(ArmedAfterEvent) {
-                vm.host.observe(TraceEvent::GracePeriod);
-            }
         }
         drop(change);
 
@@ -236,7 +228,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let ended = writer.map.done(effects);
         drop(writer);
         // The version is published, and all that it needs is done: events, and work that only saves time.
-        if takes && !seeded!(ArmedAfterEvent) {
+        if takes {
             vm.host.observe(TraceEvent::GracePeriod);
         }
         for gfns in ended {

@@ -230,14 +230,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let slot = writable(&snapshot)?;
         // If `store` panics, it may have copied a part.
         let made = Finally::with((), |()| snapshot.mark_store(self, gfn));
-        if seeded!(PartUnmarked) {
-            core::mem::forget(made);
-            store(Hva(slot.hva_of(gfn).0 + offset));
-            snapshot.mark_store(self, gfn);
-        } else {
-            store(Hva(slot.hva_of(gfn).0 + offset));
-            drop(made);
-        }
+        store(Hva(slot.hva_of(gfn).0 + offset));
+        drop(made);
         drop(snapshot);
         tell_after(&listeners, idle, &told);
         Ok(())
@@ -248,11 +242,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 pub(crate) fn tell_after(listeners: &[Arc<dyn WriteListener>], idle: &mut Idle, store: &TrackedStore<'_>) {
     let panics = Caught::new();
     for listener in listeners {
-        if seeded!(ListenersCutShort) {
-            listener.after(idle, store);
-        } else {
-            panics.call(|| listener.after(idle, store));
-        }
+        panics.call(|| listener.after(idle, store));
     }
     panics.end();
 }

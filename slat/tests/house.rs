@@ -80,9 +80,10 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
-const ORDER: [&str; 30] = [
+const ORDER: [&str; 31] = [
     "callbacks",
     "why",
+    "fallible",
     "sync",
     "slots",
     "table",

@@ -70,7 +70,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if gfns.is_empty() {
             return;
         }
-        let mut arming = Arming { vm: self, idle, space, gfns, is_due: !seeded!(ArmedAfterSplit) };
+        let arming = Arming { vm: self, idle, space, gfns };
         if self.splitting() == Splitting::Eager {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
@@ -78,7 +78,6 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let _ = self.split_in(arming.idle, space, gfns, Level::K4);
             }
         }
-        arming.is_due = true;
     }
 }
 
@@ -89,15 +88,10 @@ struct Arming<'a, F: Format, H: Host> {
     idle: &'a mut Idle,
     space: &'a Space<F>,
     gfns: &'a [Span<Gfn>],
-    /// Always, except for a seeded mistake.
-    is_due: bool,
 }
 
 impl<F: Format, H: Host> Drop for Arming<'_, F, H> {
     fn drop(&mut self) {
-        if !self.is_due {
-            return;
-        }
         let mut owed = Owed::default();
         for &gfns in self.gfns {
             Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, self.idle).arm_all(gfns, &mut owed);

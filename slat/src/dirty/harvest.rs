@@ -5,6 +5,7 @@
 //! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
+use crate::fallible;
 use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
 use crate::slots::{Slot, SlotId, SpaceId};
@@ -118,12 +119,6 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
     /// Adds one log, without pages, and lets `take` fill it. Pages belong to the harvest as soon as they are taken:
     /// `take` calls the host, which may panic.
     pub(crate) fn fill<R>(&mut self, taken: TakenFromSlot, take: impl FnOnce(&mut TakenWords) -> R) -> R {
-        if seeded!(TakenAside) {
-            let mut taken = taken;
-            let result = take(&mut taken.told);
-            self.add(taken);
-            return result;
-        }
         self.taken.push(taken);
         let Some(TakenFromSlot { told, .. }) = self.taken.last_mut() else { unreachable!("pushed above") };
         let result = take(told);
@@ -133,8 +128,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
     /// Makes room for one more log.
     pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
-        let refused = injected!(Alloc) || self.taken.try_reserve(1).is_err();
-        if refused { Err(super::DirtyError::NoMemory) } else { Ok(()) }
+        if fallible::reserve(&mut self.taken, 1) { Ok(()) } else { Err(super::DirtyError::NoMemory) }
     }
 
     /// Returns the number of pages.

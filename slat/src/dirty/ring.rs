@@ -22,6 +22,7 @@
 //! The collector that takes an entry checks whether its slot and log still exist ([`Pushed`]).
 
 use super::{DirtyError, RingSize};
+use crate::fallible;
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
 use crate::slots::{SlotId, SpaceId};
@@ -69,7 +70,7 @@ impl Ring {
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
         let mut entries = Vec::new();
-        if injected!(Alloc) || entries.try_reserve_exact(size).is_err() {
+        if !fallible::reserve_exact(&mut entries, size) {
             return Err(NoMemory);
         }
         entries.resize_with(size, Entry::default);
@@ -177,7 +178,7 @@ impl Taking<'_> {
     /// Returns the entries as a list. Without memory, takes nothing.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
-        if injected!(Alloc) || pages.try_reserve_exact(self.len()).is_err() {
+        if !fallible::reserve_exact(&mut pages, self.len()) {
             return Err(DirtyError::NoMemory);
         }
         pages.extend(self);

@@ -14,6 +14,7 @@ use super::state::InRings;
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::addr::{PAGE_SHIFT, Span};
+use crate::fallible;
 use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
 use crate::sync::idle::Idle;
@@ -128,19 +129,15 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
                 Some(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva })
             });
-            if page.is_none() || seeded!(ToldBeforeCalled) {
-                entries.next();
-            }
             let Some(page) = page else {
+                entries.next();
                 entries.strike_out();
                 continue;
             };
             told += 1;
             tell(page);
             // Last: if `tell` panics, the page is told again.
-            if !seeded!(ToldBeforeCalled) {
-                entries.next();
-            }
+            entries.next();
         }
         Ok(told)
     }
@@ -306,7 +303,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         harvest.reserve()?;
         let mut told = TakenWords::default();
-        if injected!(Alloc) || told.words.try_reserve_exact(merge(pages).count()).is_err() {
+        if !fallible::reserve_exact(&mut told.words, merge(pages).count()) {
             return Err(DirtyError::NoMemory);
         }
         told.words.extend(merge(pages));

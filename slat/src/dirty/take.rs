@@ -7,6 +7,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
+use crate::fallible;
 use crate::host::Host;
 use crate::memslots::Memslots;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
@@ -66,7 +67,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            if injected!(Alloc) || into.words.try_reserve(CHUNK).is_err() {
+            if !fallible::reserve(&mut into.words, CHUNK) {
                 return Err(DirtyError::NoMemory);
             }
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
@@ -282,7 +283,7 @@ fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     }
     let low = bits.iter().map(|bits| bits << shift);
     into[word..].iter_mut().zip(low).for_each(|(into, bits)| *into |= bits);
-    if shift != 0 && !seeded!(CarryLost) {
+    if shift != 0 {
         let high = bits.iter().map(|bits| bits >> (WORD - shift));
         into[word + 1..].iter_mut().zip(high).for_each(|(into, bits)| *into |= bits);
     }

@@ -99,8 +99,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         level: Level,
     ) -> Option<(Span<Gfn>, Span<Hva>)> {
         let gfns = Span::sized(gfn.base(level), level.pages());
-        let congruent =
-            seeded!(Incongruent) || (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
+        let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
         let allowed = level <= self.policy.max_page.min(F::MAX_LEAF) && !slot.log_dirty;
         (allowed && congruent && slot.gfns.covers(&gfns) && !space.watched.any(gfns))
             .then(|| (gfns, Span::sized(slot.hva_of(gfns.start), level.bytes())))

@@ -10,10 +10,11 @@
 //!
 //! A harvest takes bits word by word, each by one swap. Of several concurrent harvests exactly one gets each mark.
 
+use crate::fallible;
 use crate::slots::takings::Takings;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
 #[cfg(not(loom))]
-use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::alloc::{Layout, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -62,7 +63,7 @@ impl Bitmap {
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
-        if injected!(Alloc) || directory.try_reserve_exact(chunks).is_err() {
+        if !fallible::reserve_exact(&mut directory, chunks) {
             return None;
         }
         directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
@@ -115,7 +116,7 @@ impl Bitmap {
     pub(crate) fn mark_pages(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while at < pages.end {
-            let end = pages.end.min(if seeded!(MarkAcross) { at + WORD } else { (at / WORD + 1) * WORD });
+            let end = pages.end.min((at / WORD + 1) * WORD);
             self.mark_word(at / WORD, (u64::MAX >> (WORD - (end - at))) << (at % WORD));
             at = end;
         }
@@ -225,12 +226,9 @@ impl Bitmap {
 }
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
-    if injected!(Alloc) {
-        return None;
-    }
     // SAFETY: a chunk's size is not zero, and all-zero is a valid chunk without marks.
     #[cfg(not(loom))]
-    return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
+    return unsafe { fallible::alloc_zeroed(Layout::new::<Chunk>()) }.map(NonNull::cast);
     #[cfg(loom)]
     Some(NonNull::from(Box::leak(Box::new(Chunk(core::array::from_fn(|_| AtomicU64::new(0)))))))
 }
@@ -284,13 +282,6 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
-                if seeded!(LogLeaked) {
-                    continue;
-                }
-                if seeded!(LogFreedTwice) {
-                    // SAFETY: none; that is the mistake.
-                    unsafe { free_chunk(place.load(Relaxed)) };
-                }
                 // SAFETY: from `new_chunk`; `&mut self` means that no thread marks.
                 unsafe { free_chunk(place.load(Relaxed)) };
             }

@@ -143,13 +143,9 @@ impl SlotSets {
     /// Reads the published version, in a section of its own on a seat that this thread holds and is in no section on.
     #[inline(always)]
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
-        let mut section = reads.enter_outermost(seat);
+        let section = reads.enter_outermost(seat);
         // SAFETY: the reading lends the version only as long as it holds the section.
-        let published = unsafe { self.load() };
-        if seeded!(SectionEndedEarly) {
-            section = Section::INNER;
-        }
-        Reading { published, section }
+        Reading { published: unsafe { self.load() }, section }
     }
 
     /// Reads the published version in an open section of this VM's read side.
@@ -232,9 +228,7 @@ impl Writer {
     /// Waits until no reader has an older version than the published one, and reclaims the leftovers. The thread must
     /// be in no section.
     pub(crate) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
-        if !seeded!(SlotsFreedEarly) {
-            reads.synchronize();
-        }
+        reads.synchronize();
         let number = sets.number();
         self.oldest = number;
         for leftovers in self.leftovers.drain(..) {

@@ -11,6 +11,7 @@
 
 use super::SpaceId;
 use crate::addr::{Gfn, Gpa, Span};
+use crate::fallible;
 use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Mutex, Relaxed};
 use alloc::boxed::Box;
@@ -125,7 +126,7 @@ impl Watched {
     /// begun.
     pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
-        if injected!(Alloc) || watches.list.try_reserve(1).is_err() {
+        if !fallible::reserve(&mut watches.list, 1) {
             return None;
         }
         for (first, part) in parts(gfns) {
@@ -258,7 +259,7 @@ unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> O
         return Some(found);
     }
     let mut fresh = Vec::new();
-    if fresh.try_reserve_exact(1).is_err() {
+    if !fallible::reserve_exact(&mut fresh, 1) {
         return None;
     }
     fresh.push(make());

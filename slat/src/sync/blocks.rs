@@ -4,6 +4,7 @@
 //! thread may keep a cell that it has found.
 
 use super::prim::{AtomicPtr, Padded, Relaxed};
+use crate::fallible;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::null_mut;
@@ -45,7 +46,7 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
     pub(crate) fn grow(&self) -> bool {
         let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
         let (len, mut fresh) = (self.len << block, Vec::new());
-        if injected!(Alloc) || fresh.try_reserve_exact(len).is_err() {
+        if !fallible::reserve_exact(&mut fresh, len) {
             return false;
         }
         fresh.resize_with(len, Padded::<T>::default);

@@ -25,6 +25,7 @@
 
 use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
+use crate::inject::{Point, strikes};
 use crate::sync::prim::{AtomicU64, Ordering, Relaxed, filled, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits last 142 years at a million invalidations a second.
@@ -36,7 +37,7 @@ impl Version {
     pub const BITS: u32 = 52;
 
     /// The greatest version.
-    #[cfg(all(seeded, virtual_time))]
+    #[cfg(explored)]
     pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
 
     /// The version as an integer.
@@ -224,7 +225,7 @@ impl Entry {
     pub(crate) fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         #[cfg(test)]
         super::history::writes(self);
-        if injected!(Cas) && !old.is_frozen() {
+        if strikes(Point::Cas) && !old.is_frozen() {
             return Err(self.load());
         }
         // Release publishes a filled table or a frame's contents with the link or leaf to it. Acquire, because after a
@@ -254,7 +255,7 @@ impl Entry {
 
     /// Marks an entry of a page that is no longer in any table: see [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK).
     /// Costs no virtual time.
-    #[cfg(all(seeded, virtual_time))]
+    #[cfg(explored)]
     pub(crate) fn give_back(&self) {
         // Only the caller reaches the page.
         self.0.free().store(crate::inject::GIVEN_BACK.0, Relaxed);

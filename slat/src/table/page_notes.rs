@@ -9,7 +9,8 @@
 //! page, and 4 KiB more for each 512 of them. A process without single pages has only the root.
 
 use crate::addr::{INDEX_BITS, PAGE_SHIFT};
-use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::fallible;
+use alloc::alloc::{Layout, dealloc};
 use core::ptr::{NonNull, null_mut};
 // In a static, where loom's atomics are impossible. The published addresses are looked up only by the page's owner.
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -77,12 +78,9 @@ fn slot(page: NonNull<u8>) -> Option<&'static AtomicPtr<()>> {
 
 /// Links a new node, unless another thread has linked one.
 fn link(slot: &AtomicPtr<()>) -> Option<NonNull<()>> {
-    if injected!(Alloc) {
-        return None;
-    }
     let layout = Layout::new::<Node>();
     // SAFETY: the size is not zero. Null pointers are all zeroes.
-    let fresh = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast::<()>();
+    let fresh = unsafe { fallible::alloc_zeroed(layout) }?.cast::<()>();
     // Release, as in tables, publishes the zeroes; Acquire for another thread's node.
     let (won, lost) = (order!(link.note_node, Release), order!(link.find_note, Acquire));
     match slot.compare_exchange(null_mut(), fresh.as_ptr(), won, lost) {

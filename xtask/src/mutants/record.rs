@@ -71,6 +71,13 @@ pub enum Tool {
     Inject,
     /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `sim/explore`.
     Explore,
+    /// Operations against a plain model, drawn by libFuzzer: `fuzz/`. The test is a target.
+    Fuzz,
+    /// Small worlds under Miri: `slat/tests/miri`.
+    Miri,
+    /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
+    /// program's name.
+    Sanitizer,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
     /// Guests on processors that they share: `vcpu/tests/vcpu`.
@@ -87,6 +94,7 @@ impl Tool {
         match self {
             Self::Worlds | Self::Shared => Some("vcpu"),
             Self::Explore => Some("explore"),
+            Self::Fuzz => Some("fuzz"),
             _ => None,
         }
     }

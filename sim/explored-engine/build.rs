@@ -2,6 +2,6 @@
 
 fn main() {
     println!("cargo::rustc-cfg=virtual_time");
-    println!("cargo::rustc-cfg=seeded");
+    println!("cargo::rustc-cfg=explored");
     println!("cargo::rerun-if-changed=build.rs");
 }
