@@ -114,7 +114,7 @@ fn kicks() {
 #[test]
 fn a_vcpu_that_is_asked_to_flush_does_so_soon() {
     explore(|| {
-        let tlb = Arc::new(Tlb::new(1, false));
+        let tlb = Arc::new(Tlb::new(1));
         let theirs = tlb.clone();
         let enters = loom::thread::spawn(move || theirs.enter(theirs.vcpu(VcpuId(0)), &mut Cached(true)));
         tlb.ask((Span::new(Gfn(7), Gfn(8)), false), |_| {});
