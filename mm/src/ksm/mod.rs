@@ -39,7 +39,6 @@ mod stats;
 
 pub use advise::Advice;
 #[doc(hidden)]
-pub use merge::Sabotage;
 pub use scanner::Scanner;
 pub use settings::KsmBuilder;
 pub use stats::KsmStats;
