@@ -70,7 +70,9 @@ pub fn run(args: &Args) -> Outcome {
     on_every_processor(&wanted, |(mistake, seen)| {
         let executions = programs.find(&mistake.name, seen);
         let executions = executions.with_context(|| format!("{} ({})", mistake.name, mistake.what))?;
-        println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
+        if executions > 0 {
+            println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
+        }
         Ok(())
     })
 }

@@ -77,6 +77,8 @@ pub enum Tool {
     Load,
     /// A test of `slat-mm`'s own: `mm/tests/mm`.
     Host,
+    /// The daemon, guests that know each of their bytes, and hosts that share a store: `pager/tests/pager`.
+    Pager,
 }
 
 impl fmt::Display for Tool {

@@ -2,7 +2,7 @@
 
 use super::copy::{Copied, VARIABLE};
 use super::record::{Seen, Tool};
-use crate::process::{bounded, executables, said, tail, was_ended, with_compiler};
+use crate::process::{bounded, said, tail, test_programs, was_ended, with_compiler};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,6 +54,7 @@ impl Kind {
             Tool::Worlds | Tool::Shared => Self::Test("vcpu"),
             Tool::Load => Self::Test("load"),
             Tool::Host => Self::Test("mm"),
+            Tool::Pager => Self::Test("pager"),
         }
     }
 }
@@ -115,7 +116,7 @@ impl Programs {
         }
         let built = said(&mut cargo)?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", tail(&built.err, 60));
-        executables(&built.out).pop().with_context(|| format!("{name}: no test program"))
+        test_programs(&built.out).pop().with_context(|| format!("{name}: no test program"))
     }
 
     /// Builds a program, and runs the tests that a filter chooses with a mistake. Returns the tests that failed, or the
@@ -138,7 +139,8 @@ impl Programs {
         Ok(failed)
     }
 
-    /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it.
+    /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it;
+    /// none where this machine lacks what the test needs.
     pub fn find(&self, name: &str, seen: &Seen) -> Result<u64> {
         let Seen { tool, package, test, says } = seen;
         let tries = if *tool == Tool::Loom { PREEMPTIONS } else { [""; 3] };
@@ -157,6 +159,10 @@ impl Programs {
                 let is_said = says.is_empty() || says.iter().any(|says| text.contains(says));
                 ensure!(is_said, "{test} fails for another reason:\n{}", tail(&text, 30));
                 return Ok(executions);
+            }
+            if let Some((_, why)) = text.split_once("skipped: ") {
+                println!("SKIPPED {name} {tool}: {}", why.lines().next().unwrap_or_default());
+                return Ok(0);
             }
             last = text;
         }
