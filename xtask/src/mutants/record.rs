@@ -79,6 +79,8 @@ pub enum Tool {
     Host,
     /// The daemon, guests that know each of their bytes, and hosts that share a store: `pager/tests/pager`.
     Pager,
+    /// Guests on the machine's own KVM: `kvm/tests/kvm.rs`.
+    Kvm,
 }
 
 impl fmt::Display for Tool {

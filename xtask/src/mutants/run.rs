@@ -55,6 +55,7 @@ impl Kind {
             Tool::Load => Self::Test("load"),
             Tool::Host => Self::Test("mm"),
             Tool::Pager => Self::Test("pager"),
+            Tool::Kvm => Self::Test("kvm"),
         }
     }
 }
@@ -160,7 +161,7 @@ impl Programs {
                 ensure!(is_said, "{test} fails for another reason:\n{}", tail(&text, 30));
                 return Ok(executions);
             }
-            if let Some((_, why)) = text.split_once("skipped: ") {
+            if let Some((_, why)) = ["skipped: ", "SKIPPED: "].iter().find_map(|said| text.split_once(said)) {
                 println!("SKIPPED {name} {tool}: {}", why.lines().next().unwrap_or_default());
                 return Ok(0);
             }
