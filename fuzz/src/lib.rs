@@ -13,6 +13,7 @@
 //! | `sound` | anything that safe code can ask: extreme arguments, leaked guards, panics in callbacks, calls from inside a fault, two VMs | the host's own pages, and processors that forget nothing by themselves |
 //! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
 //! | `nested` | a guest's guest, whose hypervisor's tables are whatever bytes say | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
+//! | `map` | a table without a VM, in seven formats, whose memory may run out | a list of mapped ranges |
 //! | `pager` | handshakes, objects of a store, a server of NBD, configurations | a value or an error, in bounded memory |
 //!
 //! Promises: a target panics only if slat is wrong; the same bytes do the same thing.
@@ -23,6 +24,7 @@
 mod heap;
 mod input;
 mod lru_gen;
+mod map;
 mod nested;
 mod pager;
 mod slots;
@@ -54,6 +56,7 @@ impl Target {
         Self { name: "sound", run: sound::run },
         Self { name: "nested", run: nested::run },
         Self { name: "pager", run: pager::run },
+        Self { name: "map", run: map::run },
     ];
 
     /// Returns the target of this name.

@@ -158,6 +158,20 @@ fn respelled(line: &[u8]) -> OneLine {
         let digits = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|size| digits && (1..=Access::MAX_SIZE).contains(size))
     };
+    if let [record, instruction, _, mark @ ("ifetch" | "read" | "write"), size, "byte(s)", "@", ref left @ ..] =
+        words[..]
+        && let Some(number) = instruction.strip_suffix(':')
+        && [record, number]
+            .iter()
+            .all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        let kind = match mark {
+            "ifetch" => Kind::Fetch,
+            "read" => Kind::Load,
+            _ => Kind::Store,
+        };
+        return of(kind, left.first().and_then(hex), decimal(size), 'v');
+    }
     match words[..] {
         [mark, place] if kind(mark).is_some() => {
             let Some(kind) = kind(mark) else { return OneLine::Other };

@@ -67,6 +67,11 @@ fn pager() {
 }
 
 #[test]
+fn map() {
+    replay("map");
+}
+
+#[test]
 #[should_panic(expected = "bytes of memory for 4")]
 fn a_parser_that_believes_a_length_is_found() {
     bounded("it", &[0, 0, 0, 1], |bytes| {
@@ -79,7 +84,7 @@ fn a_parser_that_believes_a_length_is_found() {
 #[test]
 fn every_target_is_replayed() {
     let names: Vec<_> = Target::ALL.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"]);
+    assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager", "map"]);
 }
 
 /// The kept inputs are small, and few.
@@ -88,6 +93,6 @@ fn a_corpus_is_no_archive() {
     let all = |folder| Target::ALL.iter().flat_map(move |target| kept(target, folder));
     let sizes: Vec<_> =
         all("corpus").chain(all("crashes")).map(|file| file.metadata().unwrap().len()).collect();
-    assert!(sizes.len() <= 420, "{} files", sizes.len());
+    assert!(sizes.len() <= 440, "{} files", sizes.len());
     assert!(sizes.iter().sum::<u64>() <= 1 << 20, "in bytes");
 }

@@ -183,6 +183,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///
     /// If [stores to a frame are tracked](Self::track_writes), its listeners are called before and after each part, as
     /// by [`emulate_store`](Self::emulate_store). Sleeps in them, and in the host if a page is absent or not writable.
+    ///
+    /// If the host panics, the words before are stored and marked; listeners are not told of them.
     pub fn write_bytes(&self, idle: &mut Idle, gpa: Gpa, bytes: &[u8]) -> Result<(), GuestMemoryError> {
         let (mut gpa, mut left) = (gpa, bytes);
         while !left.is_empty() {

@@ -295,7 +295,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     fn resolve(&self, idle: &mut Idle, slot: &Slot, hva: Hva) -> Result<Pfn, HoldError> {
         let (host, access) = (&self.slots.vm.host, self.access);
         // After the stamp, as a fault asks: a tracker that begins later invalidates the frame.
-        if access == Access::Write && self.slots.tracks_writes(self.gfn) && !seeded!(HeldTracked) {
+        if access == Access::Write && self.slots.tracks_writes(self.gfn) {
             return Err(HoldError::Tracked);
         }
         match host.resolve(idle, hva, access) {
@@ -327,9 +327,9 @@ fn asked<T, E>(
 ) -> Result<Asked<T>, E> {
     holds.publish(cell, hva);
     match stamp() {
-        Err(Unconfirmed::Covered) if !seeded!(HeldUnconfirmed) => return Ok(Asked::Covered),
-        Err(Unconfirmed::Moved) if !seeded!(HeldUnconfirmed) => return Ok(Asked::Again),
-        _ => {}
+        Err(Unconfirmed::Covered) => return Ok(Asked::Covered),
+        Err(Unconfirmed::Moved) => return Ok(Asked::Again),
+        Ok(_) => {}
     }
     let found = host()?;
     Ok(if cell.confirm() { Asked::Valid(found) } else { Asked::Again })
@@ -372,8 +372,7 @@ impl<F: Format, H: Host> HeldUse<'_, F, H> {
 impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
     #[inline]
     fn drop(&mut self) {
-        let wrote = core::mem::take(self.unmarked);
-        if wrote && !seeded!(HeldUnmarked) {
+        if core::mem::take(self.unmarked) {
             // Before the use ends. A transaction that moves, deletes or cuts off the memslot's frame waits for the use
             // before it publishes, so the frame still has its memslot. Its log may have begun since the use did.
             self.slots.mark_dirty(Span::sized(self.gfn, 1));

@@ -3,66 +3,7 @@
 //! A host translates a host-virtual address to a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 //!
-//! # Hosts of the examples
-//! Examples of this crate run on a host that shows one thing and nothing else. Many do not repeat it. Copy it from here:
-//!
-//! ```
-//! use slat::{*, table::{Word, formats::Npt4}};
-//! use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
-//!
-//! /// The frame is always the address.
-//! struct Identity;
-//! unsafe impl TableMemory for Identity {} // table pages from the global allocator
-//! impl Host for Identity {
-//!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-//!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-//!     }
-//! }
-//!
-//! /// A host without any page, for examples that touch none.
-//! struct Nothing;
-//! unsafe impl TableMemory for Nothing {}
-//! impl Host for Nothing {
-//!     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
-//!         Err(HostError::Fault)
-//!     }
-//! }
-//!
-//! /// The guest's memory as words, from host address 0x10_0000 on. Nested guests, and reads and writes of guest memory,
-//! /// need `read` and `compare_exchange`.
-//! struct Ram(Vec<AtomicU64>);
-//! impl Ram {
-//!     fn word(&self, hva: Hva) -> &AtomicU64 {
-//!         &self.0[(hva.0 as usize - 0x10_0000) / 8]
-//!     }
-//! }
-//! unsafe impl TableMemory for Ram {}
-//! impl Host for Ram {
-//!     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-//!         Some(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-//!     }
-//!     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
-//!         Err(HostError::Fault) // nothing that `lookup` does not have
-//!     }
-//!     fn read(&self, hva: Hva) -> Option<Word> {
-//!         Some(Word(self.word(hva).load(Acquire)))
-//!     }
-//!     fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
-//!         let done = self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire);
-//!         Some(done.map(Word).map_err(Word))
-//!     }
-//! }
-//!
-//! // Each example begins so:
-//! let mut idle = Idle::take().unwrap(); // proof that this thread may sleep
-//! let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-//! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
-//! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-//! # vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read })?;
-//! # Vm::<Npt4, _>::builder(Nothing).build()?;
-//! # Vm::<Npt4, _>::builder(Ram(vec![AtomicU64::new(0)])).build()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("host/examples.md")]
 
 mod forward;
 
@@ -115,7 +56,7 @@ impl HostPage {
     /// Whether an entry of this format can hold the frame. If not, another frame would be mapped.
     #[inline(always)]
     pub(crate) fn is_held<F: Format>(&self) -> bool {
-        self.pfn <= F::pfn(Word(F::ADDRESS)) || seeded!(FrameUnchecked)
+        self.pfn <= F::pfn(Word(F::ADDRESS))
     }
 
     /// Whether a table of this format can map the page at `hva`: an entry can hold the frame, and frame and address are
@@ -123,7 +64,7 @@ impl HostPage {
     #[inline(always)]
     pub(crate) fn fits<F: Format>(&self, hva: Hva) -> bool {
         let apart = (self.pfn.0 ^ hva.0 >> PAGE_SHIFT) & (self.level.pages() - 1);
-        self.is_held::<F>() && (apart == 0 || seeded!(FrameUnchecked))
+        self.is_held::<F>() && apart == 0
     }
 
     /// Whether a leaf for this page allows the access.
@@ -435,9 +376,6 @@ impl<'h, H: Host> Kicks<'h, H> {
     }
 
     pub(crate) fn kick(&self, vcpu: VcpuId) {
-        if seeded!(KicksCutShort) {
-            return self.host.kick(vcpu);
-        }
         self.panics.call(|| self.host.kick(vcpu));
     }
 

@@ -68,24 +68,6 @@
 
 extern crate alloc;
 
-/// Whether the mistake [`seeded::Bug`] of this name is active. Always false outside tests.
-macro_rules! seeded {
-    ($bug:ident) => {{
-        #[cfg(all(feature = "std", any(test, seeded)))]
-        let made = $crate::seeded::is($crate::seeded::Bug::$bug);
-        #[cfg(not(all(feature = "std", any(test, seeded))))]
-        let made = false;
-        made
-    }};
-}
-
-/// The given ordering, or `Relaxed` if the mistake of this name is active.
-macro_rules! unless_seeded {
-    ($bug:ident, $order:expr) => {
-        if seeded!($bug) { $crate::sync::prim::Relaxed } else { $order }
-    };
-}
-
 /// An ordering, and its name: `order!(PAIR.SIDE, Release)`. `sync/orderings.md` has a row for each pair. The name is for
 /// `cargo xtask mutants`, which weakens the ordering to `Relaxed`.
 macro_rules! order {
@@ -103,17 +85,6 @@ macro_rules! fence {
     ($pair:ident . $side:ident, $order:ident) => {
         $crate::sync::prim::fence($crate::sync::prim::$order)
     };
-}
-
-/// Whether the operation at this [`inject::Point`] must fail. Always false outside tests.
-macro_rules! injected {
-    ($point:ident) => {{
-        #[cfg(all(feature = "std", any(test, seeded)))]
-        let strikes = $crate::inject::strikes($crate::inject::Point::$point);
-        #[cfg(not(all(feature = "std", any(test, seeded))))]
-        let strikes = false;
-        strikes
-    }};
 }
 
 /// An enumeration whose variants have names.
@@ -153,6 +124,7 @@ mod callbacks;
 pub mod dirty;
 #[cfg(test)]
 mod edges;
+mod fallible;
 pub mod fault;
 mod guest_memory;
 pub mod guest_space;
@@ -161,7 +133,9 @@ pub mod held;
 mod history_tests;
 pub mod host;
 pub mod huge;
-#[cfg(all(feature = "std", any(test, seeded)))]
+#[cfg(not(all(feature = "std", any(test, explored))))]
+mod inject;
+#[cfg(all(feature = "std", any(test, explored)))]
 #[doc(hidden)]
 pub mod inject;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -174,9 +148,6 @@ pub mod memslots;
 pub mod nested;
 pub mod notify;
 mod owned;
-#[cfg(all(feature = "std", any(test, seeded)))]
-#[doc(hidden)]
-pub mod seeded;
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -187,6 +158,8 @@ pub mod sync;
 pub mod table;
 pub mod tlb;
 pub mod trace;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tries;
 mod vcpu;
 pub mod vm;
 mod waits;

@@ -79,19 +79,16 @@ impl Root<'_> {
     /// hole of the new root before that flushes too.
     #[inline(always)]
     pub(crate) fn reload(&mut self, tag: Tag, cache: &mut impl Translations) {
-        let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
-        let now = self.now.pfn();
+        let (cpu, now) = (cache.cpu(), self.now.pfn());
         let moved = cpu != self.loaded.cpu;
-        if (!moved && self.pfn(tag) == now) || seeded!(CachesBelieved) {
+        if !moved && self.pfn(tag) == now {
             return;
         }
         // Unknown until the flush is done: if it panics, the next entry or answer flushes everything, on any processor.
         // Pending flushes were carried out here, and not on the processor before.
-        if !seeded!(LoadedKept) {
-            self.loaded.roots[tag as usize] = NO_ROOT;
-            if moved {
-                *self.loaded = Loaded::UNKNOWN;
-            }
+        self.loaded.roots[tag as usize] = NO_ROOT;
+        if moved {
+            *self.loaded = Loaded::UNKNOWN;
         }
         if tag == Tag::L2 && !moved {
             cache.flush_nested();

@@ -1,13 +1,11 @@
-//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --release --lib loom_tests`.
+//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --features baselines --release --lib loom_tests`.
 //!
 //! The tests lie in `loom_tests.rs` of each folder: the shipped code on loom's atomics, in every execution that the
-//! memory model allows. Where those are too many, and with three threads, a test bounds the number of preemptions. Each
-//! test has mistakes that loom must find. A weakened or omitted ordering is weakened in the shipped code
-//! ([`crate::seeded`]).
+//! memory model allows. Where those are too many, and with three threads, a test bounds the number of preemptions.
+//! `SLAT_LOOM_PREEMPTIONS` bounds all of them: `cargo xtask mutants` looks for a mistake with few first.
 //!
-//! `sync/orderings.md` lists every `ORDER(tag)` of the engine with its main test, and what loom does not show.
+//! `sync/orderings.md` lists every named ordering of the engine with its main test, and what loom does not show.
 
-use crate::seeded::{self, Bug, Tool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -54,30 +52,16 @@ fn counted(preemptions: Option<usize>, test: impl Fn() + Send + Sync + 'static, 
     });
 }
 
-/// Whether `test` fails in any execution, with a message that contains `what`.
+/// Whether `test`, a model of a caller that is wrong, fails in any execution with a message that contains `what`. Begins with
+/// few preemptions: most mistakes need no more.
 pub(crate) fn finds(what: &str, test: impl Fn() + Send + Sync + 'static) -> bool {
-    finds_after(what, test).is_some()
-}
-
-/// Panics unless `test` fails with `what` while the shipped code makes the mistake `bug`.
-pub(crate) fn finds_seeded(bug: Bug, what: &str, test: impl Fn() + Send + Sync + 'static) {
-    let executions = seeded::with(bug, || finds_after(what, test));
-    let executions = executions.unwrap_or_else(|| panic!("not found: {}", bug.what()));
-    if bug.tool() == Tool::Loom {
-        seeded::found(bug, executions);
-    }
-}
-
-/// Returns the number of executions until `test` fails. Begins with few preemptions: most mistakes need no more.
-fn finds_after(what: &str, test: impl Fn() + Send + Sync + 'static) -> Option<u64> {
-    let (executions, test) = (Arc::new(AtomicU64::new(0)), Arc::new(test));
-    (1..=ENOUGH).find_map(|preemptions| {
+    let test = Arc::new(test);
+    (1..=ENOUGH).any(|preemptions| {
         let test = test.clone();
-        let explored = || counted(Some(preemptions), move || test(), &executions);
-        let panic = catch_unwind(AssertUnwindSafe(explored)).err()?;
+        let explored = || counted(Some(preemptions), move || test(), &Arc::default());
+        let Err(panic) = catch_unwind(AssertUnwindSafe(explored)) else { return false };
         let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or(panic.downcast_ref::<&str>().copied())?;
-        said.contains(what).then(|| executions.load(Relaxed))
+        said.or(panic.downcast_ref::<&str>().copied()).is_some_and(|said| said.contains(what))
     })
 }
 

@@ -161,8 +161,10 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
 /// Returns `word`, which must not be a link in an entry of `level`.
 #[inline(always)]
 fn unlinked<F: Format>(word: Word, level: Level) -> Word {
-    let links = F::is_table(word, level) && !seeded!(LinkTaken);
-    assert!(!links, "{word:?} links a table: an entry of a map takes leaves and absent words");
+    assert!(
+        !F::is_table(word, level),
+        "{word:?} links a table: an entry of a map takes leaves and absent words"
+    );
     word
 }
 
@@ -187,7 +189,7 @@ impl<F: Format, M: TableMemory> Drop for TableReserve<'_, F, M> {
     fn drop(&mut self) {
         let rest = self.cache.drain();
         // With no page left, skip the pool's lock: a fault that finds its table then touches no shared line.
-        if rest.len() > 0 && !seeded!(SpareLost) {
+        if rest.len() > 0 {
             self.map.pool.give_back(rest);
         }
     }

@@ -25,11 +25,11 @@
 //! **Why the grace period comes before the end**: an invalidation k may have looked up the old slots. After the end,
 //! other pages may be mapped at those frames, and k would zap them under an old number.
 
-use crate::addr::{Gfn, Gpa, Span};
+use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
-use crate::slots::{Change, CommitError, Region, Rule, Slot, SlotError, SlotId, Transaction};
+use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -197,35 +197,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut tx = writer.map.begin();
         let result = operations(&mut tx)?;
         tx.check()?;
-        // Operations allocate in `slat-slots`, which has no injected failures.
-        if injected!(Alloc) {
-            let rule = Rule::NoMemory;
-            return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule }.into());
-        }
         if tx.effects().changed.is_empty() {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
         }
         let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
-        if seeded!(ConfirmedLate) {
-            change.apply_to(idle, &tx.effects().zap).settle();
-        }
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
-        if !seeded!(SlotPublishedFirst) {
-            change.apply_to(idle, &tx.effects().zap).settle();
-        }
+        change.apply_to(idle, &tx.effects().zap).settle();
         let (set, leftovers, effects) = tx.finish();
-        if seeded!(ConvertedUncovered) {
-            let another = Span::default();
-            change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
-        }
         // SAFETY: the transaction mutex is held, and `make_room` made room.
         unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
-        if seeded!(SlotPublishedFirst) {
-            change.apply_to(idle, &effects.zap).settle();
-        }
         let takes = effects.takes;
         if takes {
             // Before the end: a host's invalidation that looked up the old slots may still zap frames under an old
@@ -234,9 +217,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             writer.wait(sets, &vm.reads);
             if let Some(taken) = taken {
                 vm.grace.mark_dead(taken);
-            }
-            if seeded!(ArmedAfterEvent) {
-                vm.host.observe(TraceEvent::GracePeriod);
             }
         }
         drop(change);
@@ -248,7 +228,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let ended = writer.map.done(effects);
         drop(writer);
         // The version is published, and all that it needs is done: events, and work that only saves time.
-        if takes && !seeded!(ArmedAfterEvent) {
+        if takes {
             vm.host.observe(TraceEvent::GracePeriod);
         }
         for gfns in ended {
@@ -306,7 +286,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let seat = self.vm.borrow_seat(idle);
         let reading = self.space.memslots.read(&self.vm.reads, seat.for_owner());
         let generation = self.number(reading.number());
-        Snapshot { reading, generation, seat, _idle: PhantomData }
+        Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
     /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all

@@ -142,7 +142,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// at rest, so grace periods skip it. This function first takes the vCPU out of the guest.
     #[inline(always)]
     pub(crate) fn awake(&self) -> &'vm Seat {
-        if self.seat.is_resting() && !seeded!(LeakedGuardBelieved) {
+        if self.seat.is_resting() {
             self.leave_leaked_guest();
         }
         self.seat.for_owner()
@@ -417,15 +417,8 @@ impl InGuest<'_> {
     pub fn answer(&mut self, cache: &mut impl Translations) {
         // If `cache` panics, a vCPU that stays in the guest still owes the answer.
         let unanswered = Finally::with(self.vcpu, |vcpu| vcpu.has_not_answered());
-        if seeded!(UnansweredForgotten) {
-            core::mem::forget(unanswered);
-            self.tlb.catch_up(self.vcpu, cache);
-            return self.root.reload(self.entered.tag(), cache);
-        }
         self.tlb.catch_up(self.vcpu, cache);
-        if !seeded!(RootKept) {
-            self.root.reload(self.entered.tag(), cache);
-        }
+        self.root.reload(self.entered.tag(), cache);
         core::mem::forget(unanswered);
     }
 }

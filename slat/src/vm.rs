@@ -1,5 +1,6 @@
 //! `Vm` and its builder. The builder fixes all policies for the life of the VM.
 
+mod one_stage;
 mod unanswered;
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
@@ -17,7 +18,7 @@ use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
-use crate::table::format::{Format, HostPaging, assert_format};
+use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -100,26 +101,6 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     table_budget: u64,
-}
-
-impl<F: HostPaging, H: Host> Builder<F, H> {
-    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
-    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
-    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
-    /// The VM refuses nested guests. Only a format that a processor walks from its own addresses has this call
-    /// ([`HostPaging`]).
-    ///
-    /// ```compile_fail,E0599
-    /// # use slat::{*, table::formats::Ept4};
-    /// # fn build<H: Host>(host: H) {
-    /// // E0599: no processor walks EPT without two stages.
-    /// let _ = Vm::<Ept4, _>::builder(host).without_two_stages();
-    /// # }
-    /// ```
-    pub fn without_two_stages(mut self) -> Self {
-        self.policy.has_two_stages = false;
-        self
-    }
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -309,11 +290,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shrink(&self, idle: &mut Idle) -> u64 {
-        if seeded!(ShrinkUnwaited)
-            && let Some(taken) = self.grace.take_flushed()
-        {
-            self.grace.mark_dead(taken);
-        }
         let before = self.pool.lent();
         self.collect(idle);
         self.pool.shrink(&self.host);

@@ -17,7 +17,7 @@
 //! Waits lie in shards, by token: P scans one shard, however many vCPUs there are. Only pending faults write here.
 
 use crate::host::{Token, VcpuId};
-use crate::sync::prim::{AtomicU64, Mutex, Relaxed, SeqCst, fence, fence_after_rmw};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::pool::NoMemory;
 use crate::tlb::shootdown::VcpuTlb;
 use alloc::vec::Vec;
@@ -83,9 +83,7 @@ impl Waits {
         drop(all);
         // ORDER(wait): the wait is counted before the second question; pairs with the fence in `ready`.
         shard.count.fetch_add(1, Relaxed);
-        if !seeded!(WaitUnfenced) {
-            fence_after_rmw();
-        }
+        fence_after_rmw();
         Ok(true)
     }
 
@@ -93,10 +91,8 @@ impl Waits {
     /// Returns the number of vCPUs.
     pub(crate) fn ready(&self, token: Token, wake: impl Fn(VcpuId)) -> usize {
         let shard = self.shard(token);
-        // ORDER(wait): the host's table before the count; pairs with the fence in `begin`.
-        if !seeded!(ReadyUnfenced) {
-            fence(SeqCst);
-        }
+        // The host's table before the count; pairs with the fence in `begin`.
+        fence!(wait.ready);
         if shard.count.load(Relaxed) == 0 {
             return 0;
         }

@@ -177,7 +177,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
         let change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
-        if !gfns.is_empty() && !seeded!(WatchUnprotected) {
+        if !gfns.is_empty() {
             drop(change.apply(idle).settle());
         }
         Ok(tracking)
@@ -229,19 +229,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
         // If `store` panics, it may have copied a part.
-        let made = Finally::with((), |()| {
-            if !seeded!(EmulatedUnmarked) {
-                snapshot.mark_store(self, gfn);
-            }
-        });
-        if seeded!(PartUnmarked) {
-            core::mem::forget(made);
-            store(Hva(slot.hva_of(gfn).0 + offset));
-            snapshot.mark_store(self, gfn);
-        } else {
-            store(Hva(slot.hva_of(gfn).0 + offset));
-            drop(made);
-        }
+        let made = Finally::with((), |()| snapshot.mark_store(self, gfn));
+        store(Hva(slot.hva_of(gfn).0 + offset));
+        drop(made);
         drop(snapshot);
         tell_after(&listeners, idle, &told);
         Ok(())
@@ -252,11 +242,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 pub(crate) fn tell_after(listeners: &[Arc<dyn WriteListener>], idle: &mut Idle, store: &TrackedStore<'_>) {
     let panics = Caught::new();
     for listener in listeners {
-        if seeded!(ListenersCutShort) {
-            listener.after(idle, store);
-        } else {
-            panics.call(|| listener.after(idle, store));
-        }
+        panics.call(|| listener.after(idle, store));
     }
     panics.end();
 }

@@ -77,23 +77,14 @@
 //!   has four levels.
 //! * **A version knows whether any two slots share host addresses.** If none do, a look-up by host address is
 //!   as simple as one by frame.
-#![cfg_attr(not(any(test, seeded)), no_std)]
+#![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
 
 extern crate alloc;
 
-/// Whether the seeded mistake of this name is switched on. Always false except in tests. See `seeded`.
-macro_rules! seeded {
-    ($name:literal) => {{
-        #[cfg(any(test, seeded))]
-        let made = $crate::seeded::is($name);
-        #[cfg(not(any(test, seeded)))]
-        let made = false;
-        made
-    }};
-}
-
 pub mod addr;
+#[cfg(test)]
+mod allocator_tests;
 #[cfg(test)]
 mod cut_tests;
 mod log;
@@ -106,7 +97,6 @@ pub mod ranges;
 #[cfg(test)]
 mod rollback_tests;
 pub mod rules;
-mod seeded;
 pub mod shared;
 mod slot;
 mod transaction;

@@ -1,7 +1,6 @@
 //! The user's value for a slot while its writes are logged.
 
 use crate::pool::NoMemory;
-use crate::seeded::refused;
 use crate::slot::Slot;
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::ptr::NonNull;
@@ -59,9 +58,6 @@ unsafe impl<L: Send + Sync> Sync for Kept<L> {}
 impl<L> Kept<L> {
     /// Not a `Box`, whose allocation cannot fail gracefully.
     pub(crate) fn new(log: L) -> Result<Self, NoMemory> {
-        if refused() {
-            return Err(NoMemory);
-        }
         let layout = Layout::new::<L>();
         let place = if layout.size() == 0 {
             NonNull::dangling()

@@ -188,9 +188,8 @@ impl<L: Log> Transaction<'_, L> {
                 if gfns.is_empty() {
                     continue;
                 }
-                let of = if seeded!("cut-shared") { piece } else { &part };
                 self.edits.reserve(false)?;
-                self.edits.insert_part(&Slot { id: piece.id, ..of.part(gfns) })?;
+                self.edits.insert_part(&Slot { id: piece.id, ..part.part(gfns) })?;
             }
         }
         for piece in pieces {

@@ -2,10 +2,10 @@
 //! is lost.
 
 use crate::addr::{Gfn, Hva, Span};
+use crate::allocator_tests::refusing;
 use crate::log::Log;
 use crate::map::SlotMap;
 use crate::rules::{Limits, Rule, SlotError};
-use crate::seeded;
 use crate::slot::{Slot, SlotId};
 use crate::transaction::Transaction;
 use std::vec::Vec;
@@ -141,7 +141,7 @@ fn memory_is_refused_at_every_place() {
         map.limit_blocks(usize::MAX / 2);
         let all = Span::new(Gfn(0), Gfn(u64::MAX));
         let before: Vec<_> = map.range(all).collect();
-        let (result, refused) = seeded::nth(places, || map.commit(few));
+        let (result, refused) = refusing(places, || map.commit(few));
         assert_eq!(result.is_err_and(|error| error.rule == Rule::NoMemory), refused, "place {places}");
         assert_eq!(map.range(all).eq(before.iter().copied()), refused, "place {places}");
         for slot in map.range(all) {

@@ -152,8 +152,7 @@ impl<L: Log> SharedSlots<L> {
         // SAFETY: `&mut self`; each home has one `SharedSlots`.
         let (map, debts) = unsafe { &mut *home.0.get() };
         // Oldest first: an older version may contain nodes of a newer debt.
-        let unheld = |version: &mut Snapshot<L>| Arc::get_mut(&mut version.0).is_some();
-        while self.past.front_mut().is_some_and(|version| seeded!("snapshot-unasked") || unheld(version)) {
+        while self.past.front_mut().is_some_and(|version| Arc::get_mut(&mut version.0).is_some()) {
             self.past.pop_front();
             if let Some(debt) = debts.pop_front() {
                 // SAFETY: from this map. No snapshot of this version or an older one is left.

@@ -9,7 +9,6 @@ use crate::log::{Kept, Log};
 use crate::memory_type::MemoryType;
 use crate::pool::NoMemory;
 use crate::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
-use crate::seeded::refused;
 use crate::slot::{Slot, SlotId};
 use crate::version::{Edits, Facts, Leftovers, VersionRoot};
 use alloc::vec::Vec;
@@ -236,22 +235,20 @@ impl<'t, L: Log> Transaction<'t, L> {
             self.step(piece, |edits| log.map_or(Ok(()), |log| edits.start_log(piece.id, log)))?;
         }
         self.facts.len += pieces.len() - 1;
-        if !seeded!("cut-unzapped") {
-            self.effects.zap.push(gone);
-        }
+        self.effects.zap.push(gone);
         self.effects.takes = true;
         Ok(old)
     }
 
     /// Creates the logs of the pieces of `old`, which logs writes. Every page counts as written.
     fn logs_of_pieces(&mut self, old: &Slot, pieces: &[Slot]) -> Result<[Option<Kept<L>>; 2], SlotError> {
-        let reserved = room(&mut self.ended).is_ok() && !refused() && self.fresh.0.try_reserve(2).is_ok();
+        let reserved = room(&mut self.ended).is_ok() && self.fresh.0.try_reserve(2).is_ok();
         if !reserved {
             return Err(old.refused(Rule::NoMemory));
         }
         let mut logs = [None; 2];
         for (nth, piece) in pieces.iter().enumerate() {
-            match self.new_log(piece, !seeded!("cut-clean")) {
+            match self.new_log(piece, true) {
                 Ok(log) => logs[nth] = Some(log),
                 Err(error) => {
                     for made in logs.into_iter().flatten() {
@@ -348,8 +345,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     /// Checks that the frames of `slot` are free, except for the slot with its own id, and within the limit.
     fn check_place(&self, slot: &Slot) -> Result<(), SlotError> {
         let version = self.edits.version();
-        let mut last =
-            version.last_below(if seeded!("overlap-below") { slot.gfns.start + 1 } else { slot.gfns.end });
+        let mut last = version.last_below(slot.gfns.end);
         if let Some(own) = last.filter(|last| last.id == slot.id) {
             last = version.last_below(own.gfns.start);
         }
@@ -420,5 +416,5 @@ impl<'t, L: Log> Transaction<'t, L> {
 
 /// Reserves room for the next push.
 pub(crate) fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
-    if refused() || list.try_reserve(1).is_err() { Err(NoMemory) } else { Ok(()) }
+    list.try_reserve(1).map_err(|_| NoMemory)
 }

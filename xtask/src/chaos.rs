@@ -3,13 +3,14 @@
 //!
 //! `--mistakes` makes the mistakes of [`MISTAKES`], each of which it must find in its time.
 
-use crate::Outcome;
-use crate::process::{bounded, said, with_compiler};
-use crate::sanitize;
+use crate::mutants::copy::{Copied, VARIABLE};
+use crate::mutants::record;
+use crate::process::{COMPILERS, bounded, said, with_compiler};
+use crate::{Outcome, sanitize};
 use anyhow::{Result, ensure};
 use std::process::Command;
 
-/// Mistakes (`slat/src/seeded.rs`) of rules that stand in one place and hold for every caller.
+/// Mistakes (`mistakes/`) of rules that stand in one place and hold for every caller.
 const MISTAKES: &[&str] = &[
     "section-ended-early",
     "mark-looked-up-late",
@@ -18,6 +19,11 @@ const MISTAKES: &[&str] = &[
     "busy-for-ever",
     "asked-once",
 ];
+
+/// What the test or the sanitizer says if it finds a mistake.
+const FOUND: [&str; 2] = ["panicked at", "AddressSanitizer: "];
+
+const COMPILER: &str = "chaos";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -37,12 +43,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     if args.mistakes {
-        return MISTAKES.iter().try_for_each(|mistake| {
-            let said = said(test(args)?.env("SLAT_SEEDED", mistake))?;
-            ensure!(!said.status.success(), "{said}{mistake} was not found in {} s", args.seconds);
-            println!("SEEDED {mistake} Sanitizer 1");
-            Ok(())
-        });
+        return mistakes(args);
     }
     let said = said(&mut test(args)?)?.succeeded()?;
     let sum = said.out.lines().find(|line| line.starts_with("in all: ")).unwrap_or_default();
@@ -53,16 +54,34 @@ pub fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
+/// Makes each mistake in the copy of the sources that has all of them.
+fn mistakes(args: &Args) -> Outcome {
+    let records = record::mistakes()?;
+    let Copied(folder) = Copied::of(&records)?;
+    for mistake in MISTAKES {
+        ensure!(records.iter().any(|record| record.name == *mistake), "no record is called {mistake}");
+        let mut test = test(args)?;
+        test.current_dir(&folder).env("CARGO_TARGET_DIR", std::path::absolute("target")?);
+        test.env("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILERS).join(COMPILER)).env(VARIABLE, mistake);
+        let said = said(&mut test)?;
+        ensure!(!said.status.success(), "{said}{mistake} was not found in {} s", args.seconds);
+        let is_found = FOUND.iter().any(|sign| said.to_string().contains(sign));
+        ensure!(is_found, "{said}the test with {mistake} failed otherwise");
+        println!("{mistake}: found");
+    }
+    println!("EXECUTIONS Sanitizer mistakes in chaos {}", MISTAKES.len());
+    Ok(())
+}
+
 fn test(args: &Args) -> Result<Command> {
-    const TEST: &str = "--profile fuzz -p slat --test soak -- --exact --nocapture chaos";
-    let mut cargo = if args.threads {
-        sanitize::with_thread_sanitizer(TEST)?
+    let mut cargo = bounded(args.seconds + 900, env!("CARGO"));
+    cargo.args(["test", "--locked", "--profile", "fuzz"]);
+    if args.threads {
+        sanitize::with_thread_sanitizer(&mut cargo)?;
     } else {
-        let mut cargo = bounded(args.seconds + 900, env!("CARGO"));
-        cargo.args(["test", "--locked"]).args(TEST.split(' '));
-        with_compiler(&mut cargo, "chaos")?;
-        cargo
-    };
+        with_compiler(&mut cargo, COMPILER)?;
+    }
+    cargo.args("-p slat --test soak -- --exact --nocapture chaos".split(' '));
     cargo.env("SLAT_CHAOS_SECONDS", args.seconds.to_string()).env("SLAT_CHAOS_SEED", args.seed.to_string());
     Ok(cargo)
 }

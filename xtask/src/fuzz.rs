@@ -2,18 +2,19 @@
 //!
 //! The stable compiler builds the fuzzer: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
 //! Findings of a run stay in `target/fuzz/found`, and later runs begin with them; only `--keep` changes committed
-//! files. Runs that look for seeded mistakes begin with the committed corpus alone and a fixed seed, so their number of
-//! inputs does not depend on earlier runs.
+//! files. Runs that look for a mistake ([`hunt`], for `mutants`) begin with the committed corpus alone and a fixed seed, so
+//! their number of inputs does not depend on earlier runs.
 
-use crate::Outcome;
-use crate::process::{cargo, emptied, on_every_processor, said, succeed, tail};
+use crate::process::{bounded, cargo, emptied, on_every_processor, said, succeed, tail};
+use crate::{Outcome, mutants};
 use anyhow::{Result, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
 /// Targets, in the order in which they run.
-const TARGETS: [&str; 8] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"];
+const TARGETS: [&str; 9] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager", "map"];
+const FOLDER: &str = "target/fuzz";
 /// The explicit target keeps the flags away from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Coverage for libFuzzer: counters on the edges of the program, and a table of their places.
@@ -25,11 +26,10 @@ const LONGEST: u32 = 400;
 const KEPT: usize = 60;
 /// The target that leaks on purpose: leak checks of libFuzzer and the sanitizer are off.
 const LEAKS: &str = "sound";
-/// The target that must find the engine's seeded mistakes.
-const SEEDED: &str = "vm";
 const SHOWN: usize = 40;
-/// Inputs after which a seeded mistake counts as not found.
+/// Inputs after which a mistake counts as not found, and the time limit in seconds.
 const MOST_RUNS: u32 = 100_000;
+const MOST_SECONDS: u32 = 900;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -42,10 +42,10 @@ pub struct Args {
     /// So many inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
     #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "keep"])]
     runs: Option<u32>,
-    /// Make each mistake that a fuzzer is to find, which must be found; then run each target without a mistake, by the same
-    /// build, which has no sanitizer
+    /// Find each mistake that a fuzzer is to find, as `mutants --tool Fuzz` does; then run each target by the same build, which
+    /// has no sanitizer
     #[arg(long, conflicts_with = "keep")]
-    seeded: bool,
+    mistakes: bool,
     /// Only make the corpus anew: what was found since the last time, minimised
     #[arg(long)]
     keep: bool,
@@ -54,13 +54,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let named = |target: &&str| args.targets.is_empty() || args.targets.iter().any(|name| name == target);
     let targets: Vec<&str> = TARGETS.into_iter().filter(named).collect();
-    let fuzzer = Fuzzer::build(args.seeded)?;
+    let fuzzer = if args.mistakes { Fuzzer(mutants::fuzzer()?.into()) } else { Fuzzer::build()? };
     if args.keep {
         return targets.iter().try_for_each(|target| fuzzer.keep(target));
-    }
-    if args.seeded {
-        let list = fs::read_to_string("slat/src/seeded.rs")?;
-        on_every_processor(&names(&list).collect::<Vec<_>>(), |bug| fuzzer.find_seeded(bug))?;
     }
     on_every_processor(&targets, |target| fuzzer.look(target, args))
 }
@@ -68,23 +64,17 @@ pub fn run(args: &Args) -> Outcome {
 struct Fuzzer(PathBuf);
 
 impl Fuzzer {
-    /// Builds with `AddressSanitizer`; or with the seeded mistakes, which the targets' comparisons find.
-    fn build(seeded: bool) -> Result<Self> {
-        let folder = if seeded { "target/fuzz-seeded" } else { "target/fuzz" };
-        let more = if seeded { "--cfg seeded" } else { "-Zsanitizer=address" };
-        let mut cargo =
-            cargo("build --profile fuzz --locked --package slat-fuzz --features libfuzzer --target");
-        cargo.arg(TRIPLE).env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", format!("{COVERAGE} {more}"));
-        // Coverage and sanitizers are unstable; a changed compiler shows as a failed build.
-        succeed(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
-        Ok(Self(Path::new(folder).join(TRIPLE).join("fuzz/fuzz")))
+    /// Builds with `AddressSanitizer`.
+    fn build() -> Result<Self> {
+        let mut cargo = cargo("build --locked -p slat-fuzz");
+        succeed(with_coverage(cargo.env("CARGO_TARGET_DIR", FOLDER), "-Zsanitizer=address"))?;
+        Ok(Self(Path::new(FOLDER).join(TRIPLE).join("fuzz/fuzz")))
     }
 
     /// Runs libFuzzer. Returns whether it found nothing, and its output.
     fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String)> {
         let mut command = Command::new(&self.0);
-        command.env("SLAT_FUZZ_TARGET", target).arg(format!("-max_len={LONGEST}"));
-        command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
+        of_target(&mut command, target);
         if target == LEAKS {
             command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
         }
@@ -119,24 +109,6 @@ impl Fuzzer {
         Err(anyhow!("{target}: an input was found"))
     }
 
-    /// Makes a mistake, and fails if it is not found.
-    fn find_seeded(&self, bug: &str) -> Outcome {
-        let folder = Path::new("target/fuzz-seeded/found").join(bug);
-        // Findings of an earlier run must not help.
-        emptied(&folder)?;
-        let (fine, said) = self.run(SEEDED, |command| {
-            command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
-            command.arg(format!("-artifact_prefix={}/", folder.display()));
-            command.args([&folder, &corpus(SEEDED)]);
-        })?;
-        let inputs = executions(&said);
-        // An endless run counts as found, too.
-        let is_found = ["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign));
-        ensure!(!fine && is_found, "{bug}: not found by {SEEDED} in {inputs} inputs");
-        println!("SEEDED {bug} Fuzz {inputs}");
-        Ok(())
-    }
-
     /// Keeps a small set of inputs with the full coverage.
     fn keep(&self, target: &str) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
@@ -160,6 +132,30 @@ impl Fuzzer {
     }
 }
 
+/// Makes cargo build the targets, with coverage and these flags.
+pub fn with_coverage<'a>(cargo: &'a mut Command, flags: &str) -> &'a mut Command {
+    // Coverage and sanitizers are unstable; a changed compiler shows as a failed build.
+    cargo.env("RUSTFLAGS", format!("{COVERAGE} {flags}")).env("RUSTC_BOOTSTRAP", "1");
+    cargo.args(["--profile", "fuzz", "--features", "libfuzzer", "--target", TRIPLE])
+}
+
+/// Sets how libFuzzer runs a target.
+fn of_target<'a>(command: &'a mut Command, target: &str) -> &'a mut Command {
+    command.env("SLAT_FUZZ_TARGET", target).arg(format!("-max_len={LONGEST}"));
+    command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"])
+}
+
+/// Returns the command in which a target looks for a mistake. Its findings are kept in `folder`.
+pub fn hunt(program: &str, target: &str, folder: &Path) -> Result<Command> {
+    // Findings of an earlier run must not help.
+    emptied(folder)?;
+    let mut command = bounded(MOST_SECONDS, program);
+    of_target(&mut command, target).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
+    command.arg(format!("-artifact_prefix={}/", folder.display()));
+    command.args([folder, &std::path::absolute(corpus(target))?]);
+    Ok(command)
+}
+
 fn corpus(target: &str) -> PathBuf {
     Path::new("fuzz/corpus").join(target)
 }
@@ -172,31 +168,14 @@ fn found(target: &str) -> io::Result<PathBuf> {
 }
 
 /// Returns the number of inputs, by libFuzzer's own count.
-fn executions(said: &str) -> u64 {
+pub fn executions(said: &str) -> u64 {
     let count = said.lines().rev().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Returns the mistakes that a fuzzer must find, from the engine's list: `Name "name" Fuzz "what"`.
-fn names(list: &str) -> impl Iterator<Item = &str> {
-    list.lines().filter_map(|line| {
-        let mut parts = line.split('"');
-        let (_, name, tool) = (parts.next()?, parts.next()?, parts.next()?);
-        (tool.trim() == "Fuzz").then_some(name)
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mistakes_for_the_fuzzer_are_listed() {
-        let list =
-            "    A \"a-b\" Fuzz \"words \\\"c\\\"\",\n    B \"b\" Loom \"x\",\n//! SLAT_SEEDED=\"no\" Fuzz\n";
-        assert_eq!(names(list).collect::<Vec<_>>(), ["a-b", "no"]);
-        assert!(names(include_str!("../../slat/src/seeded.rs")).count() >= 5);
-    }
 
     #[test]
     fn inputs_are_counted_as_libfuzzer_counts_them() {

@@ -1,8 +1,7 @@
-//! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `simulate`), or with seeded mistakes
-//! (`seeded`).
+//! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `simulate`).
 
 use crate::Outcome;
-use crate::process::{bounded, cargo, on_every_processor, said, succeed, with_compiler};
+use crate::process::{bounded, cargo, on_every_processor, said, succeed};
 use anyhow::ensure;
 use std::hint::spin_loop;
 use std::os::unix::process::CommandExt as _;
@@ -75,12 +74,6 @@ pub fn repeat(args: &Repeat) -> Outcome {
         over.store(true, Relaxed);
         outcome
     })
-}
-
-/// Runs cargo with these arguments and the mistakes built in.
-pub fn seeded(words: &[String]) -> Outcome {
-    // This replaces the process by cargo.
-    Err(with_compiler(&mut cargo(""), "seeded")?.args(words).exec().into())
 }
 
 /// Runs worlds of the engine on simulated CPUs (`sim/explore`), which parses the arguments itself. Built like the

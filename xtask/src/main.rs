@@ -37,8 +37,6 @@ enum Chore {
     Nightly(verify::Args),
     /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
-    /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test vcpu, for example
-    Seeded(Words),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
     /// Count instructions of the hot paths, against the baseline; needs valgrind
@@ -51,7 +49,7 @@ enum Chore {
     Repeat(longer::Repeat),
     /// Run libFuzzer on any bytes
     Fuzz(fuzz::Args),
-    /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace
+    /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
     /// Run every simulated bench under many seeds
     Simulate(longer::Simulate),
@@ -86,7 +84,6 @@ impl Chore {
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
             Self::Mutants(args) => mutants::run(args),
-            Self::Seeded(Words { words }) => longer::seeded(words),
             Self::Coverage => coverage::run(),
             Self::Gate(args) => gate::run(args),
             Self::Soak(args) => longer::soak(args),
@@ -137,11 +134,12 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --seeded|page target/a".split('|') {
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a".split('|')
+        {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }
         let wrong = "house now|soak --minutes 0|soak --minutes NaN|repeat --times many|fuzz nothing|page a b\
-            |fuzz --seeded --keep|sanitize memory|walkers --only mips|gate --best";
+            |fuzz --mistakes --keep|sanitize memory|walkers --only mips|gate --best";
         for line in wrong.split('|') {
             assert!(refused(&format!("xtask {line}")), "{line}");
         }
@@ -149,8 +147,8 @@ mod tests {
 
     #[test]
     fn arguments_for_another_program_are_passed_unchanged() {
-        let line = "test -p slat-vcpu --locked --test vcpu -- --nocapture seeded::";
-        let chore = Chore::try_parse_from(format!("xtask seeded {line}").split(' '));
-        assert!(matches!(chore, Ok(Chore::Seeded(Words { words })) if words.join(" ") == line));
+        let line = "--seeds 5 --trace";
+        let chore = Chore::try_parse_from(format!("xtask explore {line}").split(' '));
+        assert!(matches!(chore, Ok(Chore::Explore(Words { words })) if words.join(" ") == line));
     }
 }

@@ -37,9 +37,12 @@ pub fn cargo(words: &str) -> Command {
     cargo
 }
 
-/// Makes cargo use one of `xtask/compilers`.
+/// The folder of compilers that cargo may use for the workspace's crates.
+pub const COMPILERS: &str = "xtask/compilers";
+
+/// Makes cargo use one of [`COMPILERS`].
 pub fn with_compiler<'a>(cargo: &'a mut Command, name: &str) -> io::Result<&'a mut Command> {
-    Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new("xtask/compilers").join(name))?))
+    Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new(COMPILERS).join(name))?))
 }
 
 /// Returns a program's command with a time limit in seconds. coreutils' `timeout` ends the program and its children.

@@ -44,7 +44,7 @@ others 20 MiB plus twice what the guest touches, of which --limit bounds one hal
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// Trace to replay, as `valgrind --tool=lackey --trace-mem=yes` prints it, or lines of `ADDRESS R` and `ADDRESS W`, or
-    /// `kvm_page_fault` lines of ftrace or perf: a file (plain, .gz, .zst), or `-` for standard input; may be repeated
+    /// the lines of drmemtrace's tool view, or `kvm_page_fault` lines of ftrace or perf: a file (plain, .gz, .zst), or `-` for standard input; may be repeated
     /// [default: the bundled traces]
     #[arg(short, long, value_name = "FILE")]
     pub trace: Vec<String>,

@@ -3,7 +3,6 @@
 use crate::plan::{Plan, draw};
 use crate::shrink;
 use crate::world::{Wrong, run};
-use slat::seeded::Bug;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -23,8 +22,8 @@ pub struct Hunt {
     pub at_most: Option<Duration>,
     /// Number of CPUs per world; `None` lets the seed choose.
     pub cpus: Option<u64>,
-    /// The mistake to make.
-    pub bug: Option<Bug>,
+    /// Whether TLBs ignore flushes: a control, which must fail.
+    pub faulty_tlbs: bool,
 }
 
 /// The result of a hunt.
@@ -42,6 +41,11 @@ pub struct Found {
 pub const DIFFERS: &str = "two runs of one seed differ";
 
 impl Hunt {
+    /// The plan of a seed.
+    pub fn plan(&self, seed: u64) -> Plan {
+        Plan { faulty_tlbs: self.faulty_tlbs, ..draw(seed, self.cpus) }
+    }
+
     /// Runs the worlds. All seeds below the returned failing seed have passed.
     ///
     /// # Panics
@@ -59,11 +63,11 @@ impl Hunt {
                 if seed >= self.first.saturating_add(self.seeds) || failed || late {
                     return;
                 }
-                let plan = draw(seed, self.cpus);
-                let outcome = run(&plan, self.bug, false);
+                let plan = self.plan(seed);
+                let outcome = run(&plan, false);
                 worlds.fetch_add(1, Relaxed);
                 steps.fetch_add(outcome.steps, Relaxed);
-                let again = (seed % TWICE == 0).then(|| run(&plan, self.bug, false));
+                let again = (seed % TWICE == 0).then(|| run(&plan, false));
                 let differs = again.filter(|again| *again != outcome);
                 let wrong = differs.map_or(outcome.wrong, |again| {
                     let how = format!("{:x} and {:x}", outcome.hash, again.hash);
@@ -89,8 +93,8 @@ impl Hunt {
     pub fn command(&self, plan: &Plan) -> String {
         let mut words = vec![format!("cargo xtask explore --first {} --seeds 1", plan.seed)];
         words.extend(self.cpus.map(|cpus| format!("--cpus {cpus}")));
-        words.extend(self.bug.map(|bug| format!("--seeded {}", bug.name())));
-        if draw(plan.seed, self.cpus) != *plan {
+        words.extend(self.faulty_tlbs.then(|| "--faulty-tlbs".to_owned()));
+        if self.plan(plan.seed) != *plan {
             words.push(format!("--only {} --turn {}", shrink::kept(plan), plan.turn));
         }
         words.join(" ")

@@ -6,8 +6,8 @@
 //!                   ▼
 //!         wrong? ─▶ shrink ─▶ a command that repeats it, and its story
 //! ```
-//! The engine is the shipped source in virtual time ([`slat_machine`]). It is built with its seeded mistakes
-//! ([`slat::seeded`]), which a run can switch on. A seed determines a run completely.
+//! The engine is the shipped source in virtual time ([`slat_machine`]). It is built with its points of failure
+//! ([`slat::inject`]). A seed determines a run completely.
 //!
 //! | module | idea |
 //! |---|---|

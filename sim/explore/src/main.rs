@@ -1,8 +1,7 @@
 //! The command `cargo xtask explore`.
 
-use slat::seeded::Bug;
 use slat_explore::hunt::Hunt;
-use slat_explore::plan::{Plan, draw};
+use slat_explore::plan::Plan;
 use slat_explore::shrink;
 use slat_explore::world::{Wrong, run};
 use std::process::ExitCode;
@@ -13,7 +12,7 @@ const USAGE: &str = "usage: cargo xtask explore [OPTION…]
   --first S       the first seed; 1 unless said otherwise
   --minutes M     no longer than that
   --cpus N        so many simulated CPUs in each world, whatever its seed says
-  --seeded NAME   make this mistake, which must be found; `all`: each that an explorer can find, and how soon
+  --faulty-tlbs   let TLBs ignore flushes, which must be found
   --trace         tell the story of the world that fails, or of the only one
   --only LIST     of one world only these operations, as a shrunk plan is printed
   --turn T        of one world another schedule, as a shrunk plan is printed
@@ -22,7 +21,6 @@ const USAGE: &str = "usage: cargo xtask explore [OPTION…]
 /// The arguments.
 struct Request {
     hunt: Hunt,
-    every_bug: bool,
     only: Option<String>,
     turn: u64,
     trace: bool,
@@ -30,8 +28,8 @@ struct Request {
 }
 
 fn request() -> Result<Request, String> {
-    let hunt = Hunt { first: 1, seeds: 20_000, at_most: None, cpus: None, bug: None };
-    let mut request = Request { hunt, every_bug: false, only: None, turn: 0, trace: false, whole: false };
+    let hunt = Hunt { first: 1, seeds: 20_000, at_most: None, cpus: None, faulty_tlbs: false };
+    let mut request = Request { hunt, only: None, turn: 0, trace: false, whole: false };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg}: a value is missing"));
@@ -45,14 +43,7 @@ fn request() -> Result<Request, String> {
             "--only" => request.only = Some(value()?),
             "--trace" => request.trace = true,
             "--whole" => request.whole = true,
-            "--seeded" => match value()?.as_str() {
-                "all" => request.every_bug = true,
-                name => {
-                    let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
-                    request.hunt.bug =
-                        Some(*bug.ok_or(format!("--seeded {name}: no mistake has that name"))?);
-                }
-            },
+            "--faulty-tlbs" => request.hunt.faulty_tlbs = true,
             _ => return Err(format!("{arg}: no such option")),
         }
     }
@@ -68,9 +59,6 @@ fn main() -> ExitCode {
 }
 
 fn explore(request: &Request) -> Result<ExitCode, String> {
-    if request.every_bug {
-        return Ok(find_all(request));
-    }
     if request.only.is_some() || request.hunt.seeds == 1 {
         return one(request);
     }
@@ -82,40 +70,36 @@ fn explore(request: &Request) -> Result<ExitCode, String> {
         println!("EXECUTIONS Explore worlds {}", found.worlds);
         return Ok(verdict(request, None));
     };
-    let mut plan = draw(seed, request.hunt.cpus);
+    let mut plan = request.hunt.plan(seed);
     println!("seed {seed}: {}: {}", wrong.what, wrong.how);
     println!("  {}\n  {}", shrink::size(&plan), request.hunt.command(&plan));
     if !request.whole {
-        plan = shrink::shrink(&plan, request.hunt.bug, wrong.what);
+        plan = shrink::shrink(&plan, wrong.what);
         println!("shrunk: {}\n  {}", shrink::size(&plan), request.hunt.command(&plan));
     }
     if request.trace {
-        tell(&plan, request);
+        tell(&plan);
     }
     Ok(verdict(request, Some(&wrong)))
 }
 
-/// Fails if a world without a mistake fails, or if a mistake is not found.
+/// Fails if a world fails, or if faulty TLBs are not found.
 fn verdict(request: &Request, wrong: Option<&Wrong>) -> ExitCode {
-    match (request.hunt.bug, wrong) {
-        (None, None) | (Some(_), Some(_)) => ExitCode::SUCCESS,
-        (None, Some(_)) => ExitCode::FAILURE,
-        (Some(bug), None) => {
-            println!("not found: {}", bug.what());
-            ExitCode::FAILURE
-        }
+    if request.hunt.faulty_tlbs && wrong.is_none() {
+        println!("not found: TLBs that ignore flushes");
     }
+    if request.hunt.faulty_tlbs == wrong.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn one(request: &Request) -> Result<ExitCode, String> {
-    let mut plan = Plan { turn: request.turn, ..draw(request.hunt.first, request.hunt.cpus) };
+    let mut plan = Plan { turn: request.turn, ..request.hunt.plan(request.hunt.first) };
     if let Some(only) = &request.only {
         plan = shrink::keep(&plan, only)?;
     }
     println!("seed {}: {}", plan.seed, shrink::size(&plan));
-    let outcome = run(&plan, request.hunt.bug, false);
+    let outcome = run(&plan, false);
     if request.trace {
-        tell(&plan, request);
+        tell(&plan);
     }
     println!("{} accesses, trace {:016x}", outcome.steps, outcome.hash);
     match &outcome.wrong {
@@ -126,32 +110,9 @@ fn one(request: &Request) -> Result<ExitCode, String> {
 }
 
 /// Prints the plan, then what each CPU did, by number of accesses.
-fn tell(plan: &Plan, request: &Request) {
+fn tell(plan: &Plan) {
     println!("{plan:#?}");
-    for line in run(plan, request.hunt.bug, true).story {
+    for line in run(plan, true).story {
         println!("{line}");
     }
-}
-
-/// The mistakes that an explorer can find: mistakes of steps. A mistake of memory orderings has no effect where
-/// memory is sequentially consistent. `slat-slots` is built without mistakes here.
-fn find_all(request: &Request) -> ExitCode {
-    use slat::seeded::Tool::{Fuzz, History, Shuttle, Worlds};
-    let mut missed = 0;
-    for &bug in Bug::ALL
-        .iter()
-        .filter(|bug| matches!(bug.tool(), Shuttle | History | Worlds | Fuzz) && **bug != Bug::OverlapBelow)
-    {
-        let hunt = Hunt { bug: Some(bug), ..request.hunt.clone() };
-        let found = hunt.go();
-        if let Some((seed, wrong)) = found.failing {
-            let (tool, worlds) = (bug.tool(), seed - hunt.first + 1);
-            println!("found {tool:?} {} after {worlds} worlds: {}", bug.name(), wrong.what);
-        } else {
-            missed += 1;
-            println!("missed {:?} {} in {} worlds", bug.tool(), bug.name(), found.worlds);
-        }
-    }
-    println!("{missed} missed");
-    ExitCode::SUCCESS
 }

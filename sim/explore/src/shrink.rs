@@ -6,7 +6,6 @@
 
 use crate::plan::{Plan, Role};
 use crate::world::run;
-use slat::seeded::Bug;
 use std::cell::Cell;
 
 /// Schedules per smaller plan.
@@ -15,7 +14,7 @@ const TURNS: u64 = 12;
 const RUNS: usize = 6000;
 
 /// Returns the smallest plan found that fails in the same way as `plan`, which failed with `what`.
-pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
+pub fn shrink(plan: &Plan, what: &'static str) -> Plan {
     let runs = Cell::new(0);
     // Makes the smaller plan the best one if it fails in the same way under any of a few schedules.
     let try_out = |best: &mut Plan, smaller: Plan| {
@@ -26,7 +25,7 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
         for turn in std::iter::once(best.turn).chain(0..TURNS).take(RUNS - runs.get()) {
             runs.set(runs.get() + 1);
             let candidate = Plan { turn, ..smaller.clone() };
-            if run(&candidate, bug, false).wrong.is_some_and(|wrong| wrong.what == what) {
+            if run(&candidate, false).wrong.is_some_and(|wrong| wrong.what == what) {
                 *best = candidate;
                 return;
             }

@@ -309,10 +309,6 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         loop {
             let bit = B::of::<F>();
             let aged = if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::tracked(&F::read_leaf(word)) };
-            if seeded!(AgedByStore) {
-                entry.store(aged);
-                break;
-            }
             match entry.cas(word, aged) {
                 Err(found) if B::EXACT && is_young::<F, B>(found) => word = found,
                 _ => break,

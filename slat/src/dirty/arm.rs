@@ -70,7 +70,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if gfns.is_empty() {
             return;
         }
-        let mut arming = Arming { vm: self, idle, space, gfns, is_due: !seeded!(ArmedAfterSplit) };
+        let arming = Arming { vm: self, idle, space, gfns };
         if self.splitting() == Splitting::Eager {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
@@ -78,7 +78,6 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let _ = self.split_in(arming.idle, space, gfns, Level::K4);
             }
         }
-        arming.is_due = true;
     }
 }
 
@@ -89,15 +88,10 @@ struct Arming<'a, F: Format, H: Host> {
     idle: &'a mut Idle,
     space: &'a Space<F>,
     gfns: &'a [Span<Gfn>],
-    /// Always, except for a seeded mistake.
-    is_due: bool,
 }
 
 impl<F: Format, H: Host> Drop for Arming<'_, F, H> {
     fn drop(&mut self) {
-        if !self.is_due {
-            return;
-        }
         let mut owed = Owed::default();
         for &gfns in self.gfns {
             Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, self.idle).arm_all(gfns, &mut owed);
@@ -123,9 +117,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             steps.advance(row);
         }
         owed.owe(gfns);
-        if !seeded!(ArmForgetsShadows) {
-            self.withdraw_nested(gfns, owed);
-        }
+        self.withdraw_nested(gfns, owed);
     }
 
     /// Arms the pages of `slot` whose bits are set in `words`, the first of which is word number `first` of the slot.
@@ -168,7 +160,6 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Arms L2's leaves likewise; the first bit is frame `first`. The flush of the log's pages covers them.
     #[cold]
     fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
-        let words = if seeded!(ArmForgetsShadows) { &[] } else { words };
         for (nth, &word) in (0..).zip(words) {
             let (mut left, mut page) = (word, first + nth * WORD);
             while left != 0 {

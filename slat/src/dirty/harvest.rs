@@ -5,6 +5,7 @@
 //! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
+use crate::fallible;
 use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
 use crate::slots::{Slot, SlotId, SpaceId};
@@ -118,12 +119,6 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
     /// Adds one log, without pages, and lets `take` fill it. Pages belong to the harvest as soon as they are taken:
     /// `take` calls the host, which may panic.
     pub(crate) fn fill<R>(&mut self, taken: TakenFromSlot, take: impl FnOnce(&mut TakenWords) -> R) -> R {
-        if seeded!(TakenAside) {
-            let mut taken = taken;
-            let result = take(&mut taken.told);
-            self.add(taken);
-            return result;
-        }
         self.taken.push(taken);
         let Some(TakenFromSlot { told, .. }) = self.taken.last_mut() else { unreachable!("pushed above") };
         let result = take(told);
@@ -133,8 +128,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
     /// Makes room for one more log.
     pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
-        let refused = injected!(Alloc) || self.taken.try_reserve(1).is_err();
-        if refused { Err(super::DirtyError::NoMemory) } else { Ok(()) }
+        if fallible::reserve(&mut self.taken, 1) { Ok(()) } else { Err(super::DirtyError::NoMemory) }
     }
 
     /// Returns the number of pages.
@@ -174,14 +168,13 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
     fn drop(&mut self) {
-        if self.taken.is_empty() || seeded!(GivenBackLost) {
+        if self.taken.is_empty() {
             return;
         }
         let seat = self.vm.borrow_seat_without_idle();
         for taken in &self.taken {
             let Some(space) = self.vm.space(taken.space) else { continue };
-            let part = if seeded!(GivenBackAtOnce) { usize::MAX } else { CHUNK };
-            for words in taken.told.words.chunks(part) {
+            for words in taken.told.words.chunks(CHUNK) {
                 // One section.
                 let reading = space.memslots.read(&self.vm.reads, &seat);
                 // A log that has ended takes nothing back; the slot's next log began later.

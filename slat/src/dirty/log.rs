@@ -22,6 +22,7 @@ use super::mark::tables_before_marks;
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
+use crate::fallible;
 use crate::host::Host;
 use crate::memslots::Memslots;
 use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits};
@@ -304,7 +305,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            if injected!(Alloc) || ids.try_reserve(1).is_err() {
+            if !fallible::reserve(&mut ids, 1) {
                 return Err(DirtyError::NoMemory);
             }
             ids.push(slot.id);
@@ -339,7 +340,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let mut told = TakenWords::default();
         // Enough room for most logs. Unused room costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {
+        if !fallible::reserve(&mut told.words, most.max(CHUNK)) {
             return Err(DirtyError::NoMemory);
         }
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
@@ -388,7 +389,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// leaf's word is as it was, and the zap succeeds. Once the section is over, that store is in the leaf's D, or the
     /// leaf is gone and this flush ends the store. The copy comes after both.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
+        if self.logs_by_bits() && !owed.is_nothing() {
             self.reads.synchronize();
         }
         FlushDebt::new(self, owed, Cause::DirtyLog).settle();

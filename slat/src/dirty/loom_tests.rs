@@ -4,8 +4,7 @@ use super::arm::arm_entry;
 use super::mark::tables_before_marks;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::VcpuId;
-use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
-use crate::seeded::Bug;
+use crate::loom_tests::{RACE, explore, explore_within, finds};
 use crate::slots::bitmap::Bitmap;
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::{Entry, Word};
@@ -135,20 +134,6 @@ fn a_permission_is_marked_or_taken_where_all_pages_are_dirty() {
     explore(permission(false, true, Mistake::None));
 }
 
-#[test]
-fn mistakes_about_marks() {
-    for bug in [Bug::MarkRelaxed, Bug::TakeRelaxed] {
-        finds_seeded(bug, LOST, permission(true, false, Mistake::None));
-    }
-}
-
-#[test]
-fn mistakes_where_all_pages_are_dirty() {
-    for bug in [Bug::WholeUnfenced, Bug::DivideUnfenced] {
-        finds_seeded(bug, LOST, permission(false, true, Mistake::None));
-    }
-}
-
 /// One harvest divides a chunk that is dirty as a whole, another harvest takes it.
 fn divides() {
     let bitmap = Arc::new(Bitmap::new(1, 0, true).unwrap());
@@ -166,11 +151,6 @@ fn divides() {
 #[test]
 fn a_chunk_that_one_harvest_divides_another_takes() {
     explore(divides);
-}
-
-#[test]
-fn mistake_linking_a_chunk_by_a_relaxed_exchange() {
-    finds_seeded(Bug::ChunkRelaxed, RACE, divides);
 }
 
 #[test]
@@ -195,11 +175,6 @@ fn a_leaf_that_goes_is_told() {
 #[test]
 fn mistake_marked_after_the_leaf_went() {
     assert!(finds(LOST, goes(Mistake::MarkLate)));
-}
-
-#[test]
-fn mistake_no_fence_between_tables_and_marks() {
-    finds_seeded(Bug::KeepUnfenced, LOST, goes(Mistake::None));
 }
 
 #[test]

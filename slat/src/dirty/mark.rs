@@ -36,7 +36,6 @@ use crate::slots::publish::SlotSets;
 use crate::slots::{SlotId, SlotsVersion};
 use crate::space::Space;
 use crate::sync::mode::Mode;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::entry::Word;
 use crate::table::format::Format;
@@ -47,16 +46,8 @@ impl<F: Format> Space<F> {
     /// allowed or made; those of one page in `ring`, if there is one. Call it after the write permission was given, or
     /// the write made: a harvest that takes the mark sees the permission, and withdraws it.
     #[inline]
-    pub(crate) fn mark_stores(
-        &self,
-        (reads, seat): (&ReadSide, &Seat),
-        known: SlotsVersion<'_>,
-        gfns: Span<Gfn>,
-        ring: Option<&Ring>,
-    ) {
-        if seeded!(MarkLookedUpLate) {
-            self.memslots.with(reads, seat, |now| self.log_stores_in(now.version, gfns, ring));
-        } else if known.logs_any() {
+    pub(crate) fn mark_stores(&self, known: SlotsVersion<'_>, gfns: Span<Gfn>, ring: Option<&Ring>) {
+        if known.logs_any() {
             self.log_stores_in(known, gfns, ring);
         }
     }
@@ -90,7 +81,7 @@ impl SlotSets {
         if !version.logs_any() {
             return None;
         }
-        let mut room = room();
+        let mut room = ROOM;
         for slot in version.range(left) {
             let mut part = slot.gfns.clamp(&left);
             if slot.log_dirty {
@@ -121,7 +112,7 @@ impl SlotSets {
         let reading = self.read(reads, seat);
         let version = reading.version();
         let whole = version.find(gfn).and_then(|part| version.get(part.id));
-        if seeded!(MarkLookedUpLate) || whole.is_some_and(|slot| slot.hva_of(gfn) == place) {
+        if whole.is_some_and(|slot| slot.hva_of(gfn) == place) {
             log_writes_in(version, Span::sized(gfn, 1));
             return;
         }
@@ -136,7 +127,7 @@ impl SlotSets {
         if !version.logs_any() {
             return None;
         }
-        let mut room = room();
+        let mut room = ROOM;
         while !left.is_nothing()
             && let Some(part) = self.behind(reading.published(), &left)
         {
@@ -155,10 +146,8 @@ impl SlotSets {
 
 /// Orders reads of D bits in tables before reads of marks.
 pub(super) fn tables_before_marks() {
-    // ORDER(keep): the entries before the marks: a harvest that saw no leaf sees its mark. See `keep_dirty`.
-    if !seeded!(KeepUnfenced) {
-        fence(SeqCst);
-    }
+    // The entries before the marks: a harvest that saw no leaf sees its mark. See `keep_dirty`.
+    fence!(keep.tables);
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
@@ -167,11 +156,9 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     #[inline(always)]
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
-        let keeps = self.vm.logs_by_bits() && !seeded!(LeafUnmarked);
-        if keeps && level == Level::K4 && dirty(old) && !dirty(new) {
-            // ORDER(keep): the mark before the CAS that zaps the leaf, a Release; pairs with `tables_before_marks`.
-            let reads = (&self.vm.reads, self.seat);
-            self.space.mark_stores(reads, self.slots(), Span::sized(gfn, 1), None);
+        if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
+            // ORDER(keep): the mark before the CAS that zaps the leaf (`link.cas`); pairs with `tables_before_marks`.
+            self.space.mark_stores(self.slots(), Span::sized(gfn, 1), None);
         }
     }
 
@@ -187,31 +174,23 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         if self.vm.logs_by_bits() {
             return allow();
         }
-        let reads = (&self.vm.reads, self.seat);
         let known = self.slots();
-        if seeded!(MarkedTooEarly) {
-            self.space.mark_stores(reads, known, gfns, ring);
-            return allow();
-        }
         let allowed = allow();
         if allowed {
-            // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
-            self.space.mark_stores(reads, known, gfns, ring);
+            // After the permission: the harvest that takes the mark must see the permission.
+            self.space.mark_stores(known, gfns, ring);
         }
         allowed
     }
 
     /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.
     pub(crate) fn keeps_tables(&self) -> bool {
-        let keeps = self.vm.logs_by_bits() && !seeded!(TableUnemptied);
-        keeps && self.slots().logs_any()
+        self.vm.logs_by_bits() && self.slots().logs_any()
     }
 }
 
 /// Words marked in one section, counting each slot as one word: some ten microseconds.
-fn room() -> u64 {
-    if seeded!(MarkedAtOnce) { 1 << 40 } else { CHUNK as u64 }
-}
+const ROOM: u64 = CHUNK as u64;
 
 /// Returns the slot of `gfn`, its log, and the frame's page number in both, if the slot logs.
 fn log_of(version: SlotsVersion<'_>, gfn: Gfn) -> Option<(SlotId, &Bitmap, u64)> {

@@ -22,11 +22,12 @@
 //! The collector that takes an entry checks whether its slot and log still exist ([`Pushed`]).
 
 use super::{DirtyError, RingSize};
+use crate::fallible;
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
 use crate::slots::{SlotId, SpaceId};
 use crate::sync::once::Once;
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
+use crate::sync::prim::{AtomicU64, Mutex, Padded, RawMutex, Relaxed};
 use crate::table::pool::NoMemory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -69,7 +70,7 @@ impl Ring {
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
         let mut entries = Vec::new();
-        if injected!(Alloc) || entries.try_reserve_exact(size).is_err() {
+        if !fallible::reserve_exact(&mut entries, size) {
             return Err(NoMemory);
         }
         entries.resize_with(size, Entry::default);
@@ -92,9 +93,8 @@ impl Ring {
     fn waiting(&self) -> u64 {
         // The vCPU's own word, or one that a collector loads again: a stale value is harmless.
         let head = self.head.load(Relaxed);
-        // ORDER(ring-room): Acquire pairs with the Release in `Taking::drop`: entries are overwritten only after they
-        // were read.
-        head - self.tail.load(Acquire)
+        // Pairs with the Release in `Taking::drop`: entries are overwritten only after they were read.
+        head - self.tail.load(order!(ring_room.waiting, Acquire))
     }
 
     /// Pushes a page whose leaf got write permission. Called by the thread that has the vCPU. Returns false, and does
@@ -106,8 +106,8 @@ impl Ring {
         }
         let head = self.head.load(Relaxed);
         self.entry(head).put(pushed);
-        // ORDER(ring): Release: the entry, and the permission, before a collector finds it. Pairs with `take`.
-        self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
+        // The entry, and the permission, before a collector finds it. Pairs with `head()`.
+        self.head.store(head + 1, order!(ring.push, Release));
         true
     }
 
@@ -127,7 +127,7 @@ impl Ring {
     pub(super) fn take_told(&self, most: u64) -> Taking<'_> {
         let told = self.taking.lock();
         let next = self.tail.load(Relaxed);
-        let end = if seeded!(ResetUncollected) { self.head() } else { *told };
+        let end = *told;
         let is_told = |at: &u64| self.entry(*at).get() != Pushed::STRUCK_OUT;
         let until =
             (next..end).filter(is_told).nth(usize::try_from(most).unwrap_or(usize::MAX)).unwrap_or(end);
@@ -139,8 +139,7 @@ impl Ring {
     }
 
     fn head(&self) -> u64 {
-        // ORDER(ring): Acquire; see `push`.
-        self.head.load(Acquire)
+        self.head.load(order!(ring.take, Acquire))
     }
 
     /// Returns the number of entries that were reported and not taken.
@@ -179,7 +178,7 @@ impl Taking<'_> {
     /// Returns the entries as a list. Without memory, takes nothing.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
-        if injected!(Alloc) || pages.try_reserve_exact(self.len()).is_err() {
+        if !fallible::reserve_exact(&mut pages, self.len()) {
             return Err(DirtyError::NoMemory);
         }
         pages.extend(self);
@@ -208,8 +207,8 @@ impl Drop for Taking<'_> {
     fn drop(&mut self) {
         *self.told = self.next.max(*self.told);
         if !self.tells {
-            // ORDER(ring-room): Release: the taken entries have been read; pairs with `Ring::waiting`.
-            self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
+            // The taken entries have been read; pairs with `Ring::waiting`.
+            self.ring.tail.store(self.next, order!(ring_room.taken, Release));
         }
     }
 }

@@ -14,6 +14,7 @@ use super::state::InRings;
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::addr::{PAGE_SHIFT, Span};
+use crate::fallible;
 use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
 use crate::sync::idle::Idle;
@@ -128,19 +129,15 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
                 Some(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva })
             });
-            if page.is_none() || seeded!(ToldBeforeCalled) {
-                entries.next();
-            }
             let Some(page) = page else {
+                entries.next();
                 entries.strike_out();
                 continue;
             };
             told += 1;
             tell(page);
             // Last: if `tell` panics, the page is told again.
-            if !seeded!(ToldBeforeCalled) {
-                entries.next();
-            }
+            entries.next();
         }
         Ok(told)
     }
@@ -306,7 +303,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         harvest.reserve()?;
         let mut told = TakenWords::default();
-        if injected!(Alloc) || told.words.try_reserve_exact(merge(pages).count()).is_err() {
+        if !fallible::reserve_exact(&mut told.words, merge(pages).count()) {
             return Err(DirtyError::NoMemory);
         }
         told.words.extend(merge(pages));
@@ -319,9 +316,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             // The log has ended: its pages are not needed.
             let Some((slot, _)) = current(&walk, log) else { return Ok(()) };
             for &(word, bits) in stretch {
-                if !seeded!(RingUnarmed) {
-                    walk.arm_words(&slot, word, &[bits], |_, _| ());
-                }
+                walk.arm_words(&slot, word, &[bits], |_, _| ());
             }
             let count = stretch.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum();
             told.pages += count;

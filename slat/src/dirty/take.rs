@@ -7,6 +7,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
+use crate::fallible;
 use crate::host::Host;
 use crate::memslots::Memslots;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
@@ -66,7 +67,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            if injected!(Alloc) || into.words.try_reserve(CHUNK).is_err() {
+            if !fallible::reserve(&mut into.words, CHUNK) {
                 return Err(DirtyError::NoMemory);
             }
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
@@ -85,7 +86,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// began the log waits too. Call it after the log was seen in a published version.
     pub(super) fn outlast_faults_without(&self, _idle: &mut Idle) {
         let (_, in_progress) = self.space.memslots.progress();
-        if in_progress && !seeded!(HarvestBeforeGrace) {
+        if in_progress {
             self.vm.reads.synchronize();
         }
     }
@@ -178,9 +179,8 @@ fn take_chunks<F: Format, H: Host>(
         if into.words.capacity() - into.words.len() < CHUNK {
             return Pause::Full;
         }
-        let early = if seeded!(MarksBeforeTables) { take_marks(walk, log, *chunk, room) } else { 0 };
         let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
-        let marked = if seeded!(MarksBeforeTables) { early } else { take_marks(walk, log, *chunk, room) };
+        let marked = take_marks(walk, log, *chunk, room);
         if by_tables + marked > 0 {
             // If the slot has moved meanwhile, the move flushed what was armed before.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
@@ -190,8 +190,7 @@ fn take_chunks<F: Format, H: Host>(
             let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
             into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                let end = if seeded!(HarvestFlushesShort) { last } else { last + 1 };
-                owed.owe_pages(frames(&slot, first..end), pages);
+                owed.owe_pages(frames(&slot, first..last + 1), pages);
             }
             room.dirty = [0; CHUNK + 1];
         }
@@ -284,7 +283,7 @@ fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     }
     let low = bits.iter().map(|bits| bits << shift);
     into[word..].iter_mut().zip(low).for_each(|(into, bits)| *into |= bits);
-    if shift != 0 && !seeded!(CarryLost) {
+    if shift != 0 {
         let high = bits.iter().map(|bits| bits >> (WORD - shift));
         into[word + 1..].iter_mut().zip(high).for_each(|(into, bits)| *into |= bits);
     }

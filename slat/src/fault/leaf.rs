@@ -34,7 +34,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     fn watched_page_for(&mut self, gfn: Gfn, page: HostPage) -> HostPage {
         self.memo.look_around(self.vm, self.space, gfn);
-        if !self.space.watched.has(gfn) || seeded!(WatchUnasked) {
+        if !self.space.watched.has(gfn) {
             return page;
         }
         HostPage { writable: false, level: Level::K4, ..page }
@@ -99,8 +99,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         level: Level,
     ) -> Option<(Span<Gfn>, Span<Hva>)> {
         let gfns = Span::sized(gfn.base(level), level.pages());
-        let congruent =
-            seeded!(Incongruent) || (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
+        let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
         let allowed = level <= self.policy.max_page.min(F::MAX_LEAF) && !slot.log_dirty;
         (allowed && congruent && slot.gfns.covers(&gfns) && !space.watched.any(gfns))
             .then(|| (gfns, Span::sized(slot.hva_of(gfns.start), level.bytes())))
@@ -125,7 +124,6 @@ impl<F: Format, H: Host> Vm<F, H> {
 mod frame_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::seeded::{self, Bug};
     use crate::sync::prim::{AtomicBool, Relaxed};
     use crate::table::formats::Ept4;
     use crate::*;
@@ -161,39 +159,27 @@ mod tests {
         (idle, vm)
     }
 
-    /// Returns the memory types of two pages of one table that a vCPU maps, in a write-combining slot.
-    fn mapped() -> [MemoryType; 2] {
+    /// Two pages of one table, in a write-combining slot.
+    #[test]
+    fn the_quick_path_maps_only_write_back_memory() {
         let (mut idle, vm) = vm(MemoryType::WriteCombining);
         vm.host().writable.store(true, Relaxed);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        [Gfn(1), Gfn(2)].map(|gfn| {
+        for gfn in [Gfn(1), Gfn(2)] {
             vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-            vm.translate(&mut idle, gfn).unwrap().leaf.memory
-        })
+            assert_eq!(vm.translate(&mut idle, gfn).unwrap().leaf.memory, MemoryType::WriteCombining);
+        }
     }
 
-    /// Returns whether a page that becomes both writable and a device's is unmapped before it is mapped anew.
-    fn goes_first() -> bool {
+    /// A page that becomes both writable and a device's is unmapped before it is mapped anew.
+    #[test]
+    fn a_change_of_type_needs_a_flush() {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
-        vm.stats().permission_faults == 0
-    }
-
-    #[test]
-    fn a_change_of_type_needs_a_flush() {
-        assert!(goes_first());
-        assert!(!seeded::with(Bug::TypeUpgraded, goes_first));
-        seeded::found(Bug::TypeUpgraded, 1);
-    }
-
-    #[test]
-    fn the_quick_path_maps_only_write_back_memory() {
-        assert_eq!(mapped(), [MemoryType::WriteCombining; 2]);
-        assert_ne!(seeded::with(Bug::SlotTakenForPlain, mapped), [MemoryType::WriteCombining; 2]);
-        seeded::found(Bug::SlotTakenForPlain, 1);
+        assert_eq!(vm.stats().permission_faults, 0);
     }
 }

@@ -229,7 +229,7 @@ impl Memo {
         known: ConfirmedTable,
         gfn: Gfn,
     ) -> Result<Option<Fillable<'s>>, NotConfirmed> {
-        if !vm.active.is_at(self.quiet.number) && !seeded!(TableRemembered) {
+        if !vm.active.is_at(self.quiet.number) {
             return Err(NotConfirmed);
         }
         if let ConfirmedTable::Slot(tag) = known {
@@ -257,8 +257,8 @@ impl Memo {
     ) -> Result<Option<Fillable<'s>>, NotConfirmed> {
         let near = &self.near;
         let stands = gfn.0.wrapping_sub(near.first.0) < near.len
-            && (active.newest_of(near.line) == near.newest && active.epoch() == self.epoch
-                || seeded!(TableRemembered));
+            && active.newest_of(near.line) == near.newest
+            && active.epoch() == self.epoch;
         if !stands {
             return Err(NotConfirmed);
         }
@@ -317,7 +317,7 @@ impl Memo {
         self.pause = PAUSE;
         // The epoch after N: a transaction that published before N was read, and has ended, has moved the epoch.
         if let Some(number) = active.quiet_number()
-            && (active.epoch() == self.epoch || seeded!(QuietUndated))
+            && active.epoch() == self.epoch
         {
             self.quiet = Quiet::new(number, self.plain, Offset::of(&self.slot));
         }
@@ -342,14 +342,14 @@ impl Memo {
     #[cold]
     fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
         let epoch = vm.active.epoch();
-        let published = self.generation == space.memslots.number() || seeded!(SlotRemembered);
+        let published = self.generation == space.memslots.number();
         self.epoch = if published { epoch } else { Epoch::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
         // After the epoch: a watch is counted before its invalidation moves the epoch.
         if published && (!space.watched.is_empty() || self.narrow) {
             self.look_around(vm, space, gfn);
         }
-        published && (self.has(gfn) || seeded!(WatchForgotten))
+        published && self.has(gfn)
     }
 
     /// Whether [`look_around`](Self::look_around) may find more frames for the quick path when frames are no longer
@@ -408,7 +408,7 @@ impl Memo {
         at: Option<At<'_>>,
     ) -> Option<Slot> {
         let generation = space.memslots.number();
-        if (self.generation == generation || seeded!(SlotRemembered)) && self.slot.gfns.contains(gfn) {
+        if self.generation == generation && self.slot.gfns.contains(gfn) {
             return Some(self.slot);
         }
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
@@ -430,16 +430,6 @@ impl Memo {
     /// slot.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
         let plain = quick_frames::all(vm, &slot);
-        let kept =
-            core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
-        if seeded!(SlotChangedStampKept) {
-            // As if the confirmed frames were all frames of their table that the new slot has.
-            let table = Span::sized(kept.near.first, kept.near.len).widen(Level::M2.pages()).clamp(&plain);
-            (self.epoch, self.near, self.quiet) = (
-                kept.epoch,
-                Near { first: table.start, len: table.len(), offset: Offset::of(&slot), ..kept.near },
-                Quiet::new(kept.quiet.number, plain, Offset::of(&slot)),
-            );
-        }
+        *self = Self { slot, generation, plain, reach: self.reach, ..Self::new() };
     }
 }

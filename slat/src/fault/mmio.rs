@@ -70,7 +70,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             };
             at = reached;
         }
-        let newest = if seeded!(MmioUnlooked) { newest.max(at.word.version()) } else { newest };
         // A hole newer than `newest` may belong to a transaction that has begun since.
         if at.level == level && at.word.is_hole() && at.word <= Word::hole(newest) {
             // If this fails, another thread has stored a newer word.

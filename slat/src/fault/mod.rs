@@ -117,7 +117,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, mut by: By) -> Result<Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
         // Checked once, because one fault pushes at most one page.
@@ -139,9 +139,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 Outcome::Ask => self.ask(idle, fault, (by, seat), &mut asked)?,
                 outcome => outcome,
             };
-            if seeded!(AgreedOnce) && by != By::Prefault {
-                by = By::GUEST;
-            }
             match outcome {
                 Outcome::Done(done) => {
                     self.observed(fault, done.into());
@@ -285,8 +282,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(error) => return Err(error.into()),
         };
         let page = leaf::served::<F>(page, hva, fault.access)?;
-        let late = seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Word::OLDEST).ok());
-        let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(slot) {
@@ -305,8 +300,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 && let Some(page) = self.upgraded(&slot, at, gfn, answer)
             {
                 // The answer is about all of the leaf if no invalidation covered any of it.
-                let whole = stamp.free >= at.level || seeded!(AnswerOfPart);
-                let before = whole.then_some(Alone { slot, epoch, newest: stamp.newest });
+                let is_whole = stamp.free >= at.level;
+                let before = is_whole.then_some(Alone { slot, epoch, newest: stamp.newest });
                 match self.upgrade_to(&walk, at, fault, (before, page)) {
                     Outcome::Ask => {}
                     outcome => return Ok(outcome),
@@ -360,7 +355,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     // Rule 11: no invalidation may be active over any part of the page. If one was, map a smaller page.
-    let level = if seeded!(LargeUnlooked) { page.level } else { page.level.min(stamp.free) };
+    let level = page.level.min(stamp.free);
     if at.level > level {
         let Reached::Level(reached) = walk.link_down(cache, gfn, at, level)? else {
             return Ok(Outcome::Retry);

@@ -15,7 +15,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(never)]
     pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         let token = self.token;
-        if !self.vm.waits.begin(self.id, token)? || seeded!(PendingBelieved) {
+        if !self.vm.waits.begin(self.id, token)? {
             self.observed(fault, Done::Pending.into());
             return Ok(Done::Pending);
         }

@@ -168,11 +168,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
         // A leaf that extends beyond the slot belongs to another slot, which was replaced after the leaf was read.
-        if !slot.gfns.covers(&gfns) && !seeded!(LeafUncompared) {
+        if !slot.gfns.covers(&gfns) {
             return Err(Outcome::Retry);
-        }
-        if seeded!(UpgradeUnstamped) {
-            return Ok(Alone { slot, epoch, newest: Word::OLDEST });
         }
         let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
         let newest = vm.active.stamp(epoch, page, at.level, Word::OLDEST)?.newest;
@@ -193,12 +190,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Err(outcome) => return (at.word, outcome),
         };
         // A watch may have begun since the leaf was read.
-        let watched = self.space.watched.any(Span::sized(gfn.base(at.level), at.level.pages()));
-        if watched && !seeded!(WatchUnasked) {
+        if self.space.watched.any(Span::sized(gfn.base(at.level), at.level.pages())) {
             return (at.word, Outcome::Retry);
         }
         // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
-        let page = if before == Some(alone) || seeded!(AnswerOutlived) {
+        let page = if before == Some(alone) {
             Some(page)
         } else {
             let page = vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
@@ -218,9 +214,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
         let page = page.through(slot);
         let whole = HostPage { level: at.level, ..page };
-        let same = page.pfn == mine
-            && page.level >= at.level
-            && (page.memory == old.memory || seeded!(TypeUpgraded));
+        let same = page.pfn == mine && page.level >= at.level && page.memory == old.memory;
         let new = self.vm.leaf(whole, Access::Write);
         (same && page.writable && new.perms.without(Perms::WRITE) == old.perms.without(Perms::WRITE))
             .then_some(whole)
@@ -236,8 +230,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         allow: impl FnOnce() -> bool,
     ) -> Outcome {
         let gfns = Span::sized(fault.gpa.gfn().base(at.level), at.level.pages());
-        let unmarked = seeded!(RegainUnmarked);
-        if !(if unmarked { allow() } else { walk.allow_stores(gfns, self.ring, allow) }) {
+        if !walk.allow_stores(gfns, self.ring, allow) {
             return Outcome::Retry;
         }
         walk.seat.tally.add(Count::Permission);

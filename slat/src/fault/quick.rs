@@ -97,9 +97,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Reports the leaf, after it is counted: the observer may panic.
     #[inline(always)]
     fn observed_quick(&self, fault: Fault) {
-        if !seeded!(EventForgotten) {
-            self.observed(fault, FaultResult::Mapped(Level::K4));
-        }
+        self.observed(fault, FaultResult::Mapped(Level::K4));
     }
 
     #[inline(always)]
@@ -111,7 +109,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let leaf = self.vm.leaf(page, fault.access);
         let word = F::leaf(&leaf, Level::K4);
         // Cheaper here than `HostPage::is_held`: the entry gives back the frame that it holds.
-        let is_held = F::pfn(word) == page.pfn || seeded!(FrameUnchecked);
+        let is_held = F::pfn(word) == page.pfn;
         is_held && hole.entry.cas(hole.word, word).is_ok()
     }
 }

@@ -10,7 +10,7 @@ use slat_slots::MemoryType;
 
 /// The frames of `slot` whose permissions depend only on the host and on watches, and whose faults have nothing to log.
 pub(super) fn all<F: Format, H: Host>(vm: &Vm<F, H>, slot: &Slot) -> Span<Gfn> {
-    let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
+    let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack;
     let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
     if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) }
 }
@@ -28,6 +28,6 @@ pub(super) fn near<F: Format, H: Host>(
     let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&all);
     let has_any = space.watched.any(table);
     let narrowed = if has_any { Span::sized(table.start, 0) } else { table };
-    let plain = if space.watched.is_empty() || seeded!(WatchForgotten) { all } else { narrowed };
+    let plain = if space.watched.is_empty() { all } else { narrowed };
     (plain, plain != all)
 }

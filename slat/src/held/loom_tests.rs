@@ -1,9 +1,8 @@
 //! A held frame, and invalidations whose host reuses the old frame.
 
 use super::*;
-use crate::loom_tests::{RACE, explore_within, finds_seeded};
+use crate::loom_tests::explore_within;
 use crate::notify::active::Active;
-use crate::seeded::Bug;
 use crate::slots::SpaceId;
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::{AtomicU64, Relaxed};
@@ -130,22 +129,4 @@ fn a_hold_is_found_by_an_invalidation_or_finds_it() {
 fn a_use_is_over_before_the_host_uses_the_frame_again() {
     explore_within(3, uses);
     explore_within(2, uses_beside_two);
-}
-
-#[test]
-fn mistakes_about_holds() {
-    for bug in [Bug::HoldUnfenced, Bug::HeldUnconfirmed, Bug::HeldTakenMissed] {
-        finds_seeded(bug, RACE, asks);
-    }
-}
-
-#[test]
-fn mistakes_about_uses() {
-    for bug in [Bug::HeldKept, Bug::HeldUnwaited, Bug::UsesRelaxed, Bug::UseEndRelaxed] {
-        finds_seeded(bug, RACE, uses);
-    }
-    for bug in [Bug::SectionUnfenced, Bug::HeavyUnfenced] {
-        finds_seeded(bug, RACE, uses);
-    }
-    finds_seeded(Bug::HeldUnadopted, RACE, uses_beside_two);
 }

@@ -4,21 +4,12 @@
 use super::rows;
 use super::thorough::thorough;
 use crate::inject::{self, Point};
-use crate::seeded::{self, Bug};
 use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::*;
-use std::string::String;
 use std::vec::Vec;
 
 /// Runs every operation with the last of each `many` lost, or with number `nth` lost; asserts that nothing differs.
 fn all_the_same<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> u64 {
-    let (lost, wrong) = differences::<F>(lose);
-    assert!(wrong.is_empty(), "{wrong:?}");
-    lost
-}
-
-/// Returns how many exchanges were lost, and what went wrong.
-fn differences<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> (u64, Vec<String>) {
     let mut idle = Idle::take().unwrap();
     let (mut lost, mut wrong) = (0, Vec::new());
     // Operations that may give up are tested elsewhere.
@@ -26,18 +17,8 @@ fn differences<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> (u64, Vec<S
         let so = |operation: &mut dyn FnMut()| lost += lose(operation);
         wrong.extend(row.run_so(&mut idle, &mut 0, so).err());
     }
-    (lost, wrong)
-}
-
-#[test]
-fn mistake_a_lost_split_is_believed() {
-    let lose = |operation: &mut dyn FnMut()| {
-        inject::nth(Point::Cas, 0, operation);
-        1
-    };
-    let (executions, wrong) = seeded::with(Bug::LostSplitBelieved, || differences::<Npt4>(lose));
-    assert!(wrong.iter().any(|wrong| wrong.contains("in one of 2M")), "{wrong:?}");
-    seeded::found(Bug::LostSplitBelieved, executions);
+    assert!(wrong.is_empty(), "{wrong:?}");
+    lost
 }
 
 #[test]

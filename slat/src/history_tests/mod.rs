@@ -11,7 +11,6 @@
 //! | `hardware` | the same operations, with a walker that stores between a read and the write that follows from it |
 //! | `lost_races` | the same, with compare-and-swaps that are lost |
 //! | `passes` | a newer invalidation between the passes of an older one |
-//! | `mistakes` | which mistakes of [`crate::seeded`] are found, and after how many looks |
 //!
 //! The table runs on every format. It states for each kind of change exactly what it flushes: nothing, or once a range,
 //! with tables or without. Where an operation writes a whole table, every page is looked up after each write with
@@ -23,7 +22,6 @@ mod hardware;
 mod logs;
 mod lookup;
 mod lost_races;
-mod mistakes;
 mod operation;
 mod passes;
 mod record;

@@ -1,10 +1,9 @@
 //! Tests of splitting and recovery at every single write. Each look-up gives the old or the new translation, and
-//! changes by the host at any moment take effect. Each test has a twin with the mistake made.
+//! changes by the host at any moment take effect.
 
 use super::recover::recover_along;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
-use crate::seeded::Bug;
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::Word;
@@ -100,13 +99,6 @@ fn at_every_write_of_a_split_each_look_up_is_right() {
     assert_eq!(watch_split(split), (513, 0));
     let split = |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
     assert_eq!(watch_split(split), (513, 0));
-}
-
-#[test]
-fn negative_control_a_split_that_links_before_it_fills() {
-    let split = |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
-    let (writes, bad) = seeded::with(Bug::SplitLinksFirst, || watch_split(split));
-    assert!(bad > 500, "{bad} of {writes} writes");
 }
 
 /// Moves one page, as a primary MMU does, on another thread, in the middle of this thread's work.
@@ -210,12 +202,6 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
 #[test]
 fn a_page_that_moves_while_the_host_is_asked_does_not_come_back() {
     assert!(!stale_where_the_host_moves_it_when_asked());
-}
-
-#[test]
-fn negative_control_without_the_freeze_the_old_page_returns() {
-    assert!(seeded::with(Bug::RecoverUnfrozen, stale_where_the_host_moves_it_when_asked));
-    seeded::found(Bug::RecoverUnfrozen, 1);
 }
 
 #[test]

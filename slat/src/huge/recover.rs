@@ -124,11 +124,10 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     while let Some((walk, step)) = steps.next() {
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
-        let frozen = if seeded!(RecoverUnfrozen) { at.word } else { Word::frozen_link(table) };
         if !gfns.covers(&step.gfns) {
             continue;
         }
-        let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { continue };
+        let Some(frozen) = Freeze::new(at.entry, at.word, Word::frozen_link(table)) else { continue };
         let epoch = vm.active.epoch();
         let leaf =
             vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| change.is_alone(epoch, gfns, hvas));
@@ -141,9 +140,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             recovered += 1;
         }
         // Otherwise an invalidation has made a hole of the entry, and the table is still this thread's to unlink.
-        if !seeded!(RecoverFlushesNothing) {
-            change.owed.owe(step.gfns);
-        }
+        change.owed.owe(step.gfns);
         // SAFETY: linked until this walk froze the link, in its section.
         let table = unsafe { Node::follow(&vm.host, table) };
         change.owed.unlink(table, at.level.down());

@@ -118,14 +118,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Replaces the leaf `at`, which maps `gfn`, by a table of smaller leaves, because a part of it changes. Returns
     /// the link. If another thread or the hardware changed the leaf first, returns the page and the word found.
     pub(crate) fn split_for_part(&self, page: Node, at: At<'_>, gfn: Gfn) -> Result<Word, (Node, Word)> {
-        let large = F::decode(at.word);
-        let large = Leaf { dirty: large.dirty && !seeded!(SplitForgetsDirty), ..large };
-        match replace::<F, H>(self.vm, page, at, large) {
+        match replace::<F, H>(self.vm, page, at, F::decode(at.word)) {
             Ok(link) => {
                 self.has_split(at.level, gfn);
                 Ok(link)
             }
-            Err(found) if seeded!(LostSplitBelieved) => Ok(found),
             Err(found) => Err((page, found)),
         }
     }

@@ -341,6 +341,12 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             world.vm.lockless(&mut world.idle).for_each(gfns, |_| called("visit"));
         }),
         logging("emulate a store", |world| { store_all(world); world.harvest_all(); }, emulate),
+        logging("write guest memory", |world| { store_all(world); world.harvest_all(); }, |world| {
+            let (slots, mut bytes) = (world.vm.slots(), [0; 16]);
+            slots.read_bytes(&mut world.idle, Gfn(5).gpa(), &mut bytes).unwrap();
+            slots.write_bytes(&mut world.idle, Gfn(5).gpa(), &bytes).unwrap();
+            world.written.insert(5);
+        }),
         logging("hold a frame", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
             let mut held = vm.hold(idle, Gfn(5), Access::Write).unwrap();

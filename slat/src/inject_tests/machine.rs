@@ -73,6 +73,8 @@ pub(super) struct Machine {
     pages: Mutex<BTreeMap<u64, (Pfn, bool)>>,
     /// L1's tables.
     pub(super) words: Vec<AtomicU64>,
+    /// Each word of all other memory.
+    elsewhere: AtomicU64,
     /// Whether the first 4 MiB are large pages.
     pub(super) large: AtomicBool,
     /// Whether each page must be resolved.
@@ -89,6 +91,7 @@ impl Machine {
         Self {
             pages: Mutex::default(),
             words: (0..TABLE_PAGES * 512).map(|_| AtomicU64::new(0)).collect(),
+            elsewhere: AtomicU64::new(0),
             large: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
             late: AtomicBool::new(false),
@@ -112,7 +115,8 @@ impl Machine {
     }
 
     fn word(&self, hva: Hva) -> &AtomicU64 {
-        &self.words[((hva.0 - TABLES.0) / 8) as usize]
+        let nth = hva.0.wrapping_sub(TABLES.0) / 8;
+        self.words.get(nth as usize).unwrap_or(&self.elsewhere)
     }
 }
 

@@ -174,7 +174,7 @@ fn memory_runs_out_at_every_place() {
         let count = core::cell::Cell::new(0);
         run(&case, |operation| count.set(inject::count(Point::Alloc, operation).1)).unwrap();
         passed += count.get();
-        assert!((1..500).contains(&passed), "{}: memory is asked for {passed} times", case.name);
+        assert!(passed < 500, "{}: memory is asked for {passed} times", case.name);
         for nth in 0..passed {
             let leaks = leaked(|| {
                 if let Err(error) = run(&case, |operation| inject::nth(Point::Alloc, nth, operation)) {

@@ -10,14 +10,12 @@
 //! | `memory` | operations without memory, and the checks afterwards |
 //! | `callback_cases` | operations in which callbacks panic |
 //! | `callbacks` | a guest, and the checks after each panic |
-//! | `callback_mistakes` | is each seeded mistake found? |
 //! | `machine` | a host whose calls are counted, and panic by a plan |
 //! | `leak` | an allocator that counts, for this thread |
 //!
 //! Lost races are tested in [`crate::history_tests`]; failures that need threads, in `tests/inject`.
 
 mod callback_cases;
-mod callback_mistakes;
 mod callbacks;
 mod leak;
 mod machine;

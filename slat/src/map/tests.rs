@@ -1,7 +1,6 @@
 //! Tests of maps: places, ranges, splits, and misuse by safe code.
 
 use super::*;
-use crate::seeded::{self, Bug};
 use crate::table::format::{MemoryType, Perms};
 use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Npt4, Pae, Sv39x4NoAd, Sv57x4, X64};
 use crate::table::memory::Heap;
@@ -115,12 +114,6 @@ fn a_reach_that_fails_gives_back_the_pages_that_it_got() {
     assert_eq!(lost_pages(), 0);
 }
 
-#[test]
-fn mistake_pages_that_were_not_used_are_lost() {
-    assert!(seeded::with(Bug::SpareLost, lost_pages) > 0);
-    seeded::found(Bug::SpareLost, 1);
-}
-
 /// Returns whether a look-up follows a forged link. The link leads to a table of another map, so it does no harm.
 fn follows_a_forged_link() -> bool {
     let [map, victim] = [(); 2].map(|()| Map::<X64, _>::new(Heap).unwrap());
@@ -137,12 +130,6 @@ fn follows_a_forged_link() -> bool {
 #[test]
 fn a_link_that_was_forged_is_never_followed() {
     assert!(!follows_a_forged_link());
-}
-
-#[test]
-fn mistake_a_map_takes_links() {
-    assert!(seeded::with(Bug::LinkTaken, follows_a_forged_link));
-    seeded::found(Bug::LinkTaken, 1);
 }
 
 fn plain(pfn: u64, perms: Perms) -> Leaf {

@@ -59,7 +59,7 @@ pub struct Snapshot<'s> {
     /// Dropped before the seat: fields drop in order.
     pub(super) reading: Reading<'s>,
     pub(super) generation: Generation,
-    pub(super) seat: Borrowed<'s>,
+    pub(super) _seat: Borrowed<'s>,
     /// Keeps the snapshot in its thread: another thread could wait for the snapshot that it holds itself.
     pub(super) _idle: PhantomData<&'s mut Idle>,
 }
@@ -98,8 +98,7 @@ impl Snapshot<'_> {
 
     /// Marks a store that was made to the page that `gfn` has in this version.
     pub(crate) fn mark_store<F: Format, H: Host>(&self, slots: &Memslots<'_, F, H>, gfn: Gfn) {
-        let reads = (&slots.vm.reads, &*self.seat);
-        slots.space.mark_stores(reads, self.reading.version(), Span::sized(gfn, 1), None);
+        slots.space.mark_stores(self.reading.version(), Span::sized(gfn, 1), None);
     }
 
     /// The slots that contain any of `gfns`, in order.

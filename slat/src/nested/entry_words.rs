@@ -118,7 +118,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
             if half(found, shift) != old {
                 break;
             }
-            let other = if seeded!(NeighbourOverwritten) { 0 } else { found.0 & !(0xffff_ffff << shift) };
+            let other = found.0 & !(0xffff_ffff << shift);
             let wanted = Word(other | new.0 << shift);
             match self.host.compare_exchange(hva, found, wanted)? {
                 Ok(_) => return Some(Ok(wanted)),

@@ -198,11 +198,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
         let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
         let slots = Memslots { vm, space };
-        let early = seeded!(TablesReadFirst).then(|| slots.walk_l1_on(seat, &self.table, access, true));
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);
-        let late = seeded!(LineReadLate);
         // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
@@ -211,7 +209,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
         }
-        let (epoch, line) = (active.epoch(), if late { shadow.line.now() } else { line });
+        let epoch = active.epoch();
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {
@@ -222,8 +220,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Some(slot)
             }
         };
-        let walk = || slots.walk_l1_in((&reading, find), seat, &self.table, access, true);
-        let leaf = match early.unwrap_or_else(walk) {
+        let leaf = match slots.walk_l1_in((&reading, find), &self.table, access, true) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
                 let moves = |table| !active.nowhere(epoch, Span::sized(table, 1));
@@ -281,7 +278,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let wide = wide.filter(|_| level > Level::M2);
         let announced = Announced { epoch, stamp, line, hva, wide };
         let found = Found { at, leaf, slots: &reading, slot, page, stores, gpa };
-        self.install(seat, access, &found, &announced, learned.replaced)
+        self.install(access, &found, &announced, learned.replaced)
     }
 
     /// Handles a refusal by T. Hardware drops the translation that it hit, so L1 need not flush it: this zaps the leaf,
@@ -292,20 +289,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
         self.quick = None;
         let is_leaf = is_leaf::<F>(at.word);
-        if is_ours && is_leaf && !seeded!(RefusedLeafKept) {
+        if is_ours && is_leaf {
             drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         }
-        if let Some(state) = &mut self.vcpu.nested
-            && (is_leaf || self.shadows.drops.since(state.forgot))
-            && !seeded!(RefusedLeafKept)
-        {
-            state.refused.push((self.index, fault.access.gpa.gfn()));
-            state.forgot = active.now();
-            self.vcpu.loaded.forget_l2();
-        }
-        if let Some(state) = &mut self.vcpu.nested
-            && !seeded!(RefusedForOne)
-        {
+        if let Some(state) = &mut self.vcpu.nested {
+            if is_leaf || self.shadows.drops.since(state.forgot) {
+                state.refused.push((self.index, fault.access.gpa.gfn()));
+                state.forgot = active.now();
+                self.vcpu.loaded.forget_l2();
+            }
             let beside = state
                 .tables()
                 .filter(|(index, other)| *index != self.index && self.table.forgets_with(other));

@@ -2,8 +2,7 @@
 
 use crate::addr::Hva;
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{Frozen, HOLE, Numbers, Row, Rows};
-use crate::sync::prim::{SeqCst, fence};
+use crate::shadows::{FlushLine, Frozen, HOLE, Numbers, Row, Rows};
 use crate::table::entry::{Entry, Word};
 
 /// The announcements that were read before T, and before the host was asked for `hva`.
@@ -16,25 +15,29 @@ pub(super) struct Announced {
     pub(super) wide: Option<Word>,
 }
 
-/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns `None` if not frozen.
+/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns `None` if not frozen. `part` is the line of
+/// the shadow if the leaf maps a part of a page of T's.
 #[inline(always)]
-pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> Option<Frozen<'_>> {
-    let early = seeded!(CheckedBeforeFrozen).then(&stands);
+pub(super) fn freeze<'w>(
+    entry: &'w Entry,
+    mine: Word,
+    part: Option<&FlushLine>,
+    stands: impl Fn() -> bool,
+) -> Option<Frozen<'w>> {
+    if let Some(line) = part {
+        line.will_splinter();
+    }
     let frozen = Frozen::new(entry, HOLE, mine).ok()?;
-    early.unwrap_or_else(stands).then_some(frozen)
+    stands().then_some(frozen)
 }
 
 /// F9: writes the row, and the leaf into the frozen entry. Returns false if the entry was condemned: it is a hole then.
 #[inline(always)]
 pub(super) fn thaw_with(frozen: Frozen<'_>, rows: Option<(Rows<'_>, usize)>, new: Word, row: Row) -> bool {
-    if let Some((rows, index)) = rows.filter(|_| !seeded!(RowAfterLeaf)) {
+    if let Some((rows, index)) = rows {
         rows.set(index, row);
     }
-    let thawed = frozen.thaw(|entry, mine| entry.cas(mine, new));
-    if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
-        rows.set(index, row);
-    }
-    thawed.is_some()
+    frozen.thaw(|entry, mine| entry.cas(mine, new)).is_some()
 }
 
 impl Announced {
@@ -46,17 +49,14 @@ impl Announced {
     /// Checks all regions of a page of 1 GiB, after [`stands`](Self::stands).
     #[inline(always)]
     pub(super) fn stands_wide(&self, active: &Active) -> bool {
-        // ORDER(nested-hint): after the fence in `stands`.
-        self.wide.is_none_or(|newest| active.now() == newest.version()) || seeded!(WideUnchecked)
+        // After the fence in `stands`.
+        self.wide.is_none_or(|newest| active.now() == newest.version())
     }
 }
 
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
 pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
-    // ORDER(nested-hint): the hint before the announcements are read; pairs with the fence in `Ticket::announce`.
-    if !seeded!(HintUnfenced) {
-        fence(SeqCst);
-    }
-    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
-    same || seeded!(HintUnchecked)
+    // The hint before the announcements are read; pairs with the fence in `Ticket::announce`.
+    fence!(nested_hint.check);
+    active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch
 }

@@ -165,7 +165,7 @@ impl GuestTable {
         let of_supervisor = |on: bool| on && !is_user;
         Ok(Self {
             root,
-            pcid: if is_long && cr4 & PCIDE != 0 && !seeded!(PcidIgnored) { (cr3 & 0xfff) as u16 } else { 0 },
+            pcid: if is_long && cr4 & PCIDE != 0 { (cr3 & 0xfff) as u16 } else { 0 },
             rules: EntryRules {
                 physical_bits,
                 nx,
@@ -298,7 +298,7 @@ impl L1Format for GuestTable {
 
     fn grants(&self, path: L1Rights) -> L1Rights {
         let (role, L1Rights { perms, user }) = (self.role, path);
-        if role.is_user || seeded!(UsersRightsForAll) {
+        if role.is_user {
             return L1Rights::plain(user);
         }
         let is_users = user.allows(Access::Read);

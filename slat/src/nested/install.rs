@@ -8,18 +8,15 @@ use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};
 use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, Rows, Spare, drop_leaf, frozen, is_leaf};
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
-use crate::sync::readside::Seat;
 use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::table::pool::Cache;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.
     pub(super) fn install(
         &mut self,
-        seat: &Seat,
         access: &L1Access,
         found: &Found<'_>,
         announced: &Announced,
@@ -45,15 +42,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.will_map_a_large_page();
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
-        let (shadows, hint) = (self.shadows, Hint { shadow: self.index, g2: g2.base(level) });
-        let enter_hint = |cache: &mut Cache, spare: &mut Spare| {
-            shadows.enter_hint(host, (cache, spare), (g1, level), hint)
-        };
-        let hint_at = if seeded!(HintAfterLeaf) {
-            None
-        } else {
-            Some(enter_hint(&mut self.vcpu.cache, &mut state.spare)?)
-        };
+        let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
+        let hint = self.shadows.enter_hint(host, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if is_leaf::<F>(at.word) {
             return Ok(self.met_leaf(found, announced, composed, is_row));
         }
@@ -64,34 +54,25 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         // SAFETY: in the section of `seat`.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
-        let is_part = self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone);
-        if is_part && !seeded!(SplinterUntold) {
-            self.shadow.line.will_splinter();
-        }
-        let mine = frozen(self.vcpu.id());
-        let stands = || {
-            let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
-            let hint = || hint_at.is_none_or(|hint| hint.stands());
-            announced.stands(active) && announced.stands_wide(active) && line && hint()
-        };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
         }
-        let Some(frozen) = freeze(down.entry, mine, stands) else { return Ok(Outcome::Changed) };
-        if is_part && seeded!(SplinterUntold) {
-            self.shadow.line.will_splinter();
-        }
+        let (mine, line) = (frozen(self.vcpu.id()), &self.shadow.line);
+        let part = (self.table.pages(leaf.level) > level.pages()).then_some(line);
+        let stands = || {
+            announced.stands(active)
+                && announced.stands_wide(active)
+                && line.now() == announced.line
+                && hint.stands()
+        };
+        let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
         if !thaw_with(frozen, rows, new, row) {
             return Ok(Outcome::Changed);
         }
-        if seeded!(HintAfterLeaf) {
-            let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
-            enter_hint(&mut self.vcpu.cache, &mut state.spare)?;
-        }
-        if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
-            // ORDER(bitmap): after the permission, which a harvest that takes the mark has to see.
-            space.mark_stores((&vm.reads, seat), slots.version(), Span::sized(g1, 1), self.vcpu.ring);
+        if composed.perms.allows(Access::Write) && slot.log_dirty {
+            // After the permission, which a harvest that takes the mark has to see.
+            space.mark_stores(slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
@@ -106,7 +87,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Outcome::Changed;
         }
         let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
-        if serves && at.word.is_tracked() && !seeded!(WithdrawnServes) {
+        if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
             let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
@@ -123,8 +104,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     pub(super) fn level(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, access: Access) -> Level {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
-        let theirs = if seeded!(LevelOfTAlone) { Level::M2 } else { page.level };
-        let mut level = if seeded!(LevelOfHostAlone) { theirs } else { theirs.min(l1.level) }.min(Level::G1);
+        let mut level = page.level.min(l1.level).min(Level::G1);
         if small {
             return Level::K4;
         }

@@ -51,19 +51,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let (vm, space, seat, _no_idle) = (self.vm, self.space, self.awake(), NoIdle::new());
         let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };
         for (index, table) in state.tables::<T>() {
-            if seeded!(OneTableAlone) && state.held.is_none_or(|held| held.index != index) {
-                continue;
-            }
             let (Some((g2, block)), Some((shadow, inside))) = (block(&table), shadows.visit(index)) else {
                 continue;
             };
-            if !seeded!(FramesLineUnmoved) {
-                shadow.line.announce();
-            }
+            shadow.line.announce();
             let g2s = if shadow.line.splinters() { block } else { Span::sized(g2, 1) };
             Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, &inside, g2s);
         }
-        if shadows.drops.since(state.forgot) && !seeded!(FramesUnforgotten) {
+        if shadows.drops.since(state.forgot) {
             state.forgot = vm.active.now();
             self.loaded.forget_l2();
         }
@@ -104,15 +99,13 @@ impl<F: Format, H: Host> Vm<F, H> {
             Revalidation { slots, shadows, shadow, table }.run(&seat, &inside, g2s);
         }
         drop(seat);
-        if let Some(dropped) = shadows.drops.unsettled().filter(|_| !seeded!(BroadcastDeferred)) {
+        if let Some(dropped) = shadows.drops.unsettled() {
             let mut owed = Owed::default();
             owed.owe_nested();
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
             shadows.drops.settled(dropped);
         }
         // L1 may now reuse its table's pages, as after its barrier: no earlier fault still uses them.
-        if !seeded!(BroadcastUnwaited) {
-            self.reads.synchronize();
-        }
+        self.reads.synchronize();
     }
 }

@@ -34,17 +34,14 @@ impl Upper {
     #[inline(always)]
     pub(super) fn allows<T: L1Format>(self, table: &T, entry: &L1Entry, word: Word) -> Perms {
         let has = |bits: u64| bits & !word.0 == 0 || self.is_read_only;
-        let rights = if seeded!(UpperRightsIgnored) { entry.rights } else { self.rights.and(entry.rights) };
-        let rights = table.grants(rights);
-        let accessed = self.accessed && has(entry.touch) || seeded!(KeptUnaccessed);
-        let dirty = has(entry.touch_store) || seeded!(KeptWritable);
+        let rights = table.grants(self.rights.and(entry.rights));
         let perms = rights.perms;
-        if !accessed {
+        if !(self.accessed && has(entry.touch)) {
             return Perms::NONE;
         }
         Perms::of(
             perms.allows(Access::Read),
-            perms.allows(Access::Write) && dirty,
+            perms.allows(Access::Write) && has(entry.touch_store),
             rights.of_both().allows(Access::Fetch),
         )
     }

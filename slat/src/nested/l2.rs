@@ -200,10 +200,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         } else {
             let fresh = Shadows::new(host, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
-                if !seeded!(SlowerKept) {
-                    // SAFETY: made by this call; another thread's was published first.
-                    unsafe { fresh.give_back_unused(host, &vm.pool) };
-                }
+                // SAFETY: made by this call; another thread's was published first.
+                unsafe { fresh.give_back_unused(host, &vm.pool) };
             })
         };
         let state = self.nested.get_or_insert_with(Box::default);
@@ -223,19 +221,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         // Held, so it exists.
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
-        let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
-        if let Some(asked) = state.visits(hold, table, first) {
-            if seeded!(AskedOnce) {
-                state.flushed(hold);
-            }
-            let mut served = true;
+        if let Some(asked) = state.visits(hold, table, active.now()) {
             shadow.flush(active, asked, || {
                 let slots = Memslots { vm, space };
                 let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
                 Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.door.enter(), all);
-                served = false;
             });
-            if shadows.drops.since(state.forgot) && !(served && seeded!(ServedUnforgotten)) {
+            if shadows.drops.since(state.forgot) {
                 // Before the TLB is flushed, which is when the vCPU enters the guest.
                 state.forgot = active.now();
                 self.loaded.forget_l2();
@@ -250,7 +242,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
         let (host, active) = (&self.vm.host, &self.vm.active);
         for (index, g2) in state.refused.drain(..) {
-            if let Some((shadow, inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
+            if let Some((shadow, inside)) = shadows.visit(index) {
                 // Nor by the short path.
                 shadow.line.announce();
                 let (taking, g2s) = (shadows.drops.taking(active), Span::sized(g2, 1));

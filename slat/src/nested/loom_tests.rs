@@ -1,12 +1,9 @@
 //! A fault of L2 and an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
 use super::freeze::{freeze, stands, thaw_with};
-use crate::loom_tests::{explore, explore_within, finds_seeded};
+use crate::loom_tests::{explore, explore_within};
 use crate::notify::active::{Active, Page};
-use crate::seeded::Bug;
-use crate::shadows::{
-    Door, Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen, unlink,
-};
+use crate::shadows::{Door, Drops, FlushLine, Numbers, Reach, Row, Rows, edit, frozen, unlink};
 use crate::sync::once::Once;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
@@ -42,7 +39,7 @@ impl Shared {
         let stands = || stands(&self.active, (epoch, stamp), PAGE.hva);
         let mine = frozen(VcpuId(0));
         if met.is_hole()
-            && let Some(frozen) = freeze(&self.entry, mine, stands)
+            && let Some(frozen) = freeze(&self.entry, mine, None, stands)
         {
             thaw_with(frozen, None, Word(frame << 12 | 7), row(frame));
         }
@@ -91,13 +88,6 @@ fn an_invalidation_finds_the_hint_or_the_fault_finds_the_invalidation() {
 #[test]
 fn a_leaf_that_stays_keeps_its_hint() {
     explore_within(3, beside(2));
-}
-
-#[test]
-fn mistakes_about_hints() {
-    for bug in [Bug::HintUnfenced, Bug::BeginUnfenced, Bug::HintUnchecked] {
-        finds_seeded(bug, "taken back", beside(1));
-    }
 }
 
 /// A value that is made at its first use.
@@ -152,25 +142,11 @@ fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
 #[test]
 fn an_invalidation_beside_the_first_nested_guest_finds_the_hint() {
     explore(a_first_guest());
-    finds_seeded(Bug::FlagAfterValue, "passed over", a_first_guest());
-}
-
-/// Numbers, without invalidations.
-struct Count(AtomicU64);
-
-impl Numbers for Count {
-    fn fresh(&self) -> Version {
-        Version(self.0.fetch_add(1, AcqRel) + 1)
-    }
-
-    fn now(&self) -> Version {
-        Version(self.0.load(Acquire))
-    }
 }
 
 /// One entry of a shadow with its row, and the frame that L1's table names.
 struct Kept {
-    numbers: Count,
+    numbers: Active,
     drops: Drops,
     line: FlushLine,
     entry: Entry,
@@ -193,7 +169,7 @@ fn row(frame: u64) -> Row {
 
 impl Kept {
     fn new(entry: Word) -> Arc<Self> {
-        let numbers = Count(AtomicU64::new(0));
+        let numbers = Active::new();
         let (drops, line, row) = (Drops::default(), FlushLine::default(), [AtomicU32::new(u32::MAX)]);
         Arc::new(Self { numbers, drops, line, entry: Entry::new(entry), row, t: AtomicU64::new(1) })
     }
@@ -217,15 +193,9 @@ impl Kept {
             self.line.now() == line
         };
         let mine = frozen(VcpuId(vcpu));
-        if is_part && !seeded!(SplinterUntold) {
-            self.line.will_splinter();
-        }
         if met.is_hole()
-            && let Some(frozen) = freeze(&self.entry, mine, stands)
+            && let Some(frozen) = freeze(&self.entry, mine, is_part.then_some(&self.line), stands)
         {
-            if is_part && seeded!(SplinterUntold) {
-                self.line.will_splinter();
-            }
             let rows = Some((Rows::apart(&self.row), 0));
             thaw_with(frozen, rows, leaf(frame), row(frame));
         }
@@ -246,7 +216,7 @@ impl Kept {
         let word = self.entry.load();
         let stays = Ept4::is_present(word) && Rows::apart(&self.row).get(0).is(row(frame));
         if !stays && !word.is_hole() {
-            drop_or_condemn::<Ept4>(&self.drops.taking(&self.numbers), &self.entry, word, Level::K4);
+            edit::<Ept4>(&self.drops.taking(&self.numbers), &self.entry, word, Level::K4, Reach::Zap);
         }
     }
 }
@@ -275,10 +245,6 @@ fn flushed(and_a_fault: bool) -> impl Fn() + Send + Sync + 'static {
 fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
     explore(flushed(false));
     explore_within(3, flushed(true));
-    for bug in [Bug::CheckedBeforeFrozen, Bug::FrozenPassedBy, Bug::LineUnmoved, Bug::RmwUnfenced] {
-        finds_seeded(bug, OLD, flushed(false));
-    }
-    finds_seeded(Bug::FrozenTaken, STRANGE, flushed(true));
 }
 
 /// Two vCPUs fault on one entry, and nothing else happens: one of them maps the page.
@@ -294,7 +260,6 @@ fn by_two_vcpus() {
 #[test]
 fn an_entry_is_thawed_by_the_thread_that_froze_it() {
     explore(by_two_vcpus);
-    finds_seeded(Bug::AnothersThawed, LOST, by_two_vcpus);
 }
 
 /// A fault maps a part of a page of T's. A flush of another address in the page must cover this entry, too.
@@ -311,9 +276,6 @@ fn in_parts() {
 #[test]
 fn a_flush_of_an_address_meets_each_part_or_the_fault_finds_the_line_moved() {
     explore(in_parts);
-    for bug in [Bug::SplinterUntold, Bug::LineUnmoved, Bug::RmwUnfenced] {
-        finds_seeded(bug, OLD, in_parts);
-    }
 }
 
 /// A thread that meets a leaf reads its row.
@@ -332,7 +294,6 @@ fn with_row() {
 #[test]
 fn a_leaf_comes_with_its_row() {
     explore(with_row);
-    finds_seeded(Bug::RowAfterLeaf, STRANGE, flushed(true));
 }
 
 /// A vCPU whose TLB holds a leaf checks twice for drops, while the leaf is dropped.
@@ -355,16 +316,13 @@ fn dropped() {
 #[test]
 fn a_leaf_that_is_gone_is_found_among_the_drops() {
     explore(dropped);
-    for bug in [Bug::DropNotedLate, Bug::DropNotedEarly] {
-        finds_seeded(bug, CACHED, dropped);
-    }
 }
 
 /// A shadow with one table below its root.
 struct Linked {
     door: Door,
     drops: Drops,
-    numbers: Count,
+    numbers: Active,
     link: Entry,
     table: UnsafeCell<u64>,
 }
@@ -373,7 +331,7 @@ const GONE: &str = "a TLB has what was unlinked";
 
 impl Linked {
     fn new() -> Arc<Self> {
-        let (door, drops, numbers) = (Door::default(), Drops::default(), Count(AtomicU64::new(0)));
+        let (door, drops, numbers) = (Door::default(), Drops::default(), Active::new());
         let link = Entry::new(Ept4::link(Pfn(1), Level::M2));
         Arc::new(Self { door, drops, numbers, link, table: UnsafeCell::new(0) })
     }
@@ -404,9 +362,6 @@ fn behind_a_door() {
 #[test]
 fn a_table_of_a_shadow_is_freed_when_no_walk_is_in_it() {
     explore(behind_a_door);
-    for bug in [Bug::DoorRelaxed, Bug::WalksUnawaited] {
-        finds_seeded(bug, "Causality violation", behind_a_door);
-    }
 }
 
 /// A vCPU whose TLB walked through the table flushes for L1, while the table is unlinked and not yet flushed.
@@ -424,5 +379,4 @@ fn unlinked() {
 #[test]
 fn a_table_that_was_unlinked_is_found_among_the_drops() {
     explore(unlinked);
-    finds_seeded(Bug::UnlinkUnnoted, GONE, unlinked);
 }

@@ -38,7 +38,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let section = self.vcpu.light_section()?;
-        if self.shadow.line.now() != quick.line && !seeded!(NearUnchecked) {
+        if self.shadow.line.now() != quick.line {
             return None;
         }
         let index = F::index(g2, Level::K4);
@@ -89,13 +89,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let hint = Hint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
         let mine = frozen(self.vcpu.id());
         let stands = || {
-            // ORDER(nested-hint): the hint, and the frozen entry, before N and the line are read. As in `stands`.
+            // The hint, and the frozen entry, before N and the line are read. As in `stands`.
             fence_after_rmw();
-            let same = vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line;
-            (same || seeded!(QuickUnchecked)) && hint.stands()
+            vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line && hint.stands()
         };
         let row = Row::new(says.gfn, says.memory);
-        let is_done = freeze(entry, mine, stands)
+        let is_done = freeze(entry, mine, None, stands)
             .is_some_and(|frozen| thaw_with(frozen, Some((rows, index)), new, row));
         if !is_done {
             self.quick = None;

@@ -21,7 +21,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
 use crate::shadows::{
-    Inside, Numbers, Pages, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf, maps,
+    Inside, Numbers, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps,
 };
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
@@ -93,7 +93,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                     let split = self.shadows.split(host, to, taking, at_entry, &mut Pages::of(cache));
                     at.word = split.unwrap_or(at.word);
                     // L1 flushes a page as large as its TLB may hold it.
-                    if F::is_table(at.word, at.level) && !g2s.covers(&gfns) && !seeded!(SplitPartAlone) {
+                    if F::is_table(at.word, at.level) && !g2s.covers(&gfns) {
                         self.over((seat, inside), gfns, taking, cache);
                         continue;
                     }
@@ -104,7 +104,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                 let node = unsafe { Node::follow(host, F::pfn(at.word)) };
                 self.leaf_table(seat, node, gfns.clamp(&g2s), taking);
             } else if maps::<F>(&at) || at.word.is_frozen() {
-                drop_or_condemn::<F>(taking, at.entry, at.word, at.level);
+                edit::<F>(taking, at.entry, at.word, at.level, Reach::Zap);
             }
         }
     }
@@ -122,8 +122,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: Row) -> bool {
         let &L1Mapping::Page(entry, t, g1, upper, of_t) = mapping else { return false };
-        let is_whole = of_t >= level || seeded!(WholeBelieved);
-        is_whole
+        of_t >= level
             && row.is(Row::new(g1, entry.memory))
             && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
@@ -170,7 +169,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                                 Err(_) => return false,
                             },
                         };
-                        let stays = (row.is(Row::new(g1, entry.memory)) || seeded!(RowIgnored))
+                        let stays = row.is(Row::new(g1, entry.memory))
                             && within::<F>(word, upper.allows(&self.table, &entry, t));
                         if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
                             let entry_but_frame = t.0 & !T::LEAF_FRAME;
@@ -184,7 +183,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                         stays
                     });
                 if !stays {
-                    drop_or_condemn::<F>(taking, entry, word, Level::K4);
+                    edit::<F>(taking, entry, word, Level::K4, Reach::Zap);
                 }
             }
             nth = end;

@@ -228,14 +228,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
         let find = &mut |gfn| reading.version().find(gfn);
-        self.walk_l1_in((&reading, find), seat, table, access, is_access)
+        self.walk_l1_in((&reading, find), table, access, is_access)
     }
 
     /// Walks in the section of `slots`, a version of the memslots in which `find` finds one.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
         (slots, find): (&Reading<'_>, &mut impl FnMut(Gfn) -> Option<Slot>),
-        seat: &Seat,
         table: &T,
         access: &L1Access,
         is_access: bool,
@@ -247,16 +246,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             if is_access {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, memory, access, stores, |gfn| {
-                    if !seeded!(TableUnlogged) {
-                        // The page that was stored to is where these memslots have it.
-                        self.space.mark_stores(
-                            (&self.vm.reads, seat),
-                            slots.version(),
-                            Span::sized(gfn, 1),
-                            None,
-                        );
-                    }
-                    self.space.watched.has_after_store(gfn) && !seeded!(TableUntold)
+                    // The page that was stored to is where these memslots have it.
+                    self.space.mark_stores(slots.version(), Span::sized(gfn, 1), None);
+                    self.space.watched.has_after_store(gfn)
                 })?;
                 if changed {
                     continue;
@@ -317,14 +309,11 @@ impl Path {
                 memory.read(table, hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;
             let upper = rights;
-            rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
+            rights = rights.and(entry.rights);
             let now = Used { table: gfn, hva, is_read_only: slot.readonly, word, entry };
             (used[count], count) = (Some(now), count + 1);
             if entry.is_leaf || level == Level::K4 {
                 return Ok(Self { used, count, leaf: now, level, rights: table.grants(rights), upper });
-            }
-            if seeded!(MisconfigurationLate) && !covers(table, access, table.grants(rights)) {
-                return Err(fault(Refusal::Rights, level, rights, Some(gfn)));
             }
             (at, level) = (entry.gfn.gpa(), level.down());
         }
@@ -355,8 +344,7 @@ impl Path {
         for nth in 0..self.count {
             let Some(used) = self.used[nth] else { continue };
             let Used { table, hva, word, .. } = used;
-            let sets_dirty = stores && !seeded!(DirtyUnset);
-            let touched = used.entry.touch | if sets_dirty { used.entry.touch_store } else { 0 };
+            let touched = used.entry.touch | if stores { used.entry.touch_store } else { 0 };
             let wanted = Word(word.0 | touched);
             if wanted == word {
                 continue;
@@ -371,8 +359,8 @@ impl Path {
             let gpa = Gpa(table.gpa().0 + hva.offset());
             let stored = match memory.exchange(t, hva, (word, wanted)) {
                 None => return Err(L1Stop::Ask { gpa, hva, access: Access::Write }),
-                Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
-                Some(Ok(stored) | Err(stored)) => stored,
+                Some(Err(_)) => return Ok(true),
+                Some(Ok(stored)) => stored,
             };
             if mark(table) {
                 return Err(L1Stop::Tracked { gpa: Gpa(gpa.0 & !7), word: stored });
@@ -390,7 +378,7 @@ impl Path {
         let used = || self.used.iter().take(self.count).flatten();
         let Used { word, entry, .. } = self.leaf;
         let dirty = entry.touch_store & !word.0 == 0;
-        let withheld = if dirty || stores || seeded!(CleanWritable) { Perms::NONE } else { Perms::WRITE };
+        let withheld = if dirty || stores { Perms::NONE } else { Perms::WRITE };
         let mut tables = [Gfn::default(); LEVELS];
         tables.iter_mut().zip(used()).for_each(|(table, used)| *table = used.table);
         let inside = access.gpa.gfn().0 & (table.pages(self.level) - 1);

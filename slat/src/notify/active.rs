@@ -36,7 +36,7 @@
 //!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Position, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, fence_after_rmw};
+use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
 use core::cell::Cell;
 use lines::{Line, Lines, Regions};
@@ -110,16 +110,16 @@ impl Active {
 
     /// Returns N, if no invalidation is active.
     pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
-        // ORDER(quiet): Acquire: before the caller reads the epoch; and as in `is_at`.
-        let word = self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire));
-        (word & COUNT == 0 || seeded!(QuietBeside)).then(|| QuietNumber::new(word))
+        // Before the caller reads the epoch; and as in `is_at`.
+        let word = self.numbers.word.load(order!(quiet.load, Acquire));
+        (word & COUNT == 0).then(|| QuietNumber::new(word))
     }
 
     /// Whether no invalidation has begun or ended since `number` was read.
     #[inline(always)]
     pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
-        // ORDER(quiet): Acquire pairs with the Release in `drop`: the host of each ended invalidation has changed.
-        self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire)) == number.word
+        // Pairs with the Release in `drop`: the host of each ended invalidation has changed.
+        self.numbers.word.load(order!(quiet.load, Acquire)) == number.word
     }
 
     /// Whether an active invalidation covers any of `gfns` or `hvas`, which lie in the region of `line`.
@@ -134,14 +134,13 @@ impl Active {
     #[inline(never)]
     fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
-        listed.any(|slot| is_over(slot, gfns, hvas)) && !seeded!(StampUnconfirmed)
+        listed.any(|slot| is_over(slot, gfns, hvas))
     }
 
     /// Returns the newest number.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Version {
-        // ORDER(begin): Acquire; only tests call this.
-        Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
+        Version(self.numbers.word.load(crate::sync::prim::Relaxed) >> COUNT_BITS)
     }
 
     /// The lists that a fault polls while an invalidation over `hva` is active: they change when it ends.
@@ -164,8 +163,8 @@ impl Active {
     /// Whether a place other than `mine` is unflushed and matches.
     fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         // Mostly there is no other: one load answers.
-        // ORDER(adopt): Acquire pairs with the Release in `drop`: an invalidation that has ended has paid.
-        let active = self.numbers.word.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT;
+        // Pairs with the Release in `drop`: an invalidation that has ended has paid.
+        let active = self.numbers.word.load(order!(adopt.others, Acquire)) & COUNT;
         active > u64::from(mine.is_some())
             && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
     }
@@ -197,8 +196,8 @@ impl Active {
         let claim = self.places.claim(&self.numbers.taken)?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
-        // ORDER(active): Release: the ranges before the state. The invalidation has no number and no hole yet.
-        claim.slot.state.store(UNFLUSHED | ACTIVE, Release);
+        // The ranges before the state. The invalidation has no number and no hole yet.
+        claim.slot.state.store(UNFLUSHED | ACTIVE, order!(active.begin, Release));
         let regions = if gfns.is_empty() { self.lines.narrow(hvas) } else { None };
         let ticket = Ticket {
             active: self,
@@ -210,15 +209,13 @@ impl Active {
             taken: Taken::default(),
         };
         ticket.announce();
-        self.places.begun(&ticket.claim);
         Some(ticket)
     }
 
     /// Part of rule 1: takes the next number, which is unique, and counts `more` active invalidations.
     fn number(&self, more: u64) -> Version {
-        // ORDER(begin): AcqRel: the list before the number, for each thread that reads this number or a later one.
-        let before =
-            self.numbers.word.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
+        // The list before the number, for each thread that reads this number or a later one.
+        let before = self.numbers.word.fetch_add((1 << COUNT_BITS) + more, order!(begin.number, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
         debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
         version
@@ -231,15 +228,15 @@ fn is(slot: &Slot, mine: Option<&Slot>) -> bool {
 }
 
 fn is_active(slot: &Slot) -> bool {
-    // ORDER(active): Acquire pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by
-    // the slot's next user do no harm: the previous invalidation has ended.
-    slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
+    // Pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by the slot's next user do
+    // no harm: the previous invalidation has ended.
+    slot.state.load(order!(active.state, Acquire)) & ACTIVE != 0
 }
 
 fn is_unflushed(slot: &Slot, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-    // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
-    let state = slot.state.load(Acquire);
-    state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED && matches(state >> 2, slot) && !seeded!(NotAdopted)
+    // Pairs with the Release in `flushed`: a debt seen as paid is paid.
+    let state = slot.state.load(order!(adopt.state, Acquire));
+    state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED && matches(state >> 2, slot)
 }
 
 fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
@@ -249,8 +246,8 @@ fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
 /// Matches the slot of the invalidation that wrote holes of `version`. A widened invalidation has had several numbers.
 /// Another invalidation's number may lie between them; the caller then pays one flush too many.
 fn wrote(version: Version) -> impl Fn(u64, &Slot) -> bool {
-    // ORDER(active): Acquire, as in `span`: if the slot's next user wrote it, the previous invalidation has paid.
-    move |last, slot| (slot.first.load(unless_seeded!(FirstRelaxed, Acquire))..=last).contains(&version.0)
+    // As in `span`: if the slot's next user wrote it, the previous invalidation has paid.
+    move |last, slot| (slot.first.load(order!(active.first, Acquire))..=last).contains(&version.0)
 }
 
 fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
@@ -258,16 +255,16 @@ fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
-    // ORDER(active): Acquire: a reader of the slot's next range sees the end of the previous invalidation.
-    let [start, end] = cells.each_ref().map(|cell| cell.load(unless_seeded!(RangesRelaxed, Acquire)));
+    // A reader of the slot's next range sees the end of the previous invalidation.
+    let [start, end] = cells.each_ref().map(|cell| cell.load(order!(active.span, Acquire)));
     Span::new(T::from_raw(start), T::from_raw(end))
 }
 
 /// Stores the start first. While a span grows, a reader of one old and one new end sees at least the old span.
 fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
-    // ORDER(active): Release: after all accesses of the slot's last user; pairs with `span`.
-    cells[0].store(span.start.raw(), Release);
-    cells[1].store(span.end.raw(), Release);
+    // After all accesses of the slot's last user; pairs with `span`.
+    cells[0].store(span.start.raw(), order!(active.set, Release));
+    cells[1].store(span.end.raw(), order!(active.set, Release));
 }
 
 impl Ticket<'_> {
@@ -286,11 +283,11 @@ impl Ticket<'_> {
         let version = self.active.number(more);
         let slot = self.claim.slot;
         if more > 0 {
-            // ORDER(active): Release, as in `set`.
-            slot.first.store(version.0, Release);
+            // As in `set`.
+            slot.first.store(version.0, order!(active.set_first, Release));
         }
-        // ORDER(adopt): Release, before the edits (also Release): a thread that meets an edit sees this state.
-        slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
+        // Before the edits (also Release): a thread that meets an edit sees this state.
+        slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, order!(adopt.begin, Release));
         self.version.set(version);
         self.hole.set(Word::hole(version));
     }
@@ -298,14 +295,8 @@ impl Ticket<'_> {
     /// Rule 1: lists the place, takes a number, and announces it to the regions or on the epoch.
     fn announce(&self) {
         let bit = self.claim.bit;
-        let list = || self.each_line(move |line| line.list(bit));
-        if !seeded!(NumberedFirst) {
-            list();
-        }
+        self.each_line(move |line| line.list(bit));
         self.take_number(1);
-        if seeded!(NumberedFirst) {
-            list();
-        }
         if self.wide.get() {
             self.active.lines.epoch.move_on();
         }
@@ -316,9 +307,7 @@ impl Ticket<'_> {
         // ORDER(follow): announced before its walk reads an entry; pairs with the fence in `is_followed`.
         // ORDER(held): announced before it reads the holds; pairs with the fence in `Holds::publish`.
         // ORDER(watched-store): the count before the listener reads; pairs with the fence in `has_after_store`.
-        if !seeded!(BeginUnfenced) {
-            fence_after_rmw();
-        }
+        fence_after_rmw();
     }
 
     /// Calls `visit` with the line of each of its regions.
@@ -338,12 +327,9 @@ impl Ticket<'_> {
 
     /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        if seeded!(RecoveredBeside) {
-            return true;
-        }
-        // ORDER(active): Acquire: a thread that reads a number sees its place. The caller has frozen the entry and
-        // fenced: an invalidation that is not seen here will see the frozen entry.
-        let _ = self.active.numbers.word.load(Acquire);
+        // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
+        // is not seen here will see the frozen entry.
+        let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
@@ -396,14 +382,14 @@ impl Ticket<'_> {
 
     /// Marks it unflushed again: it makes further edits after a flush.
     pub(crate) fn owes_again(&self) {
-        // ORDER(adopt): Release, before the edits (also Release): a thread that meets an edit sees this state.
-        self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
+        // Before the edits (also Release): a thread that meets an edit sees this state.
+        self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, order!(adopt.again, Release));
     }
 
     /// Marks everything that it owed as paid.
     pub(crate) fn flushed(&self) {
-        // ORDER(adopt): Release: the flush before the mark.
-        self.claim.slot.state.store(self.version().0 << 2 | ACTIVE, unless_seeded!(PaidRelaxed, Release));
+        // The flush before the mark.
+        self.claim.slot.state.store(self.version().0 << 2 | ACTIVE, order!(adopt.paid, Release));
     }
 }
 
@@ -411,18 +397,16 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.hide_nothing();
-        if self.wide.get() && !seeded!(EpochKept) {
+        if self.wide.get() {
             // A number for no invalidation. An invalidation with a later number sees what this one published. One with
             // an earlier number is found listed by each fault that sees the epoch move.
-            if !seeded!(EndUnnumbered) {
-                let _ = self.active.number(0);
-            }
+            let _ = self.active.number(0);
             self.active.lines.epoch.move_on();
         }
         let bit = self.claim.bit;
         self.each_line(move |line| line.unlist(bit));
-        // ORDER(adopt): Release: paid before the count falls.
-        self.active.numbers.word.fetch_sub(1, Release);
+        // Paid, and the host has changed, before the count falls; pairs with `any_unflushed` and `is_at`.
+        self.active.numbers.word.fetch_sub(1, order!(adopt.end, Release));
         self.active.places.end(&self.claim, &self.active.numbers.taken);
     }
 }

@@ -192,17 +192,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
-                if !seeded!(KeptTooLate) {
-                    walk.keep_dirty((word, new), at.level, covers.start);
-                }
-                if seeded!(ReplaceThroughHole) && !new.is_hole() && at.entry.cas(word, self.hole()).is_ok() {
-                    word = self.hole();
-                }
+                walk.keep_dirty((word, new), at.level, covers.start);
                 match at.entry.cas(word, new) {
                     Ok(()) => {
-                        if seeded!(KeptTooLate) {
-                            walk.keep_dirty((word, new), at.level, covers.start);
-                        }
                         self.book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
@@ -241,7 +233,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     break;
                 }
                 from = if removed == 0 { done } else { from };
-                to = done + u64::from(!seeded!(FlushShort));
+                to = done + 1;
                 removed += 1;
             } else {
                 break;
@@ -259,9 +251,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
 
     /// Returns the hole for a leaf that reaches out of the range, after widening the invalidation to all of `covers`.
     fn zap_beyond(&self, covers: Span<Gfn>) -> Word {
-        if !seeded!(LargeNotWidened) {
-            self.ticket.widen(covers);
-        }
+        self.ticket.widen(covers);
         self.hole()
     }
 
@@ -273,7 +263,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         known: Known<'_>,
         owed: &mut Owed,
     ) -> Change {
-        let whole = part == covers || seeded!(WholeByStart) && part.contains(covers.start);
+        let whole = part == covers;
         let hole = self.hole();
         match word.kind::<F>(level) {
             Kind::Table(_) if whole && self.why.frees_tables() && known.pass == Pass::First => {
@@ -312,14 +302,12 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 // Rule 7: the invalidation that wrote this hole has not flushed yet; TLBs may hold stale copies.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
-                    if part != covers && !seeded!(AdoptedNarrowly) {
+                    if part != covers {
                         // Invalidations of other regions will find this one's number there, and must find its debt.
                         self.ticket.go_wide();
                     }
                 }
-                let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
-                let older = version < self.ticket.version();
-                if older && !numbered { Change::To(self.hole()) } else { Change::Nothing }
+                if version < self.ticket.version() { Change::To(hole) } else { Change::Nothing }
             }
             Kind::Frozen(_) if whole => Change::To(hole),
             Kind::Frozen(_) => Change::To(self.zap_beyond(covers)),
@@ -343,9 +331,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
         match kind {
             Kind::Table(pfn) => {
-                if !seeded!(UnhookOwesNothing) {
-                    owed.owe(covers);
-                }
+                owed.owe(covers);
                 // Rule 9, but the subtree is not overwritten (`table/retire.rs` says why).
                 // SAFETY: the table was linked until this walk unhooked it just now, in its section.
                 let top = unsafe { Node::follow(&walk.vm.host, pfn) };
@@ -353,12 +339,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             }
             // The recovery that froze the link gives the table back (`huge/recover.rs`).
             Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
-            kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
-                let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
-                if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
-                    owed.owe(covers);
-                }
-                if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
+            Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
+                owed.owe(covers);
+                if new.is_hole() {
                     walk.seat.tally.add(Count::removed(level));
                     self.zapped(walk, covers, level, 1);
                 }

@@ -280,12 +280,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         begun.in_passes(idle, seat.is_none(), pass, |_| begun.refill_reserve());
     }
 
-    /// Begins another invalidation of the same range: a seeded mistake needs it.
-    pub(super) fn another(&self) -> Self {
-        let Begun { vm, range, why, .. } = self.begun;
-        Self::begin(vm, range, why)
-    }
-
     /// The begin of an event: edits the range, unless its pages will be told one by one; returns the debt.
     pub(crate) fn begin_event<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
@@ -366,7 +360,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
     fn drop(&mut self) {
         self.begun.reserve.drain(self.begun.vm);
-        if !self.owed.is_nothing() && !seeded!(LeakedUnpaid) {
+        if !self.owed.is_nothing() {
             self.open_debt().without_grace().settle();
         }
     }

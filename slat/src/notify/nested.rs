@@ -62,23 +62,21 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         defers: bool,
     ) -> bool {
         let (host, active) = (&self.vm.host, &self.vm.active);
-        let left_out = seeded!(ShadowsForgotten);
         let (mut any, mut is_short) = (false, false);
-        let has_seat = left_out
-            || self.reserve.with(|cache| {
-                let mut pages = Pages { defers, ..Pages::of(cache) };
-                let has_seat = self.for_frames(space, scope, |left, all| {
-                    any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
-                });
-                is_short = pages.is_short;
-                has_seat
+        let has_seat = self.reserve.with(|cache| {
+            let mut pages = Pages { defers, ..Pages::of(cache) };
+            let has_seat = self.for_frames(space, scope, |left, all| {
+                any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
             });
+            is_short = pages.is_short;
+            has_seat
+        });
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
-        if !has_seat || self.why == Why::Slot && !seeded!(SlotMovedUnderTables) {
+        if !has_seat || self.why == Why::Slot {
             shadows.reach_all(host, active, Reach::Zap);
             any = true;
         }
-        if any && !seeded!(L1TagOnly) {
+        if any {
             owed.owe_nested();
         }
         // Otherwise frames of the range have not been looked at.

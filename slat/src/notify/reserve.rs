@@ -76,7 +76,7 @@ impl Reserve {
     #[cold]
     fn give_back<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
         let unused = self.with(Cache::drain);
-        if unused.len() > 0 && !seeded!(ReserveLeaked) {
+        if unused.len() > 0 {
             vm.pool.give_back(unused);
         }
     }
@@ -85,7 +85,6 @@ impl Reserve {
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu};
-    use crate::seeded::{self, Bug};
     use crate::table::{TableMemory, formats::Npt4};
     use crate::*;
 
@@ -159,45 +158,23 @@ mod tests {
         assert_eq!((vm.stats().splits, vm.stats().leaves), ([0, 0], [0, 0, 0]));
     }
 
-    /// Returns how many more table pages are in use after `many` invalidations.
-    fn kept(many: u64) -> u64 {
+    #[test]
+    fn pages_that_were_not_used_go_back() {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);
         let before = vm.pool.in_use();
-        for _ in 0..many {
+        for _ in 0..100 {
             // The change tells no page, so the invalidation uses none of its spare pages.
             vm.around(&mut idle, Event::new(both_ends(), Why::Reclaim), &mut |_, _| {}).unwrap();
         }
-        vm.pool.in_use() - before
-    }
-
-    #[test]
-    fn pages_that_were_not_used_go_back() {
-        assert_eq!(kept(100), 0);
-    }
-
-    #[test]
-    fn mistake_they_are_kept() {
-        assert!(seeded::with(Bug::ReserveLeaked, || kept(100)) > 0);
-        seeded::found(Bug::ReserveLeaked, 1);
-    }
-
-    /// Whether a page that was written is dirty after its neighbour was zapped.
-    fn stays_dirty() -> bool {
-        let mut idle = Idle::take().unwrap();
-        let vm = vm(&mut idle);
-        clear(&vm, &mut idle, both_ends());
-        vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty
+        assert_eq!(vm.pool.in_use(), before);
     }
 
     #[test]
     fn a_written_page_stays_dirty_when_its_neighbour_is_zapped() {
-        assert!(stays_dirty());
-    }
-
-    #[test]
-    fn mistake_small_leaves_are_clean() {
-        assert!(!seeded::with(Bug::SplitForgetsDirty, stays_dirty));
-        seeded::found(Bug::SplitForgetsDirty, 1);
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        clear(&vm, &mut idle, both_ends());
+        assert!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
     }
 }

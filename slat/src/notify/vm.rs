@@ -140,16 +140,15 @@ struct PageByPage<'vm, F: Format, H: Host> {
     kept: Option<Borrowed<'vm>>,
 }
 
-fn kept<'a>(seat: Option<&'a Borrowed<'_>>) -> Option<&'a Seat> {
-    seat.filter(|_| !seeded!(SeatNotKept)).map(Borrowed::for_owner)
+impl<'vm, F: Format, H: Host> PageByPage<'vm, F, H> {
+    fn seat(&self) -> Option<&'vm Seat> {
+        self.kept.as_ref().map(Borrowed::for_owner)
+    }
 }
 
 impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        if self.kept.is_some() && seeded!(PlaceNotKept) {
-            self.invalidation = self.invalidation.another();
-        }
-        let seat = kept(self.kept.as_ref());
+        let seat = self.seat();
         self.invalidation.changed_on(idle, hvas, to, seat);
     }
 
@@ -164,10 +163,8 @@ impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
     }
 
     fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
-        if seeded!(CopiedUnsettled) {
-            return;
-        }
-        self.invalidation.adopt_on(idle, hvas, kept(self.kept.as_ref()));
+        let seat = self.seat();
+        self.invalidation.adopt_on(idle, hvas, seat);
         self.flush(idle);
     }
 }
@@ -176,7 +173,6 @@ impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
 mod tests {
     use crate::inject;
     use crate::notify::Again;
-    use crate::seeded::{self, Bug};
     use crate::table::TableMemory;
     use crate::table::formats::Npt4;
     use crate::*;
@@ -203,9 +199,9 @@ mod tests {
         Places,
     }
 
-    /// Whether an event that may not block ends by itself while all other seats or places are taken. It tells a page,
-    /// settles it and flushes. After `patience` the others are freed.
-    fn tells_while_taken(all: All, mistake: Option<Bug>, patience: Duration) -> bool {
+    /// Whether an event that may not block ends by itself while all other seats or places are taken, and there is no
+    /// memory for more. It tells a page, settles it and flushes. Then the others are freed.
+    fn tells_while_taken(all: All) -> bool {
         let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
         let [hvas, elsewhere] = [0, 1 << 30].map(|start| Span::sized(Hva(start), 4096));
         let event = Event { may_block: false, ..Event::new(hvas, Why::Reclaim) };
@@ -222,11 +218,7 @@ mod tests {
                     told.0.send(()).unwrap();
                 };
                 let work = || vm.around(&mut Idle::take().unwrap(), event, &mut { tell }).unwrap();
-                match mistake {
-                    // There is no memory for more of them.
-                    Some(bug) => inject::every(inject::Point::Alloc, 1, || seeded::with(bug, work)).0,
-                    None => work(),
-                }
+                inject::every(inject::Point::Alloc, 1, work);
             });
             ready.1.recv().unwrap();
             let seats: Vec<_> =
@@ -236,7 +228,7 @@ mod tests {
             let again = vm.around(&mut Idle::take().unwrap(), event, &mut |_, _| panic!("nothing changes"));
             assert_eq!(again, Err(Again), "{all:?} are all taken");
             go_on.0.send(()).unwrap();
-            let alone = told.1.recv_timeout(patience).is_ok();
+            let alone = told.1.recv_timeout(Duration::from_secs(10)).is_ok();
             drop((seats, places));
             alone
         })
@@ -244,24 +236,12 @@ mod tests {
 
     #[test]
     fn an_event_that_may_not_block_keeps_its_seat() {
-        assert!(tells_while_taken(All::Seats, None, Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn mistake_an_event_that_may_not_block_gives_its_seat_back() {
-        assert!(!tells_while_taken(All::Seats, Some(Bug::SeatNotKept), Duration::from_millis(200)));
-        seeded::found(Bug::SeatNotKept, 1);
+        assert!(tells_while_taken(All::Seats));
     }
 
     #[test]
     fn an_event_that_may_not_block_keeps_its_place() {
-        assert!(tells_while_taken(All::Places, None, Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn mistake_an_event_that_may_not_block_takes_another_place() {
-        assert!(!tells_while_taken(All::Places, Some(Bug::PlaceNotKept), Duration::from_millis(200)));
-        seeded::found(Bug::PlaceNotKept, 1);
+        assert!(tells_while_taken(All::Places));
     }
 
     /// A host that resolves each address to the same page.
@@ -276,8 +256,9 @@ mod tests {
         }
     }
 
-    /// Returns the flushes by a change that settles a page whose earlier invalidation has not flushed.
-    fn flushes_before_a_copy(mistake: Option<Bug>) -> u64 {
+    /// A change settles a page whose earlier invalidation has not flushed.
+    #[test]
+    fn a_page_is_settled_before_it_is_copied() {
         let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
         vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
@@ -294,20 +275,8 @@ mod tests {
             vm.around(&mut Idle::take().unwrap(), Event::new(hvas, Why::ChangePte), &mut tell).unwrap();
             flushes
         };
-        let work = || mistake.map_or_else(copies, |bug| seeded::with(bug, copies));
-        let flushes = thread::scope(|scope| scope.spawn(work).join().unwrap());
+        let flushes = thread::scope(|scope| scope.spawn(copies).join().unwrap());
         drop(owed.settle());
-        flushes
-    }
-
-    #[test]
-    fn a_page_is_settled_before_it_is_copied() {
-        assert_eq!(flushes_before_a_copy(None), 1);
-    }
-
-    #[test]
-    fn mistake_a_page_is_copied_before_another_change_has_flushed() {
-        assert_eq!(flushes_before_a_copy(Some(Bug::CopiedUnsettled)), 0);
-        seeded::found(Bug::CopiedUnsettled, 1);
+        assert_eq!(flushes, 1);
     }
 }

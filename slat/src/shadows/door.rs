@@ -4,7 +4,7 @@
 //! be in none, so the door counts them while they walk. There are two counts. A thread that has unlinked tables directs
 //! new walks to the other count, and waits until the first is zero: a later walk cannot find the tables.
 
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Patience, Relaxed, Release};
+use crate::sync::prim::{AtomicU64, Patience, Relaxed};
 
 /// Two counts of 31 bits, and a bit that selects the one for new walks. See the module's header.
 #[derive(Debug, Default)]
@@ -28,9 +28,9 @@ impl Door {
     #[inline]
     pub(crate) fn enter(&self) -> Inside<'_> {
         let mut now = self.0.load(Relaxed);
-        // ORDER(door): Acquire pairs with the Release of `outlast`: a later walk meets no unlinked table.
+        // Pairs with the Release of `outlast`: a later walk meets no unlinked table.
         while let Err(found) =
-            self.0.compare_exchange(now, now + one(now), unless_seeded!(DoorRelaxed, Acquire), Relaxed)
+            self.0.compare_exchange(now, now + one(now), order!(door.enter, Acquire), Relaxed)
         {
             now = found;
         }
@@ -41,11 +41,11 @@ impl Door {
 
     /// Waits for the walks that may have met the tables that the caller has unlinked. One caller at a time.
     pub(crate) fn outlast(&self) {
-        // ORDER(door): Release: the unlinking before the walks of the later count. The addition flips only the top bit.
-        let before = self.0.fetch_add(SECOND, AcqRel);
+        // The unlinking before the walks of the later count. The addition flips only the top bit.
+        let before = self.0.fetch_add(SECOND, order!(door.unlink, Release));
         let mut patience = Patience::default();
-        // ORDER(door): Acquire pairs with the Release of `Inside`: the accesses of those walks are over.
-        while self.0.load(Acquire) / one(before) & MOST != 0 && !seeded!(WalksUnawaited) {
+        // Pairs with the Release of `Inside`: the accesses of those walks are over.
+        while self.0.load(order!(door.wait, Acquire)) / one(before) & MOST != 0 {
             patience.wait();
         }
     }
@@ -53,8 +53,8 @@ impl Door {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // ORDER(door): Release, for `outlast`.
-        self.0.0.fetch_sub(self.1, Release);
+        // For `outlast`.
+        self.0.0.fetch_sub(self.1, order!(door.leave, Release));
         #[cfg(test)]
         crate::sync::longest::ends();
     }

@@ -8,7 +8,7 @@
 //! * A number taken before the edit would not suffice: another vCPU may flush, and load the leaf again before the edit.
 
 use super::Numbers;
-use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release};
+use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::Version;
 use core::cell::Cell;
 
@@ -30,8 +30,8 @@ impl Drops {
 
     /// Whether anything was taken since number `forgot`, or is being taken. Called after a look at the entries.
     pub(crate) fn since(&self, forgot: Version) -> bool {
-        // ORDER(drops): Acquire pairs with the end of `Taking`: if none is under way, their numbers are seen.
-        let under_way = self.under_way.load(Acquire) > 0;
+        // Pairs with the end of `Taking`: if none is under way, their numbers are seen.
+        let under_way = self.under_way.load(order!(drops.look, Acquire)) > 0;
         under_way || self.newest.load(Relaxed) > forgot.0
     }
 
@@ -67,29 +67,21 @@ impl<N: Numbers> Taking<'_, N> {
 
     #[cold]
     fn start(&self) {
-        if seeded!(DropNotedLate) {
-            return;
-        }
-        // ORDER(drops): before the exchange, whose Release carries it to a thread that finds the leaf gone.
+        // Before the exchange, whose Release carries it to a thread that finds the leaf gone.
         self.drops.under_way.fetch_add(1, Relaxed);
-        if seeded!(DropNotedEarly) {
-            self.finish();
-        }
     }
 
     #[cold]
     fn finish(&self) {
         self.drops.newest.fetch_max(self.active.fresh().0, Relaxed);
-        // ORDER(drops): the number first; pairs with `since`.
-        if !seeded!(DropNotedLate) {
-            self.drops.under_way.fetch_sub(1, Release);
-        }
+        // The number first; pairs with `since`.
+        self.drops.under_way.fetch_sub(1, order!(drops.end, Release));
     }
 }
 
 impl<N: Numbers> Drop for Taking<'_, N> {
     fn drop(&mut self) {
-        if self.begun.get() && !seeded!(DropNotedEarly) {
+        if self.begun.get() {
             self.finish();
         }
     }

@@ -20,7 +20,7 @@
 //! doubts the hints of a page at a time ([`Doubts`]): a hint that F makes firm again is not taken for the doubted one.
 
 use crate::addr::Gfn;
-use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
+use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::{Entry, Word};
 use crate::table::memory::Node;
 use crate::table::pool::NoMemory;
@@ -90,12 +90,11 @@ impl HintAt<'_> {
     /// Whether the hint is still there, and not doubted. Called by a fault that has frozen its entry, after its fence.
     #[inline(always)]
     pub(crate) fn stands(&self) -> bool {
-        // ORDER(hint-doubt): after the fence in `stands`, or on the short path; pairs with the one in `replaces_stale`.
-        let stands = match *self {
+        // After the fence in `stands`, or on the short path; pairs with the one in `replaces_stale`.
+        match *self {
             Self::First(entry, word) => entry.load() == word,
             Self::Block(place, bits) => place.load(Relaxed) == bits,
-        };
-        stands || seeded!(HintUnlooked)
+        }
     }
 
     /// Removes the hint. If it fails, a fault has entered another one, or has moved it, and will begin again.
@@ -132,8 +131,8 @@ type Place<'a> = (&'a AtomicU64, u64);
 
 /// Replaces the contents of a place, as [`Entry::cas`] does those of a table's word. Returns false if they have changed.
 fn exchange(place: &AtomicU64, old: u64, new: u64) -> bool {
-    // ORDER(nested-hint): the fences of the fault and of the invalidation order it.
-    place.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+    // Relaxed: the fences of the fault, of the invalidation and of `replaces_stale` order it.
+    place.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
 }
 
 impl HintBlock {
@@ -204,9 +203,9 @@ impl HintBlock {
             let fresh = spare.take().ok_or(NoMemory)?;
             // SAFETY: a block that only this thread has.
             unsafe { fresh.as_ref() }.fill([Some(hint)]);
-            // ORDER(hint-blocks): Release: the hint before the link to its block.
-            let linked = last.below[nth].compare_exchange(null_mut(), fresh.as_ptr(), AcqRel, Relaxed);
-            if linked.is_ok() {
+            // The hint before the link to its block.
+            let order = order!(hint_blocks.link, Release);
+            if last.below[nth].compare_exchange(null_mut(), fresh.as_ptr(), order, Relaxed).is_ok() {
                 // SAFETY: linked, so it stays.
                 return Ok(unsafe { fresh.as_ref() }.at(0, hint));
             }
@@ -232,9 +231,10 @@ impl HintBlock {
 
     /// Returns a block below this one.
     fn below(&self, nth: usize) -> Option<&Self> {
-        // ORDER(hint-blocks): Acquire pairs with the exchange that linked it.
+        // Pairs with the exchange that linked it.
+        let block = self.below[nth].load(order!(hint_blocks.follow, Acquire));
         // SAFETY: null, or a block that was linked and stays until the VM is dropped.
-        unsafe { self.below[nth].load(Acquire).as_ref() }
+        unsafe { block.as_ref() }
     }
 
     fn places((block, _): (&Self, usize)) -> impl Iterator<Item = Place<'_>> {
@@ -272,16 +272,16 @@ impl Doubts {
     fn begin(&self, g1: Gfn) -> Option<Doubt<'_>> {
         // Of pages of any size, neighbours have different bits.
         let bit = 1 << ((g1.0 ^ g1.0 >> 9 ^ g1.0 >> 18) % 64);
-        // ORDER(hint-doubt): Acquire pairs with the end of `Doubt`: hints that were doubted before are decided.
-        let before = if seeded!(DoubtedByTwo) { 0 } else { self.0.fetch_or(bit, Acquire) };
+        // Pairs with the end of `Doubt`: hints that were doubted before are decided.
+        let before = self.0.fetch_or(bit, order!(hint_doubt.begin, Acquire));
         (before & bit == 0).then_some(Doubt(&self.0, bit))
     }
 }
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        // ORDER(hint-doubt): Release, for `begin`.
-        self.0.fetch_and(!self.1, Release);
+        // For `begin`.
+        self.0.fetch_and(!self.1, order!(hint_doubt.end, Release));
     }
 }
 
@@ -294,21 +294,16 @@ impl Doubt<'_> {
         is_stale: &impl Fn(Hint) -> bool,
     ) -> bool {
         let (hint, doubted) = (Hint::of_bits(bits), bits | DOUBTED);
-        if !is_stale(hint) || seeded!(StaleKept) {
+        if !is_stale(hint) {
             return false;
-        }
-        if seeded!(StaleUndoubted) {
-            return exchange(place, bits, wanted);
         }
         // A thread that panicked may have left it doubted.
         if bits != doubted && !exchange(place, bits, doubted) {
             return false;
         }
-        // ORDER(hint-doubt): the doubt before the second look at the entry; pairs with the fence between a fault's
-        // frozen entry and its look at the hint.
-        if !seeded!(DoubtUnfenced) {
-            fence(SeqCst);
-        }
+        // The doubt before the second look at the entry; pairs with the fence between a fault's frozen entry and its look
+        // at the hint.
+        fence!(hint_doubt.doubt);
         let new = if is_stale(hint) { wanted } else { bits & !DOUBTED };
         // If it fails, a fault has made the hint firm, or an invalidation has removed it.
         exchange(place, doubted, new) && new == wanted

@@ -96,14 +96,14 @@ impl<'a> Rows<'a> {
 impl Rows<'_> {
     #[inline(always)]
     pub(crate) fn get(self, index: usize) -> Row {
-        // ORDER(rows): after the leaf, whose load is an Acquire one.
+        // After the leaf, whose load is an Acquire one.
         Row(self.0[index].load(Relaxed))
     }
 
     /// Called by the fault that has the entry frozen.
     #[inline(always)]
     pub(crate) fn set(self, index: usize, row: Row) {
-        // ORDER(rows): before the leaf, whose exchange is a Release one.
+        // Before the leaf, whose exchange is a Release one.
         self.0[index].store(row.0, Relaxed);
     }
 

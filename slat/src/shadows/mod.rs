@@ -36,15 +36,11 @@ pub(crate) use hints::{Hint, HintAt};
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 
 pub(crate) use reverse::Stretches;
-pub(crate) use shadow::{Frozen, HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps};
+pub(crate) use shadow::{FlushLine, Frozen, HOLE, Shadow, drop_leaf, edit, frozen, is_leaf, maps};
 pub(crate) use split::Pages;
 pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]
-pub(crate) use {
-    door::Door,
-    reclaim::unlink,
-    shadow::{FlushLine, edit},
-};
+pub(crate) use {door::Door, reclaim::unlink};
 
 use crate::addr::{Gfn, Level, Span};
 use crate::sync::once::Once;
@@ -189,10 +185,7 @@ impl<F: Format> Shadows<F> {
         } else {
             let free = directory.iter().enumerate().filter(|(_, named)| named.holders == 0);
             let (index, _) = free.min_by_key(|(_, named)| named.used).ok_or(NoMemory)?;
-            let before = core::mem::replace(&mut directory[index], fresh);
-            if seeded!(RecycledUnflushed) {
-                directory[index].since = before.since;
-            }
+            directory[index] = fresh;
             index
         };
         Ok(Hold { index, since: directory[index].since })
@@ -285,7 +278,7 @@ impl<F: Format> Shadows<F> {
         pages: &mut Pages<'_>,
     ) -> bool {
         let (mut any, taking) = (false, self.drops.taking(active));
-        // ORDER(nested-hint): after the fence in `Ticket::announce`; pairs with the one in `stands`.
+        // After the fence in `Ticket::announce`, which pairs with the one in `stands`.
         self.reverse.stretch(memory, left, |at, page, part| {
             any = true;
             let hint = at.hint();
@@ -334,6 +327,5 @@ impl<F: Format> Shadows<F> {
 /// Returns the frames of L2 made of `g1s`, by a hint of `page` that names `g2`.
 fn g2s_of(page: Span<Gfn>, g2: Gfn, g1s: Span<Gfn>) -> Span<Gfn> {
     let part = g1s.clamp(&page);
-    let whole = page == part || seeded!(PartByStart);
-    Span::sized(g2 + if whole { 0 } else { part.start.0 - page.start.0 }, part.len())
+    Span::sized(g2 + (part.start.0 - page.start.0), part.len())
 }

@@ -56,14 +56,10 @@ impl<F: Format> Shadows<F> {
             (!tops.is_empty()).then_some((shadow, tops))
         });
         let Some((shadow, tops)) = found else { return 0 };
-        if !seeded!(ReclaimUnannounced) {
-            shadow.line.announce();
-        }
+        shadow.line.announce();
         // Also if a kick panics, which `flush` lets out when it is over. Otherwise the tables would be lost.
         let freed = Finally::with((tops, grace), |(tops, grace)| {
-            if !seeded!(FreedBesideFault) {
-                grace();
-            }
+            grace();
             shadow.door.outlast();
             self.free(memory, pool, tops);
         });
@@ -148,9 +144,7 @@ pub(crate) fn unlink<F: Format>(
     mut word: Word,
     level: Level,
 ) -> bool {
-    if !seeded!(UnlinkUnnoted) {
-        taking.begin();
-    }
+    taking.begin();
     while F::is_table(word, level) {
         match entry.cas(word, HOLE) {
             Ok(()) => return true,

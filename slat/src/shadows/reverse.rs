@@ -117,10 +117,8 @@ impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         // Those that were made go back if memory runs out, or if the host panics.
         let mut made = Finally::with(Vec::with_capacity(SIZES.len()), |made: &mut Vec<_>| {
-            if !seeded!(PlanesLost) {
-                // SAFETY: made just now.
-                unsafe { give_back(made.drain(..), memory, pool) };
-            }
+            // SAFETY: made just now.
+            unsafe { give_back(made.drain(..), memory, pool) };
         });
         for _ in SIZES {
             made.push(Radix::new(memory, pool)?);
@@ -200,7 +198,7 @@ impl<F: Format> Reverse<F> {
                 // SAFETY: a block that only this thread has.
                 let made: &HintBlock = unsafe { fresh.as_ref() };
                 made.fill([Some(hint), there]);
-                // ORDER(link): Release, in `cas`: the hints before the link to their block.
+                // The Release in `cas`: the hints before the link to their block.
                 let done = at.entry.cas(at.word, link(memory, fresh));
                 if done.is_err() {
                     made.fill([None, None]);
@@ -233,12 +231,8 @@ impl<F: Format> Reverse<F> {
         left: &mut Stretches,
         mut visit: impl FnMut(HintAt<'_>, Span<Gfn>, Span<Gfn>) -> u64,
     ) {
-        let (start, most) = (left.g1s.start, if seeded!(ShadowsAtOnce) { u64::MAX } else { STRETCH });
-        let (mut end, mut skip) = (left.g1s.end, [0; SIZES.len()]);
+        let (start, mut end, mut skip) = (left.g1s.start, left.g1s.end, [0; SIZES.len()]);
         for (nth, (level, plane)) in SIZES.into_iter().zip(&self.planes).enumerate() {
-            if level > Level::K4 && seeded!(LargeHintsMissed) {
-                continue;
-            }
             let (mut work, mut from) = (0, left.skip[nth]);
             // SAFETY: nothing is ever unlinked from a plane.
             let root = unsafe { plane.root(memory) };
@@ -249,14 +243,14 @@ impl<F: Format> Reverse<F> {
                 work += 1;
                 let is_hint = at.level == level && at.word != NONE;
                 let least = page.start.max(start) + PART;
-                if is_hint && level == Level::G1 && least < end && most < u64::MAX {
+                if is_hint && level == Level::G1 && least < end {
                     // Its leaf may have been split into very many.
                     (end, skip) = (least, [0; SIZES.len()]);
                 }
                 let part = page.clamp(&Span::new(start, end));
                 let mut visits = |at| {
                     work = u64::saturating_add(work, visit(at, page, part));
-                    work < most
+                    work < STRETCH
                 };
                 let mut places = 0;
                 let is_done = if !is_hint {
@@ -274,7 +268,7 @@ impl<F: Format> Reverse<F> {
                     skip[nth] = places;
                     break;
                 }
-                if work >= most || is_hint && page.end > end {
+                if work >= STRETCH || is_hint && page.end > end {
                     let goal = cursor.goal().min(end);
                     if goal < end {
                         (end, skip) = (goal, [0; SIZES.len()]);
@@ -300,7 +294,7 @@ impl<F: Format> Reverse<F> {
     /// a page that reaches out of `all` stays, for the parts of its split leaf.
     pub(crate) fn remove<M: TableMemory>(&self, memory: &M, left: &mut Stretches, all: Span<Gfn>) {
         self.stretch(memory, left, |at, page, _| {
-            if all.covers(&page) || seeded!(HintGoesWithPart) {
+            if all.covers(&page) {
                 at.remove();
             }
             1

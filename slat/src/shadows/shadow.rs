@@ -16,7 +16,7 @@ use super::drops::Taking;
 use super::reverse::STRETCH;
 use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
+use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
@@ -51,25 +51,22 @@ impl FlushLine {
     /// F2 and F8: read before T is read, and when the entry is frozen.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
-        // ORDER(shadow-line): Acquire: T is read after it.
-        self.announced.load(Acquire)
+        // T is read after it.
+        self.announced.load(order!(shadow_line.read, Acquire))
     }
 
     /// Announces a flush by L1. The caller then walks the shadow.
     pub(crate) fn announce(&self) {
-        if seeded!(LineUnmoved) {
-            return;
-        }
-        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and reading the line.
-        // Release: carries what L1 has stored.
-        self.announced.fetch_add(1, AcqRel);
+        // Release carries what L1 has stored. The fence, before the walk, pairs with the one between freezing an entry and
+        // reading the line.
+        self.announced.fetch_add(1, order!(shadow_line.announce, Release));
         fence_after_rmw();
     }
 
     /// Records that a fault is about to map a part of a page of T's. Called before it freezes its entry.
     pub(crate) fn will_splinter(&self) {
-        // ORDER(shadow-line): before the freeze: a flush of an address, which has moved the line, sees this, or the
-        // fault finds the line moved.
+        // Before the freeze: a flush of an address, which has moved the line, sees this, or the fault finds the line
+        // moved.
         if !self.splinters() {
             self.splinters.store(true, Relaxed);
         }
@@ -77,7 +74,7 @@ impl FlushLine {
 
     /// Whether any fault mapped a part. Called after the line has moved.
     pub(crate) fn splinters(&self) -> bool {
-        // ORDER(shadow-line): after the fence in `announce`.
+        // After the fence in `announce`.
         self.splinters.load(Relaxed)
     }
 }
@@ -124,7 +121,6 @@ impl<F: Format> Shadow<F> {
             let _inside = self.door.enter();
             // SAFETY: the root stays.
             let mut cursor = Cursor::<F>::new(unsafe { self.radix.root(memory) }, left, lowest);
-            let most = if seeded!(ShadowsAtOnce) { u64::MAX } else { STRETCH };
             let mut entries = 0;
             left.start = loop {
                 // SAFETY: inside the door.
@@ -133,7 +129,7 @@ impl<F: Format> Shadow<F> {
                 if let Some(link) = visit(&step.at, step.gfns) {
                     cursor.saw(link);
                 }
-                if entries == most {
+                if entries == STRETCH {
                     break cursor.goal();
                 }
             };
@@ -144,7 +140,7 @@ impl<F: Format> Shadow<F> {
     /// began later has ended. One at a time.
     pub(crate) fn flush(&self, active: &impl Numbers, asked: Version, walk: impl FnOnce()) {
         let mut flushed = self.flushed.lock();
-        if *flushed > asked || seeded!(FlushBelieved) && *flushed > Version::default() {
+        if *flushed > asked {
             return;
         }
         let began = active.fresh();
@@ -158,18 +154,6 @@ impl<F: Format> Shadow<F> {
 pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word) {
     taking.begin();
     let _ = entry.cas(word, HOLE);
-}
-
-/// Drops a leaf that T no longer confirms, or condemns a frozen entry, for a flush by L1.
-pub(crate) fn drop_or_condemn<F: Format>(
-    taking: &Taking<'_, impl Numbers>,
-    entry: &Entry,
-    word: Word,
-    level: Level,
-) {
-    if !(word.is_frozen() && seeded!(FrozenPassedBy)) {
-        edit::<F>(taking, entry, word, level, Reach::Zap);
-    }
 }
 
 /// An entry that this thread has frozen, condemned or not. Dropping it makes the entry a hole. Only the thread whose
@@ -186,14 +170,7 @@ impl<'w> Frozen<'w> {
     /// has changed.
     #[inline(always)]
     pub(crate) fn new(entry: &'w Entry, was: Word, mine: Word) -> Result<Self, Word> {
-        let frozen = entry.cas(was, mine).map(|()| Self { entry, mine });
-        if let Err(found) = frozen
-            && seeded!(AnothersThawed)
-            && found.is_frozen()
-        {
-            let _ = entry.cas(found, HOLE);
-        }
-        frozen
+        entry.cas(was, mine).map(|()| Self { entry, mine })
     }
 
     /// Thaws the entry by `exchange`, which replaces the frozen word that it gets. If the exchange fails, an edit has
@@ -209,7 +186,7 @@ impl<'w> Frozen<'w> {
 impl Drop for Frozen<'_> {
     #[cold]
     fn drop(&mut self) {
-        // Condemned meanwhile, or else replaced by a thread that makes a mistake.
+        // If it has changed, it was condemned.
         if self.entry.cas(self.mine, HOLE).is_err() {
             let _ = self.entry.cas(condemned(self.mine), HOLE);
         }
@@ -231,7 +208,7 @@ pub(crate) fn edit<F: Format>(
         let is_leaf = is_leaf::<F>(word);
         let new = match how {
             Reach::Zap if word.is_hole() => return None,
-            Reach::Zap if word.is_frozen() && !seeded!(FrozenTaken) => condemned(word),
+            Reach::Zap if word.is_frozen() => condemned(word),
             Reach::Zap => HOLE,
             Reach::WithdrawWrite if is_leaf => F::write_withdrawn(word),
             Reach::WithdrawWrite => return None,

@@ -111,9 +111,7 @@ impl<F: Format> Shadows<F> {
         });
         pages.is_short |= taken.is_none();
         let (cache, node, half) = taken.ok_or(NoMemory)?;
-        if !seeded!(SplitUntold) {
-            shadow.line.will_splinter();
-        }
+        shadow.line.will_splinter();
         taking.begin();
         // Only this thread has the page, so the mark is unique.
         let mine = Word::frozen_link(node.pfn(memory));
@@ -125,12 +123,7 @@ impl<F: Format> Shadows<F> {
                 if let (Some(large), Some(small)) = (large, small) {
                     let row = large.get(F::index(g2, at.level));
                     let pages = at.level.down().pages();
-                    (0..ENTRIES).for_each(|nth| {
-                        small.set(
-                            nth,
-                            if seeded!(SplitRowAlike) { row } else { row.part(nth as u64 * pages) },
-                        );
-                    });
+                    (0..ENTRIES).for_each(|nth| small.set(nth, row.part(nth as u64 * pages)));
                 }
                 let leaf = (at.word, F::decode(at.word));
                 frozen

@@ -39,21 +39,22 @@ impl VcpuShadows {
     }
 
     /// Records that the vCPU enters L2 on this shadow. Returns the flush that is due first, as the newest number when
-    /// L1 requested it; `first` on a first visit. It stays due until [`flushed`](Self::flushed): the host, whose memory a
+    /// L1 requested it; `now` on a first visit. It stays due until [`flushed`](Self::flushed): the host, whose memory a
     /// flush reads, may panic.
     pub(crate) fn visits<T: Send + Sync + 'static>(
         &mut self,
         hold: Hold,
         table: T,
-        first: Option<Version>,
+        now: Version,
     ) -> Option<Version> {
+        let asked = Some(now);
         let found = self.visited.iter_mut().find(|visited| visited.hold.index == hold.index);
         match found {
             Some(visited) if visited.hold == hold => return visited.asked,
-            Some(visited) => *visited = Visited { hold, table: Box::new(table), asked: first },
-            None => self.visited.push(Visited { hold, table: Box::new(table), asked: first }),
+            Some(visited) => *visited = Visited { hold, table: Box::new(table), asked },
+            None => self.visited.push(Visited { hold, table: Box::new(table), asked }),
         }
-        first
+        asked
     }
 
     /// Records that the flush that was due on this shadow is carried out.

@@ -1,9 +1,8 @@
 //! Stores during harvests, aging, and moves of pages: no store is missing from the last copy.
 
 use super::host::{Change, Primary, REGION};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{LOST, World, at_once};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
 
@@ -149,30 +148,4 @@ fn logs_that_are_harvested_at_once_by_permissions() {
 #[test]
 fn logs_that_are_harvested_at_once_by_bits() {
     explore(harvested_at_once_by_bits);
-}
-
-#[test]
-fn mistake_to_mark_before_the_permission() {
-    finds(Bug::MarkedTooEarly, &[LOST], by_permissions);
-}
-
-#[test]
-fn mistake_to_take_the_marks_before_the_tables() {
-    finds(Bug::MarksBeforeTables, &[LOST], taken_away);
-}
-
-#[test]
-fn mistake_to_keep_a_bit_too_late() {
-    finds(Bug::KeptTooLate, &[LOST], taken_away);
-}
-
-#[test]
-fn mistake_to_harvest_while_faults_do_not_know_of_the_log() {
-    finds(Bug::HarvestBeforeGrace, &[LOST], harvested_at_once_by_permissions);
-}
-
-/// A former defect, which this scenario and the model of dirty logs found.
-#[test]
-fn mistake_not_to_wait_for_who_takes_a_leaf_away() {
-    finds(Bug::HarvestUnwaited, &[LOST], taken_away);
 }

@@ -1,10 +1,9 @@
 //! Faults during invalidations by the host.
 
 use super::host::{Change, Primary};
-use super::schedules::{explore, finds};
-use super::vm_on_host::{STALE, UNTOLD, World, at_once, idle};
+use super::schedules::explore;
+use super::vm_on_host::{STALE, World, at_once, idle};
 use crate::baselines::Baseline;
-use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
 use crate::{Access::*, Gfn, Span, Why};
 
@@ -176,6 +175,11 @@ fn pages_that_are_withdrawn() {
 }
 
 #[test]
+fn pages_whose_entry_is_frozen_while_they_move() {
+    explore(freezing);
+}
+
+#[test]
 fn pages_whose_stores_are_tracked() {
     explore(telling);
 }
@@ -183,44 +187,4 @@ fn pages_whose_stores_are_tracked() {
 #[test]
 fn large_pages_of_which_stores_are_tracked() {
     explore(telling_of_huge);
-}
-
-#[test]
-fn mistake_not_to_ask_whether_stores_are_tracked() {
-    finds(Bug::WatchUnasked, &[UNTOLD], telling);
-}
-
-#[test]
-fn mistake_to_forget_that_stores_are_tracked() {
-    finds(Bug::WatchForgotten, &[UNTOLD], telling);
-}
-
-#[test]
-fn mistake_not_to_confirm_the_stamp() {
-    finds(Bug::StampUnconfirmed, STALE, moving);
-}
-
-#[test]
-fn mistake_to_take_the_stamp_late() {
-    finds(Bug::StampLate, STALE, moving);
-}
-
-#[test]
-fn mistake_not_to_wait_for_answers() {
-    finds(Bug::FlushUnanswered, STALE, moving);
-}
-
-#[test]
-fn mistake_to_take_what_is_frozen_for_nothing() {
-    finds(Bug::FrozenUnflushed, STALE, freezing);
-}
-
-#[test]
-fn mistake_to_upgrade_without_a_stamp() {
-    finds(Bug::UpgradeUnstamped, STALE, protecting);
-}
-
-#[test]
-fn mistake_to_age_by_stores() {
-    finds(Bug::AgedByStore, STALE, tracking);
 }

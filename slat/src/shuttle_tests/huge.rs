@@ -1,9 +1,8 @@
 //! Large pages that are split and recovered during faults and moves of pages.
 
 use super::host::{Change, Primary, REGION};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{STALE, World, at_once, idle};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Level, Span, Why};
 
@@ -48,14 +47,4 @@ fn pages_that_are_split_and_recovered() {
 #[test]
 fn pages_that_collapse() {
     explore(collapsing);
-}
-
-#[test]
-fn mistake_to_recover_beside_others() {
-    finds(Bug::RecoveredBeside, STALE, splitting);
-}
-
-#[test]
-fn mistake_to_map_a_large_page_of_which_a_part_is_changing() {
-    finds(Bug::LargeUnlooked, STALE, splitting);
 }

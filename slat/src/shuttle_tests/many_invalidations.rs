@@ -4,9 +4,8 @@
 //! Here a narrow invalidation has at most two regions. The changes hold a lock only for the moment of the edit.
 
 use super::host::{Change, Primary, REGION, hva};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{GONE, STALE, World, at_once, idle};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Slot, SlotId, Span, Why};
 
@@ -92,19 +91,4 @@ fn memslots_frames_and_pages_that_change_at_once() {
 #[test]
 fn permissions_that_come_and_go_at_once() {
     explore(upgrading);
-}
-
-#[test]
-fn mistake_to_take_the_stamp_late_beside_many() {
-    finds(Bug::StampLate, STALE, upgrading);
-}
-
-#[test]
-fn mistake_not_to_confirm_the_stamp_beside_many() {
-    finds(Bug::StampUnconfirmed, STALE, exchanging);
-}
-
-#[test]
-fn mistake_not_to_adopt_beside_many() {
-    finds(Bug::NotAdopted, &[STALE, GONE].concat(), crowding);
 }

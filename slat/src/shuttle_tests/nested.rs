@@ -4,10 +4,9 @@
 //! flush. Each use is checked against the frames that are dead at that moment, and against L1's table since the vCPU's
 //! last flush.
 
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{at_once, idle};
 use crate::nested::*;
-use crate::seeded::Bug;
 use crate::sync::prim::{AtomicU64, Relaxed, quiet, step};
 use crate::table::Word;
 use crate::table::formats::Npt4;
@@ -245,16 +244,6 @@ fn hints_that_two_vcpus_enter_for_one_frame_are_found() {
 }
 
 #[test]
-fn mistake_a_descent_ends_at_a_link_that_another_thread_has_made() {
-    finds(Bug::DescentEndsAtLink, &[DEAD, "NoMemory"], || enter_hints(0));
-}
-
-#[test]
 fn nothing_that_l1_has_flushed_is_used_by_l2() {
     explore(flushing);
-}
-
-#[test]
-fn mistake_a_flush_of_l1_that_began_is_not_looked_for() {
-    finds(Bug::LineUnchecked, &[DEAD, OLD], flushing);
 }

@@ -2,18 +2,14 @@
 //!
 //! The seeds are fixed: each run tries the same schedules. A schedule that fails is printed.
 
-use crate::seeded::{self, Bug};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{env, println, string::String, thread};
+use std::{env, println, thread};
 
 /// Executions of a scenario without `SLAT_SHUTTLE_EXECUTIONS`: half at random, half by priorities.
 const EXECUTIONS: usize = 1500;
-/// Maximum number of executions in which each scheduler has to find a mistake.
-const AT_MOST: usize = 50_000;
 const SEED: u64 = 0x51a7;
 /// Changes of priority in one execution: most races need two or three events in an unusual order.
 const CHANGES: usize = 3;
@@ -41,26 +37,6 @@ impl Drop for Told {
         let name = thread::current().name().unwrap_or_default().replace("::shuttle_tests", "");
         println!("EXECUTIONS Shuttle {name} {}", self.0.load(Relaxed));
     }
-}
-
-/// Panics unless `scenario` fails with any message of `what` while the shipped code makes the mistake `bug`.
-pub(super) fn finds(bug: Bug, what: &[&str], scenario: fn()) {
-    let count = Arc::default();
-    let said = seeded::with(bug, || {
-        fails(PctScheduler::new_from_seed(SEED, CHANGES, AT_MOST), scenario, &count)
-            .or_else(|| fails(RandomScheduler::new_from_seed(SEED, AT_MOST), scenario, &count))
-    });
-    let said = said.unwrap_or_else(|| panic!("not found: {}", bug.what()));
-    assert!(what.iter().any(|what| said.contains(what)), "found by something else: {said}");
-    seeded::found(bug, count.load(Relaxed));
-}
-
-/// Returns the message of the first execution that fails.
-fn fails(scheduler: impl Scheduler + 'static, scenario: fn(), count: &Arc<AtomicU64>) -> Option<String> {
-    let run = || run(scheduler, FailurePersistence::None, scenario, count);
-    let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
-    let said = panic.downcast_ref::<String>().cloned();
-    said.or_else(|| panic.downcast_ref::<&str>().map(|text| String::from(*text)))
 }
 
 fn run(

@@ -1,9 +1,8 @@
 //! Faults and lockless walks while other threads unhook tables and reuse their pages.
 
 use super::host::{Change, Primary, REGION};
-use super::schedules::{explore, finds};
+use super::schedules::explore;
 use super::vm_on_host::{GONE, STALE, World, at_once, idle};
-use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Builder, Host, Why};
 
@@ -118,11 +117,6 @@ fn memory_that_goes_back() {
 }
 
 #[test]
-fn mistake_to_shrink_before_the_grace_period_is_over() {
-    finds(Bug::ShrinkUnwaited, GONE, shrinking);
-}
-
-#[test]
 fn regions_that_go() {
     explore(unmapping);
 }
@@ -138,56 +132,16 @@ fn roots_that_are_replaced_beside_moves() {
 }
 
 #[test]
-fn mistake_to_adopt_narrowly() {
-    finds(Bug::AdoptedNarrowly, STALE, zapping_beside_moves);
-}
-
-#[test]
 fn quiet_moments() {
     explore(moving);
 }
 
 #[test]
-fn mistake_to_take_the_vm_for_quiet() {
-    finds(Bug::QuietBeside, STALE, moving);
-}
-
-#[test]
-fn mistake_to_take_the_vm_for_quiet_with_an_old_table() {
-    finds(Bug::QuietUndated, GONE, zapping_beside_one);
+fn roots_that_are_replaced_beside_one_guest() {
+    explore(zapping_beside_one);
 }
 
 #[test]
 fn tables_that_are_taken_back() {
     explore(reclaiming);
-}
-
-#[test]
-fn mistake_to_skip_the_grace_period() {
-    finds(Bug::GraceSkipped, GONE, unmapping);
-}
-
-#[test]
-fn mistake_to_remember_a_table() {
-    finds(Bug::TableRemembered, GONE, unmapping);
-}
-
-#[test]
-fn mistake_to_believe_a_lost_link() {
-    finds(Bug::LostLinkBelieved, GONE, unmapping);
-}
-
-#[test]
-fn mistake_to_keep_the_root() {
-    finds(Bug::RootKept, GONE, zapping_all);
-}
-
-#[test]
-fn mistake_to_say_flushed_before_it_is() {
-    finds(Bug::FlushedTooEarly, STALE, zapping_all);
-}
-
-#[test]
-fn mistake_not_to_adopt() {
-    finds(Bug::NotAdopted, STALE, zapping_all);
 }

@@ -1,6 +1,5 @@
 //! The frames behind a range of host addresses, one slot after the other.
 
-use super::hint::part;
 use super::publish::{Published, SlotSets};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use slat_slots::Place;
@@ -74,6 +73,6 @@ impl SlotSets {
         let from = if place == left.from { left.inside } else { hvas.start };
         // At most its end: a transaction may have cut off the part where the walk is.
         let hvas = Span::new(from.max(slot.hvas.start).min(slot.hvas.end), hvas.end);
-        Some(Part { gfns: part(&slot, hvas), alone: false, place, hva: hvas.start })
+        Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
     }
 }

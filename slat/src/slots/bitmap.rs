@@ -10,10 +10,11 @@
 //!
 //! A harvest takes bits word by word, each by one swap. Of several concurrent harvests exactly one gets each mark.
 
+use crate::fallible;
 use crate::slots::takings::Takings;
-use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
+use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
 #[cfg(not(loom))]
-use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::alloc::{Layout, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -62,7 +63,7 @@ impl Bitmap {
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
-        if injected!(Alloc) || directory.try_reserve_exact(chunks).is_err() {
+        if !fallible::reserve_exact(&mut directory, chunks) {
             return None;
         }
         directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
@@ -106,8 +107,8 @@ impl Bitmap {
     #[inline]
     pub(crate) fn mark_word(&self, word: u64, bits: u64) {
         if let Some(words) = self.chunk_at(word) {
-            // ORDER(bitmap): Release. The harvest that takes the mark sees what this thread did before.
-            words[word as usize % CHUNK].fetch_or(bits, unless_seeded!(MarkRelaxed, Release));
+            // The harvest that takes the mark sees what this thread did before.
+            words[word as usize % CHUNK].fetch_or(bits, order!(bitmap.mark, Release));
         }
     }
 
@@ -115,7 +116,7 @@ impl Bitmap {
     pub(crate) fn mark_pages(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while at < pages.end {
-            let end = pages.end.min(if seeded!(MarkAcross) { at + WORD } else { (at / WORD + 1) * WORD });
+            let end = pages.end.min((at / WORD + 1) * WORD);
             self.mark_word(at / WORD, (u64::MAX >> (WORD - (end - at))) << (at % WORD));
             at = end;
         }
@@ -133,12 +134,10 @@ impl Bitmap {
         if matches!(Dirty::at(place), Dirty::Nothing) {
             link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
         }
-        // ORDER(bitmap-all): earlier marks before this load; pairs with the fence in `divide`. If all pages are dirty,
+        // Earlier marks before this load; pairs with the fence in `divide`. If all pages are dirty,
         // no mark is written. So either the thread that divides the chunk sees the earlier marks, or this load sees the
         // chunk divided.
-        if !seeded!(WholeUnfenced) {
-            fence(SeqCst);
-        }
+        fence!(bitmap_all.mark);
         if let Dirty::Bits(words) = Dirty::at(place) { Some(words) } else { None }
     }
 
@@ -158,15 +157,13 @@ impl Bitmap {
         // SAFETY: fresh, and linked nowhere.
         let words = unsafe { &fresh.as_ref().0 };
         for word in self.words_of(chunk) {
-            // ORDER(bitmap): Relaxed; the link publishes it.
+            // The link publishes it.
             words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
         }
         // If this fails, another thread has linked a chunk.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
-        // ORDER(bitmap-all): the link before later loads of this thread; see `other_chunk`.
-        if !seeded!(DivideUnfenced) {
-            fence(SeqCst);
-        }
+        // The link before later loads of this thread; see `other_chunk`.
+        fence!(bitmap_all.divide);
         Some(())
     }
 
@@ -183,8 +180,8 @@ impl Bitmap {
         if word.load(Relaxed) & mask == 0 {
             return 0;
         }
-        // ORDER(bitmap): Acquire pairs with the Release of `mark`; a later mark finds the bit clear.
-        word.fetch_and(!mask, unless_seeded!(TakeRelaxed, AcqRel)) & mask
+        // Pairs with the Release of `mark`; a later mark finds the bit clear.
+        word.fetch_and(!mask, order!(bitmap.take, AcqRel)) & mask
     }
 
     /// Takes all marks of the words from number `first` on, which are in one chunk, into `into`. Returns the number of
@@ -211,8 +208,7 @@ impl Bitmap {
         let mut pages = 0;
         for &index in &marked[..len] {
             let index = usize::from(index);
-            // ORDER(bitmap): Acquire, as in `take`.
-            into[index] = words[index].swap(0, AcqRel);
+            into[index] = words[index].swap(0, order!(bitmap.take, AcqRel));
             pages += u64::from(into[index].count_ones());
         }
         pages
@@ -223,19 +219,16 @@ impl Bitmap {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
             Dirty::Nothing => 0,
             Dirty::All => self.whole_word(word),
-            // ORDER(bitmap): Acquire; see `mark`.
-            Dirty::Bits(words) => words[word as usize % CHUNK].load(Acquire),
+            // Orders nothing: the marks stay, and a harvest finds them again.
+            Dirty::Bits(words) => words[word as usize % CHUNK].load(Relaxed),
         }
     }
 }
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
-    if injected!(Alloc) {
-        return None;
-    }
     // SAFETY: a chunk's size is not zero, and all-zero is a valid chunk without marks.
     #[cfg(not(loom))]
-    return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
+    return unsafe { fallible::alloc_zeroed(Layout::new::<Chunk>()) }.map(NonNull::cast);
     #[cfg(loom)]
     Some(NonNull::from(Box::leak(Box::new(Chunk(core::array::from_fn(|_| AtomicU64::new(0)))))))
 }
@@ -256,8 +249,8 @@ unsafe fn free_chunk(chunk: *mut Chunk) {
 /// Replaces `old` by a chunk or by [`ALL`]. Frees the chunk if another thread was faster.
 #[cold]
 fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) {
-    // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
-    let linked = place.compare_exchange(old, link, unless_seeded!(ChunkRelaxed, AcqRel), Relaxed).is_ok();
+    // The words before the link; pairs with `Dirty::at`.
+    let linked = place.compare_exchange(old, link, order!(bitmap.link, AcqRel), Relaxed).is_ok();
     if !linked && link != ALL {
         // SAFETY: from `new_chunk`, and never linked.
         unsafe { free_chunk(link) };
@@ -274,8 +267,8 @@ enum Dirty<'b> {
 impl<'b> Dirty<'b> {
     #[inline(always)]
     fn at(place: &'b AtomicPtr<Chunk>) -> Self {
-        // ORDER(bitmap): Acquire pairs with the Release of the thread that linked the chunk, so its words are visible.
-        let chunk = place.load(Acquire);
+        // Pairs with the Release of the thread that linked the chunk, so its words are visible.
+        let chunk = place.load(order!(bitmap.follow, Acquire));
         match NonNull::new(chunk) {
             None => Self::Nothing,
             Some(_) if chunk == ALL => Self::All,
@@ -289,13 +282,6 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
-                if seeded!(LogLeaked) {
-                    continue;
-                }
-                if seeded!(LogFreedTwice) {
-                    // SAFETY: none; that is the mistake.
-                    unsafe { free_chunk(place.load(Relaxed)) };
-                }
                 // SAFETY: from `new_chunk`; `&mut self` means that no thread marks.
                 unsafe { free_chunk(place.load(Relaxed)) };
             }

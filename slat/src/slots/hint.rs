@@ -31,7 +31,7 @@
 //!
 //! A hint has three words (`SeqlockWords`); a slot takes two besides its first frame ([`Packed`]).
 
-use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
+use crate::addr::{Gfn, Hva, Span};
 use crate::sync::prim::{AtomicU64, Relaxed};
 use slat_slots::{Interval, Packed, Slot};
 
@@ -88,29 +88,15 @@ impl HvaHints {
         if let Some([start, end, gfn]) = hint.0.get(number) {
             let slot = Interval { hvas: Span::new(Hva(start), Hva(end)), gfn: Gfn(gfn) };
             if slot.hvas.covers(&hvas) && !hvas.is_empty() {
-                return Some(part(&slot, hvas));
+                return Some(slot.part(hvas));
             }
         }
         let slot = search()?;
         if slot.hvas.len() > hvas.len() {
             hint.0.put([slot.hvas.start.0, slot.hvas.end.0, slot.gfn.0], number);
         }
-        Some(part(&slot, hvas))
+        Some(slot.part(hvas))
     }
-}
-
-/// Returns the frames of `slot` behind `hvas`, which overlap it.
-#[inline(always)]
-pub(super) fn part(slot: &Interval, hvas: Span<Hva>) -> Span<Gfn> {
-    if seeded!(PartRoundedDown) {
-        let pages = Span::new(hvas.start, Hva(hvas.end.min(slot.hvas.end).0 & !(PAGE_SIZE - 1)));
-        return if pages.end <= pages.start.max(slot.hvas.start) {
-            Span::new(slot.gfn, slot.gfn)
-        } else {
-            slot.part(pages)
-        };
-    }
-    slot.part(hvas)
 }
 
 /// Three words found in one version of the slots, which any number of threads read and write. A sequence number guards
@@ -206,7 +192,7 @@ mod tests {
                     by_hint.push(gfns);
                 } else {
                     let slots = map.version().search_hvas(range, Place::FIRST);
-                    by_hint.extend(slots.map(|(_, slot)| part(&slot, range)));
+                    by_hint.extend(slots.map(|(_, slot)| slot.part(range)));
                 }
                 wrong += usize::from(found != by_hint);
             }

@@ -21,7 +21,7 @@ use super::SpaceId;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::sync::barrier::Barrier;
 use crate::sync::blocks::Blocks;
-use crate::sync::prim::{Acquire, AtomicU64, Patience, Relaxed, Release, SeqCst, fence};
+use crate::sync::prim::{AtomicU64, Patience, Relaxed};
 
 /// Number of blocks of cells: half a million cells in all.
 const BLOCKS: usize = if cfg!(loom) { 1 } else { 16 };
@@ -138,9 +138,10 @@ impl Holds {
         }
         let cell = loop {
             let free = |cell: &&HoldCell| {
-                // ORDER(held-cell): Acquire pairs with the previous holder's Release in `give_back`.
+                // Pairs with the previous holder's Release in `give_back`.
+                let claim = order!(held_cell.claim, Acquire);
                 cell.state.load(Relaxed) == FREE
-                    && cell.state.compare_exchange(FREE, state, Acquire, Relaxed).is_ok()
+                    && cell.state.compare_exchange(FREE, state, claim, Relaxed).is_ok()
             };
             match self.cells().find(free) {
                 Some(cell) => break cell,
@@ -159,8 +160,8 @@ impl Holds {
         cell.end();
         self.count(cell.hva(), 1_u64.wrapping_neg());
         self.frames.fetch_sub(1, Relaxed);
-        // ORDER(held-cell): Release hands the cell over to its next holder.
-        cell.state.store(FREE, Release);
+        // Hands the cell over to its next holder.
+        cell.state.store(FREE, order!(held_cell.back, Release));
     }
 
     fn count(&self, hva: Hva, more: u64) {
@@ -180,11 +181,9 @@ impl Holds {
             self.count(before, 1_u64.wrapping_neg());
         }
         cell.set(ASKING);
-        // ORDER(held): published before the stamp; pairs with the fence in `announce`. Either the stamp sees the
-        // invalidation, or the invalidation sees the page.
-        if !seeded!(HoldUnfenced) {
-            fence(SeqCst);
-        }
+        // Published before the stamp; pairs with the fence in `announce`. Either the stamp sees the invalidation, or the
+        // invalidation sees the page.
+        fence!(held.publish);
     }
 
     /// Takes back the frames for which `covers` returns true. The caller is an invalidation that has been announced, of
@@ -207,17 +206,14 @@ impl Holds {
             }
             // A frame that is already taken counts, too: the invalidation that took it may not have flushed or waited
             // for uses yet.
-            if state & KIND == TAKEN && seeded!(HeldUnadopted) {
-                continue;
-            }
-            while matches!(state & KIND, ASKING | VALID) && !seeded!(HeldKept) {
+            while matches!(state & KIND, ASKING | VALID) {
                 match cell.state.compare_exchange(state, state & !KIND | TAKEN, Relaxed, Relaxed) {
                     Ok(_) => break,
                     Err(now) => state = now,
                 }
             }
             taken.any = true;
-            if held.hardware && !seeded!(HeldUnflushed) {
+            if held.hardware {
                 let gfns = Span::sized(held.gfn, 1);
                 taken.hardware = Some(taken.hardware.map_or(gfns, |hull| hull.hull(&gfns)));
             }
@@ -237,15 +233,11 @@ impl Holds {
     /// Waits for the end of every use that had begun when an invalidation took its frame back. The caller is in no use.
     #[cold]
     pub(crate) fn outlast(&self, barrier: Barrier) {
-        if seeded!(HeldUnwaited) {
-            return;
-        }
         // ORDER(held-use): the mark before this load; pairs with `light` in `begin`.
         barrier.heavy();
         for cell in self.cells() {
-            // ORDER(held-end): Acquire pairs with the Release in `end` and `begin`. A use is over before its frame is
-            // given away.
-            let uses = || cell.uses.load(unless_seeded!(UsesRelaxed, Acquire));
+            // Pairs with the Release in `end` and `begin`. A use is over before its frame is given away.
+            let uses = || cell.uses.load(order!(held_end.wait, Acquire));
             let then = uses();
             let mut patience = Patience::default();
             while then % 2 == 1 && cell.state.load(Relaxed) & KIND == TAKEN && uses() == then {
@@ -277,10 +269,6 @@ impl HoldCell {
     /// Confirms the host's answer. Returns false if an invalidation has taken the page back since it was published.
     pub(crate) fn confirm(&self) -> bool {
         let asking = self.state.load(Relaxed) & !KIND | ASKING;
-        if seeded!(HeldTakenMissed) {
-            self.set(VALID);
-            return true;
-        }
         self.state.compare_exchange(asking, asking & !KIND | VALID, Relaxed, Relaxed).is_ok()
     }
 
@@ -302,8 +290,8 @@ impl HoldCell {
         let begun = self.uses.load(Relaxed) + 1;
         // ORDER(held-use): begun before the load of `state`. `light` here pairs with `heavy` in `outlast`: either the
         // invalidation sees the use, or the use sees that the frame is taken.
-        // ORDER(held-end): Release, because a waiter for the previous use may see this word instead of its end.
-        self.uses.store(begun, Release);
+        // Release, because a waiter for the previous use may see this word instead of its end.
+        self.uses.store(begun, order!(held_end.next, Release));
         barrier.light();
         let valid = self.is_valid();
         if !valid {
@@ -317,8 +305,8 @@ impl HoldCell {
     pub(crate) fn end(&self) {
         let uses = self.uses.load(Relaxed);
         if uses % 2 == 1 {
-            // ORDER(held-end): every access of the use before this store; pairs with `outlast`.
-            self.uses.store(uses + 1, unless_seeded!(UseEndRelaxed, Release));
+            // Every access of the use before this store; pairs with `outlast`.
+            self.uses.store(uses + 1, order!(held_end.end, Release));
         }
     }
 }

@@ -17,7 +17,7 @@
 use super::bitmap::Bitmap;
 use super::hint::HvaHints;
 use super::{Limits, SlotMap, SlotsVersion};
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release, read_whole, written_whole};
+use crate::sync::prim::{AtomicU64, Mutex, Padded, Relaxed, read_whole, written_whole};
 use crate::sync::readside::{ReadSide, Seat, Section, Within};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
@@ -130,26 +130,22 @@ impl SlotSets {
     /// Returns the number of the published version.
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
-        // ORDER(publish): Acquire: a fault's second load of the epoch stays after this load.
-        self.word.0.load(unless_seeded!(NumberRelaxed, Acquire)) >> 1
+        // A fault's second load of the epoch stays after this load.
+        self.word.0.load(order!(publish.number, Acquire)) >> 1
     }
 
     /// Returns the number, and whether readers of an older version may still exist.
     pub(crate) fn progress(&self) -> (u64, bool) {
-        let word = self.word.0.load(Acquire);
+        let word = self.word.0.load(order!(publish.progress, Acquire));
         (word >> 1, word & IN_PROGRESS != 0)
     }
 
     /// Reads the published version, in a section of its own on a seat that this thread holds and is in no section on.
     #[inline(always)]
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
-        let mut section = reads.enter_outermost(seat);
+        let section = reads.enter_outermost(seat);
         // SAFETY: the reading lends the version only as long as it holds the section.
-        let published = unsafe { self.load() };
-        if seeded!(SectionEndedEarly) {
-            section = Section::INNER;
-        }
-        Reading { published, section }
+        Reading { published: unsafe { self.load() }, section }
     }
 
     /// Reads the published version in an open section of this VM's read side.
@@ -172,9 +168,9 @@ impl SlotSets {
     /// The caller is in a section of the VM's read side for all of `'g`.
     #[inline(always)]
     unsafe fn load<'g>(&self) -> Published<'g> {
-        // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before a
-        // reader sees them. Acquire also keeps a fault's second load of the epoch after this load.
-        let number = self.word.0.load(Acquire) >> 1;
+        // Pairs with the Release in `publish`: the cell and the nodes are written before a reader sees them. Also keeps
+        // a fault's second load of the epoch after this load.
+        let number = self.word.0.load(order!(publish.read, Acquire)) >> 1;
         // SAFETY: the cell was written before it was published, and is written again only after a grace period since it
         // was replaced. The caller's section began before that. The same holds for its nodes.
         unsafe {
@@ -192,11 +188,10 @@ impl SlotSets {
         version >= self.published_under()
     }
 
-    /// The invalidation under which the slots were published, or are about to be.
+    /// The invalidation under which the slots were published, or are about to be. The caller reads the epoch first: the
+    /// end of a transaction moves it, so a fault that begins after a transaction sees the transaction's number.
     pub(crate) fn published_under(&self) -> Invalidated {
-        // ORDER(stamp): Acquire, after the load of the epoch: a fault that begins after a transaction sees the
-        // transaction's number.
-        Invalidated(self.changed.load(Acquire))
+        Invalidated(self.changed.load(Relaxed))
     }
 
     /// Publishes `set` under the next number, inside invalidation `under`. `in_progress` stays set until
@@ -206,15 +201,14 @@ impl SlotSets {
     /// The caller holds `writer`, which has a free cell ([`Writer::make_room`]).
     pub(crate) unsafe fn publish(&self, set: Set, under: Invalidated, in_progress: bool) {
         // Before the version: readers then refuse an answer slightly too early, and look the slot up.
-        // ORDER(stamp): Release; pairs with `unchanged_since`.
-        self.changed.store(under.0, Release);
+        self.changed.store(under.0, Relaxed);
         let number = self.number() + 1;
         // SAFETY: the cell's version has no readers, and there is one writer.
         let cell = unsafe { &mut *self.cells[(number % CELLS) as usize].get() };
         *cell = (set, Name::next());
         written_whole(cell);
-        // ORDER(publish): Release; see `read`.
-        self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
+        let word = number << 1 | u64::from(in_progress);
+        self.word.0.store(word, order!(publish.store, Release));
     }
 }
 
@@ -226,7 +220,7 @@ impl Writer {
 
     /// Ensures a free cell for the next publication. If there is none, waits for readers.
     pub(crate) fn make_room(&mut self, sets: &SlotSets, reads: &ReadSide) {
-        if sets.number() + 1 - self.oldest >= CELLS && !seeded!(CellReusedEarly) {
+        if sets.number() + 1 - self.oldest >= CELLS {
             self.wait(sets, reads);
         }
     }
@@ -234,17 +228,15 @@ impl Writer {
     /// Waits until no reader has an older version than the published one, and reclaims the leftovers. The thread must
     /// be in no section.
     pub(crate) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
-        if !seeded!(SlotsFreedEarly) {
-            reads.synchronize();
-        }
+        reads.synchronize();
         let number = sets.number();
         self.oldest = number;
         for leftovers in self.leftovers.drain(..) {
             // SAFETY: left over before the grace period that just ended.
             unsafe { self.map.reclaim(leftovers) };
         }
-        // ORDER(publish): Release, because readers now take the version from this store.
-        sets.word.0.store(number << 1, Release);
+        // Readers now take the version from this store.
+        sets.word.0.store(number << 1, order!(publish.store, Release));
     }
 }
 

@@ -11,8 +11,9 @@
 
 use super::SpaceId;
 use crate::addr::{Gfn, Gpa, Span};
+use crate::fallible;
 use crate::sync::idle::Idle;
-use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence};
+use crate::sync::prim::{AtomicPtr, AtomicU64, Mutex, Relaxed};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -98,11 +99,9 @@ impl Watched {
     /// Whether `gfn`, to which a store was made outside the tables, is watched. False only if no watch had begun before
     /// the store.
     pub(crate) fn has_after_store(&self, gfn: Gfn) -> bool {
-        // ORDER(watched-store): the store before the counts are read; pairs with the fence of the invalidation that
+        // The store before the counts are read; pairs with the fence of the invalidation that
         // follows each watch (`announce`). Either this thread sees the watch, or its listener finds the store made.
-        if !seeded!(StoreUnfenced) {
-            fence(SeqCst);
-        }
+        fence!(watched_store.look);
         self.has(gfn)
     }
 
@@ -127,7 +126,7 @@ impl Watched {
     /// begun.
     pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
-        if injected!(Alloc) || watches.list.try_reserve(1).is_err() {
+        if !fallible::reserve(&mut watches.list, 1) {
             return None;
         }
         for (first, part) in parts(gfns) {
@@ -246,8 +245,8 @@ fn parts(gfns: Span<Gfn>) -> impl Iterator<Item = (Gfn, Span<Gfn>)> {
 /// # Safety
 /// `cell` is null, or leads to a `T` from `follow_or_make` that lives as long as the cell.
 unsafe fn follow<T>(cell: &AtomicPtr<()>) -> Option<&T> {
-    // ORDER(watched): Acquire pairs with the Release in `follow_or_make`, so the target is complete.
-    let found = cell.load(Acquire).cast::<T>();
+    // Pairs with the Release in `follow_or_make`, so the target is complete.
+    let found = cell.load(order!(watched.follow, Acquire)).cast::<T>();
     // SAFETY: the caller guarantees it.
     unsafe { found.as_ref() }
 }
@@ -260,13 +259,13 @@ unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> O
         return Some(found);
     }
     let mut fresh = Vec::new();
-    if fresh.try_reserve_exact(1).is_err() {
+    if !fallible::reserve_exact(&mut fresh, 1) {
         return None;
     }
     fresh.push(make());
     let fresh = Box::into_raw(fresh.into_boxed_slice()).cast::<T>();
-    // ORDER(watched): Release: it is complete before another thread finds it.
-    cell.store(fresh.cast(), unless_seeded!(WatchedRelaxed, Release));
+    // It is complete before another thread finds it.
+    cell.store(fresh.cast(), order!(watched.link, Release));
     // SAFETY: made just now; it lives until the cell is dropped.
     unsafe { fresh.as_ref() }
 }

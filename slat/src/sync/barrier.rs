@@ -7,7 +7,7 @@
 //!
 //! Without membarrier (bare metal, other systems, loom, Miri) both sides are a `SeqCst` fence.
 
-use super::prim::{SeqCst, compiler_fence, fence};
+use super::prim::{SeqCst, compiler_fence};
 
 /// The pair of fences that this machine offers. Chosen when a VM is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +40,15 @@ impl Barrier {
             // the thread that calls `heavy` keeps the processor from it.
             compiler_fence(SeqCst);
         } else {
-            // ORDER(asymmetric): store before, load after; pairs with the fence in `heavy`.
-            if !seeded!(SectionUnfenced) {
-                fence(SeqCst);
-            }
+            // The store before, the load after; pairs with the fence in `heavy`.
+            fence!(asymmetric.light);
         }
     }
 
     /// The rare side.
     pub(crate) fn heavy(self) {
-        // ORDER(asymmetric): this thread's earlier stores before its later loads; pairs with every `light`.
-        if !seeded!(HeavyUnfenced) {
-            fence(SeqCst);
-        }
+        // This thread's earlier stores before its later loads; pairs with every `light`.
+        fence!(asymmetric.heavy);
         if self.asymmetric {
             membarrier::all_threads();
         }

@@ -3,7 +3,8 @@
 //! Each block has twice as many cells as the one before. It is linked once, and stays until the set is dropped: a
 //! thread may keep a cell that it has found.
 
-use super::prim::{Acquire, AtomicPtr, Padded, Relaxed, Release};
+use super::prim::{AtomicPtr, Padded, Relaxed};
+use crate::fallible;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::null_mut;
@@ -45,13 +46,13 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
     pub(crate) fn grow(&self) -> bool {
         let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
         let (len, mut fresh) = (self.len << block, Vec::new());
-        if injected!(Alloc) || fresh.try_reserve_exact(len).is_err() {
+        if !fallible::reserve_exact(&mut fresh, len) {
             return false;
         }
         fresh.resize_with(len, Padded::<T>::default);
         let fresh = Box::into_raw(fresh.into_boxed_slice());
-        // ORDER(blocks): Release: the cells before the link.
-        let order = unless_seeded!(SeatsRelaxed, Release);
+        // The cells before the link.
+        let order = order!(blocks.link, Release);
         if self.blocks[block].compare_exchange(null_mut(), fresh.cast(), order, Relaxed).is_err() {
             // SAFETY: from `into_raw` just now, and linked nowhere: another thread was faster.
             drop(unsafe { Box::from_raw(fresh) });
@@ -63,8 +64,8 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
 impl<T, const BLOCKS: usize> Blocks<T, BLOCKS> {
     /// Returns a block, or null if it does not exist.
     fn block(&self, block: usize) -> *mut [Padded<T>] {
-        // ORDER(blocks): Acquire pairs with the Release in `grow`: the cells are made.
-        let first = self.blocks[block].load(Acquire);
+        // Pairs with the Release in `grow`: the cells are made.
+        let first = self.blocks[block].load(order!(blocks.follow, Acquire));
         core::ptr::slice_from_raw_parts_mut(first, self.len << block)
     }
 }

@@ -29,7 +29,7 @@
 //! | `tally` | counters, one set per seat |
 //! | `longest` | for tests: the greatest number of entries visited in one section |
 //! | `prim` | atomics and locks, with versions for loom, shuttle and virtual time |
-//! | `orderings.md` | every named ordering: its two sides, its test, its mistakes |
+//! | `orderings.md` | every named ordering: its two sides and its test |
 
 pub(crate) mod barrier;
 #[cfg(feature = "baselines")]

@@ -1,6 +1,6 @@
 //! A value that is made at its first use and stays: one null pointer before.
 
-use super::prim::{AcqRel, Acquire, AtomicBool, AtomicPtr, Relaxed};
+use super::prim::{AtomicBool, AtomicPtr, Relaxed};
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::ptr::null_mut;
@@ -19,23 +19,18 @@ impl<T> Once<T> {
     /// Returns the value, if it has been made.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&T> {
-        // ORDER(once): Acquire pairs with the exchange in `set`: the value before the pointer.
-        // SAFETY: null, or from `into_raw` in `set`; freed when this is dropped, and `&self` keeps it.
-        unsafe { self.0.load(Acquire).as_ref() }
+        // Pairs with the exchange in `set_or`: the value before the pointer.
+        let value = self.0.load(order!(once.get, Acquire));
+        // SAFETY: null, or from `into_raw` in `set_or`; freed when this is dropped, and `&self` keeps it.
+        unsafe { value.as_ref() }
     }
 
     /// Like [`set_or`](Self::set_or), and sets `flag` before any thread can find the value. A thread that uses the
     /// value and then fences makes the flag visible to every thread whose fence comes later.
     pub(crate) fn set_after(&self, flag: &AtomicBool, value: T, back: impl FnOnce(T)) -> &T {
-        // ORDER(once): before the value, which carries it along.
-        if !seeded!(FlagAfterValue) {
-            flag.store(true, Relaxed);
-        }
-        let value = self.set_or(value, back);
-        if seeded!(FlagAfterValue) {
-            flag.store(true, Relaxed);
-        }
-        value
+        // Before the value, which carries it along.
+        flag.store(true, Relaxed);
+        self.set_or(value, back)
     }
 
     /// Sets the value; returns it, or the value of a faster thread.
@@ -46,8 +41,9 @@ impl<T> Once<T> {
     /// Like [`set`](Self::set); `back` gets the value if another thread was faster.
     pub(crate) fn set_or(&self, value: T, back: impl FnOnce(T)) -> &T {
         let fresh = Box::into_raw(Box::new(value));
-        // ORDER(once): Release publishes the value; Acquire, for the value of a faster thread.
-        match self.0.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
+        // Publishes the value; or makes the value of a faster thread visible.
+        let (set, faster) = (order!(once.set, Release), order!(once.faster, Acquire));
+        match self.0.compare_exchange(null_mut(), fresh, set, faster) {
             // SAFETY: linked just now; freed when this is dropped.
             Ok(_) => unsafe { &*fresh },
             Err(faster) => {
@@ -62,10 +58,9 @@ impl<T> Once<T> {
 
 impl<T> Drop for Once<T> {
     fn drop(&mut self) {
-        // ORDER(once): Acquire, as in `get`.
-        let value = self.0.load(Acquire);
+        let value = self.0.load(Relaxed);
         if !value.is_null() {
-            // SAFETY: from `into_raw` in `set`; `&mut self`: nothing borrows it any more.
+            // SAFETY: from `into_raw` in `set_or`; `&mut self`: nothing borrows it any more, and this comes after `set_or`.
             drop(unsafe { Box::from_raw(value) });
         }
     }

@@ -97,7 +97,7 @@ pub(crate) fn fence_after_rmw() {
     // ORDER(rmw): everything before, including the read-modify-write, before everything after. Callers name the pair.
     if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(any(loom, tsan, miri)))) {
         compiler_fence(SeqCst);
-    } else if !seeded!(RmwUnfenced) {
+    } else {
         fence(SeqCst);
     }
 }

@@ -34,8 +34,7 @@ use super::barrier::Barrier;
 use super::blocks::Blocks;
 use super::idle::NoIdle;
 use super::prim::{
-    Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
-    fence_after_rmw, spin_loop,
+    AtomicU8, AtomicU64, Padded, Patience, Relaxed, SeqCst, compiler_fence, fence_after_rmw, spin_loop,
 };
 use super::tally::{Count, Tally};
 use core::marker::PhantomData;
@@ -134,10 +133,10 @@ impl ReadSide {
     }
 
     fn claim_seat(seat: &Seat) -> Option<Borrowed<'_>> {
-        // ORDER(seat): Acquire pairs with the last holder's Release in `Borrowed::drop`, so that its plain word is
-        // continued.
+        // Pairs with the last holder's Release in `Borrowed::drop`, so that its plain word is continued.
+        let claim = order!(seat.claim, Acquire);
         let won = seat.state.load(Relaxed) == FREE
-            && seat.state.compare_exchange(FREE, AWAKE, Acquire, Relaxed).is_ok();
+            && seat.state.compare_exchange(FREE, AWAKE, claim, Relaxed).is_ok();
         // ORDER(rest): awake before every load of a section; pairs with the fence in `all_rest`.
         fence_after_rmw();
         // Constructed only if won: dropping one gives the seat back.
@@ -151,7 +150,7 @@ impl ReadSide {
         loop {
             match self.try_borrow(first) {
                 Some(seat) => return seat,
-                None if !seeded!(SeatsFixed) && self.seats.grow() => {}
+                None if self.seats.grow() => {}
                 None => patience.wait(),
             }
         }
@@ -166,7 +165,7 @@ impl ReadSide {
     /// Returns all seats, up to [`ROW`] at once. A writer that misses a block after its fence need not wait for it: the
     /// holder of a seat in it followed the link before the fence of `claim`, and sees the unlinking.
     fn rows(&self) -> impl Iterator<Item = &[Padded<Seat>]> {
-        let beyond = self.seats.beyond(if seeded!(SeatsUnlooked) { 0 } else { BLOCKS });
+        let beyond = self.seats.beyond(BLOCKS);
         self.seats.first().chunks(ROW).chain(beyond.flat_map(|block| block.chunks(ROW)))
     }
 
@@ -216,8 +215,8 @@ impl ReadSide {
         }
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in `synchronize`:
         // either the writer sees this seat inside, or this section sees the unlinking.
-        // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
-        seat.word.store(now + INSIDE, unless_seeded!(NextSectionRelaxed, Release));
+        // Release, because a writer that waits for the section before may see this word instead of its end.
+        seat.word.store(now + INSIDE, order!(grace_end.next, Release));
         #[cfg(test)]
         super::longest::begins();
         self.barrier.light();
@@ -229,8 +228,8 @@ impl ReadSide {
     pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
         let now = seat.word.load(Relaxed);
         debug_assert!(now & INSIDE == 0, "one section at a time");
-        // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
-        seat.word.store(now + INSIDE, Release);
+        // ORDER(grace): as in `enter_outermost`.
+        seat.word.store(now + INSIDE, order!(grace_end.light, Release));
         #[cfg(test)]
         super::longest::begins();
         compiler_fence(SeqCst);
@@ -254,9 +253,8 @@ impl ReadSide {
     /// if that is `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
-        // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before the memory is
-        // reused.
-        let word = |seat: &Seat| seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
+        // Pairs with the Release that ends a section: its loads are over before the memory is reused.
+        let word = |seat: &Seat| seat.word.load(order!(grace_end.wait, Acquire));
         let mut looks = 0;
         // All seats of a row are read before any is waited for: concurrent writers do not queue.
         self.rows().all(|row| {
@@ -279,14 +277,12 @@ impl ReadSide {
     /// Whether every seat was seen at rest, after the caller's unlinking. A vCPU in a fault will soon be back in the
     /// guest, or fault again, so a short wait is worthwhile.
     fn all_rest(&self) -> bool {
-        // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`:
-        // either the seat is seen awake here, or its next section sees the unlinking.
-        if !seeded!(RestUnfenced) {
-            fence(SeqCst);
-        }
-        // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs continue: the
-        // loads of earlier sections are over.
-        let state = |seat: &Seat| seat.state.load(Acquire);
+        // The unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`: either the seat
+        // is seen awake here, or its next section sees the unlinking.
+        fence!(rest.look);
+        // Pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs continue: the loads of earlier
+        // sections are over.
+        let state = |seat: &Seat| seat.state.load(order!(rest.seen, Acquire));
         // All are asked before any answer is waited for. A seat at rest needs no answer.
         for seat in self.all() {
             let mut now = state(seat);
@@ -330,16 +326,16 @@ impl Seat {
     /// A moment of rest: in no section, with a full fence.
     #[cold]
     fn answer(&self) {
-        // ORDER(rest): Release for the sections before; answered before every load of the next one. See `all_rest`.
-        self.state.fetch_and(!ASKED, unless_seeded!(AnswerRelaxed, Release));
+        // Release for the sections before. ORDER(rest): answered before every load of the next one. See `all_rest`.
+        self.state.fetch_and(!ASKED, order!(rest.answer, Release));
         fence_after_rmw();
     }
 
     /// Puts the seat at rest: its holder enters no section until [`wake`](Self::wake). A full fence.
     pub(crate) fn rest(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
-        // ORDER(rest): Release; see `all_rest`.
-        self.state.swap(RESTING, unless_seeded!(RestRelaxed, Release));
+        // See `all_rest`.
+        self.state.swap(RESTING, order!(rest.begin, Release));
         fence_after_rmw();
     }
 
@@ -357,8 +353,8 @@ impl Seat {
 
     /// Counts a 4 KiB page mapped outside of any section (under the lock of a baseline policy).
     pub(crate) fn mapped_under_lock(&self) {
-        // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
-        self.word.store(self.word.load(Relaxed) + MAPPED, unless_seeded!(CountedRelaxed, Release));
+        // Release, because a writer that waits for the section before may see this word instead of its end.
+        self.word.store(self.word.load(Relaxed) + MAPPED, order!(grace_end.counted, Release));
     }
 
     /// Returns the number of sections that mapped a 4 KiB page.
@@ -382,10 +378,9 @@ impl Section<'_> {
     pub(crate) fn rest(&mut self, side: &ReadSide) {
         if let Some(seat) = self.seat {
             self.before = self.before.wrapping_add(OTHER);
-            // ORDER(grace-end): as in `drop`.
-            seat.word.store(self.before, Release);
-            // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
-            seat.word.store(self.before + INSIDE, Release);
+            seat.word.store(self.before, order!(grace_end.pause, Release));
+            // ORDER(grace): as in `enter_outermost`.
+            seat.word.store(self.before + INSIDE, order!(grace_end.resume, Release));
             #[cfg(test)]
             {
                 super::longest::ends();
@@ -399,8 +394,7 @@ impl Section<'_> {
     #[inline(always)]
     pub(crate) fn end_mapped(self) {
         if let Some(seat) = self.seat {
-            // ORDER(grace-end): as in `drop`.
-            seat.word.store(self.before + MAPPED, Release);
+            seat.word.store(self.before + MAPPED, order!(grace_end.mapped, Release));
             #[cfg(test)]
             super::longest::ends();
         }
@@ -412,8 +406,8 @@ impl Drop for Section<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(seat) = self.seat {
-            // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
-            seat.word.store(self.before.wrapping_add(OTHER), unless_seeded!(SectionEndRelaxed, Release));
+            // Every load of the section before this store; pairs with `outlast`.
+            seat.word.store(self.before.wrapping_add(OTHER), order!(grace_end.end, Release));
             #[cfg(test)]
             super::longest::ends();
         }
@@ -438,8 +432,8 @@ impl core::ops::Deref for Borrowed<'_> {
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
-        // ORDER(seat): Release hands the word to the next holder.
-        self.0.state.store(FREE, unless_seeded!(SeatRelaxed, Release));
+        // Hands the word to the next holder.
+        self.0.state.store(FREE, order!(seat.back, Release));
     }
 }
 

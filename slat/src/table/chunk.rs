@@ -11,8 +11,9 @@ use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
 use super::page_notes;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::callbacks::Finally;
+use crate::fallible;
 use crate::slots::bitmap::bits;
-use alloc::alloc::{alloc, dealloc};
+use alloc::alloc::dealloc;
 use core::cell::Cell;
 use core::ptr::NonNull;
 
@@ -45,8 +46,7 @@ const _: () = assert!(size_of::<Head>() == size_of::<Note>());
 impl Head {
     /// Whether no page is in use.
     pub(super) fn is_whole(&self) -> bool {
-        let out = self.all & !self.free.get();
-        out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()
+        self.all & !self.free.get() == 0
     }
 
     /// Number of table pages.
@@ -68,7 +68,7 @@ impl Chunk {
     pub(super) unsafe fn of(node: Node) -> (Self, u32) {
         // Not from `&Note`: a pointer made of a reference may leave the note no more than the reference may.
         // SAFETY: owned by the caller.
-        let note = unsafe { if seeded!(NoteNarrowed) { node.note().into() } else { node.note_at() } };
+        let note = unsafe { node.note_at() };
         let offset = note.as_ptr().addr() & (PAGE_SIZE as usize - 1);
         let number = offset / size_of::<Note>();
         // SAFETY: the notes of a chunk fill one page.
@@ -124,11 +124,8 @@ impl Chunk {
     /// Makes a group of single pages: those of `root`, if any, and then the numbers below `end`, as many as the host
     /// lends. Passes it to `add`, also if the host panics. Returns whether there was a page.
     fn group<M: TableMemory>(memory: &M, root: u64, end: usize, mut add: impl FnMut(Self)) -> bool {
-        if injected!(Alloc) {
-            return false;
-        }
         // SAFETY: the layout has a size that is not zero.
-        let Some(notes) = NonNull::new(unsafe { alloc(pages_layout(1)) }) else { return false };
+        let Some(notes) = (unsafe { fallible::alloc(pages_layout(1)) }) else { return false };
         let mut lent = Finally::with(0_u64, |&mut all: &mut u64| {
             if all == 0 {
                 // SAFETY: allocated above with this layout.

@@ -104,8 +104,7 @@ impl<F: Format> Cursor<F> {
         if self.visited.is_none() || self.level > Level::K4 || from == 0 {
             return (&[], self.next);
         }
-        let end = if seeded!(RowPastEnd) { u64::MAX } else { self.span.end.0 };
-        let len = end.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
+        let len = self.span.end.0.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
         // SAFETY: on the path of this walk.
         let entries = unsafe { &self.path[Level::K4.number() as usize].entries()[from..from + len as usize] };
         (entries, self.next)

@@ -25,7 +25,8 @@
 
 use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
+use crate::inject::{Point, strikes};
+use crate::sync::prim::{AtomicU64, Ordering, Relaxed, filled, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits last 142 years at a million invalidations a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -36,7 +37,7 @@ impl Version {
     pub const BITS: u32 = 52;
 
     /// The greatest version.
-    #[cfg(all(seeded, virtual_time))]
+    #[cfg(explored)]
     pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
 
     /// The version as an integer.
@@ -211,9 +212,9 @@ impl Entry {
     /// Loads the current word.
     #[inline(always)]
     pub fn load(&self) -> Word {
-        // ORDER(link): Acquire pairs with the Release of `cas`. A walk that sees a link sees the filled table; a walk
-        // that sees a hole sees what its invalidation did before.
-        let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
+        // Pairs with the Release of `cas`. A walk that sees a link sees the filled table; a walk that sees a hole sees
+        // what its invalidation did before.
+        let word = Word(self.0.load(order!(link.follow, Acquire)));
         #[cfg(all(test, shuttle))]
         crate::shuttle_tests::looked(word);
         word
@@ -224,13 +225,13 @@ impl Entry {
     pub(crate) fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         #[cfg(test)]
         super::history::writes(self);
-        if injected!(Cas) && !old.is_frozen() {
+        if strikes(Point::Cas) && !old.is_frozen() {
             return Err(self.load());
         }
-        // ORDER(link): Release publishes a filled table or a frame's contents with the link or leaf to it. Acquire,
-        // because after a lost race the caller decides on the found value.
-        let publish = unless_seeded!(LinkRelaxed, AcqRel);
-        let done = self.0.compare_exchange(old.0, new.0, publish, Acquire).map(drop).map_err(Word);
+        // Release publishes a filled table or a frame's contents with the link or leaf to it. Acquire, because after a
+        // lost race the caller decides on the found value.
+        let (won, lost) = (order!(link.cas, AcqRel), order!(link.lost, Acquire));
+        let done = self.0.compare_exchange(old.0, new.0, won, lost).map(drop).map_err(Word);
         #[cfg(test)]
         super::history::wrote();
         done
@@ -246,7 +247,7 @@ impl Entry {
     /// Writes a word into a table that no other thread can reach yet.
     #[inline(always)]
     pub(crate) fn fill(&self, word: Word) {
-        // ORDER(link): Relaxed; the CAS that links the table publishes it.
+        // The CAS that links the table publishes it.
         filled(&self.0).store(word.0, Relaxed);
         #[cfg(test)]
         super::history::wrote();
@@ -254,9 +255,9 @@ impl Entry {
 
     /// Marks an entry of a page that is no longer in any table: see [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK).
     /// Costs no virtual time.
-    #[cfg(all(seeded, virtual_time))]
+    #[cfg(explored)]
     pub(crate) fn give_back(&self) {
-        // ORDER(link): Relaxed; only the caller reaches the page.
+        // Only the caller reaches the page.
         self.0.free().store(crate::inject::GIVEN_BACK.0, Relaxed);
     }
 
@@ -273,8 +274,8 @@ impl Entry {
     pub(crate) fn store(&self, word: Word) {
         #[cfg(test)]
         super::history::writes(self);
-        // ORDER(link): Release, as in `cas`.
-        self.0.store(word.0, Release);
+        // Publishes what is behind the word, as `cas` does.
+        self.0.store(word.0, order!(link.store, Release));
         #[cfg(test)]
         super::history::wrote();
     }

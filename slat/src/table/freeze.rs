@@ -4,7 +4,6 @@
 //! if the host panics meanwhile. Unless it decided otherwise, it restores the old word.
 
 use super::entry::{Entry, Word};
-use crate::sync::prim::{SeqCst, fence};
 
 /// An entry that this thread has frozen. Dropping it restores the old word.
 #[derive(Debug)]
@@ -19,11 +18,9 @@ impl<'w> Freeze<'w> {
     /// thawed word: either the stamp sees an invalidation, or the invalidation sees the frozen entry and replaces it.
     pub(crate) fn new(entry: &'w Entry, was: Word, frozen: Word) -> Option<Self> {
         entry.cas(was, frozen).ok()?;
-        // ORDER(upgrade): the frozen entry before the scan of active invalidations; pairs with the fence in
+        // The frozen entry before the scan of active invalidations; pairs with the fence in
         // `Ticket::announce`.
-        if !seeded!(FreezeUnfenced) {
-            fence(SeqCst);
-        }
+        fence!(upgrade.freeze);
         Some(Self { entry, was, frozen })
     }
 

@@ -173,7 +173,7 @@ impl Node {
 
     /// Fills a page that is no longer in a table with [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK), so that an
     /// explorer detects walks that still use it.
-    #[cfg(all(seeded, virtual_time))]
+    #[cfg(explored)]
     pub(crate) fn give_back(self) {
         // SAFETY: the caller owns the page.
         let entries = unsafe { self.entries() };

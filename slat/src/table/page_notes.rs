@@ -9,13 +9,11 @@
 //! page, and 4 KiB more for each 512 of them. A process without single pages has only the root.
 
 use crate::addr::{INDEX_BITS, PAGE_SHIFT};
-use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::fallible;
+use alloc::alloc::{Layout, dealloc};
 use core::ptr::{NonNull, null_mut};
 // In a static, where loom's atomics are impossible. The published addresses are looked up only by the page's owner.
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 const SLOTS: usize = 1 << INDEX_BITS;
 /// Number of levels below the root, including the leaves.
@@ -34,8 +32,8 @@ fn index(page: NonNull<u8>, below: u32) -> usize {
 /// Returns the note of `page` if it is a single page.
 #[inline(always)]
 pub(super) fn find(page: NonNull<u8>) -> Option<NonNull<()>> {
-    // ORDER(link): Acquire, as in `find_in`.
-    NonNull::new(ROOT[index(page, BELOW)].load(Acquire)).and_then(|node| find_in(node, page))
+    let node = ROOT[index(page, BELOW)].load(order!(link.find_note, Acquire));
+    NonNull::new(node).and_then(|node| find_in(node, page))
 }
 
 #[cold]
@@ -43,18 +41,17 @@ fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<()>> {
     for below in (0..BELOW).rev() {
         // SAFETY: nodes are never freed.
         let slot = unsafe { &node.cast::<Node>().as_ref()[index(page, below)] };
-        // ORDER(link): Acquire, as in tables. Pairs with the Release in `link`: the node is zeroed. Pairs with the
-        // Release in `insert`: the note is written. A thread has a page from its lender or by a link, and both come
-        // after `insert`.
-        node = NonNull::new(slot.load(Acquire))?;
+        // As in tables. Pairs with the Release in `link`: the node is zeroed. Pairs with the Release in `insert`: the
+        // note is written. A thread has a page from its lender or by a link, and both come after `insert`.
+        node = NonNull::new(slot.load(order!(link.find_note, Acquire)))?;
     }
     Some(node)
 }
 
 /// Registers `note` for `page`. Returns `None` if memory for a node is missing.
 pub(super) fn insert(page: NonNull<u8>, note: NonNull<()>) -> Option<()> {
-    // ORDER(link): see `find_in`.
-    slot(page)?.store(note.as_ptr(), Release);
+    // Pairs with `find_in`.
+    slot(page)?.store(note.as_ptr(), order!(link.note, Release));
     Some(())
 }
 
@@ -69,8 +66,7 @@ pub(super) fn remove(page: NonNull<u8>) {
 fn slot(page: NonNull<u8>) -> Option<&'static AtomicPtr<()>> {
     let mut slot = &ROOT[index(page, BELOW)];
     for below in (0..BELOW).rev() {
-        // ORDER(link): see `find_in`.
-        let node = match NonNull::new(slot.load(Acquire)) {
+        let node = match NonNull::new(slot.load(order!(link.find_note, Acquire))) {
             Some(node) => node,
             None => link(slot)?,
         };
@@ -82,14 +78,12 @@ fn slot(page: NonNull<u8>) -> Option<&'static AtomicPtr<()>> {
 
 /// Links a new node, unless another thread has linked one.
 fn link(slot: &AtomicPtr<()>) -> Option<NonNull<()>> {
-    if injected!(Alloc) {
-        return None;
-    }
     let layout = Layout::new::<Node>();
     // SAFETY: the size is not zero. Null pointers are all zeroes.
-    let fresh = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast::<()>();
-    // ORDER(link): Release, as in tables, publishes the zeroes; Acquire for another thread's node.
-    match slot.compare_exchange(null_mut(), fresh.as_ptr(), Release, Acquire) {
+    let fresh = unsafe { fallible::alloc_zeroed(layout) }?.cast::<()>();
+    // Release, as in tables, publishes the zeroes; Acquire for another thread's node.
+    let (won, lost) = (order!(link.note_node, Release), order!(link.find_note, Acquire));
+    match slot.compare_exchange(null_mut(), fresh.as_ptr(), won, lost) {
         Ok(_) => Some(fresh),
         Err(other) => {
             // SAFETY: allocated above, and never linked.

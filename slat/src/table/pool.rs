@@ -10,6 +10,7 @@ use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
 use crate::callbacks::{Caught, Finally};
+use crate::inject::{Point, strikes};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 
 /// Maximum number of chunks returned under one hold of the lock.
@@ -128,7 +129,7 @@ impl Pool {
             if left == 0 {
                 return Err(PageShortage::Budget);
             }
-            if injected!(Alloc) {
+            if strikes(Point::Alloc) {
                 return Err(PageShortage::Host);
             }
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));

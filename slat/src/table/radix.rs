@@ -8,7 +8,7 @@ use super::format::{Format, Leaf};
 use super::memory::{Node, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
 use crate::addr::{Gfn, Level, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64};
+use crate::sync::prim::AtomicU64;
 use core::marker::PhantomData;
 
 /// A table of format `F`. Threads reach its pages through the read side, or through an owner; see each method.
@@ -27,9 +27,8 @@ pub(crate) struct RootWord(AtomicU64);
 impl RootWord {
     /// Returns the current frame.
     pub(crate) fn pfn(&self) -> Pfn {
-        // ORDER(link): Acquire pairs with the Release of `replace_root`, as in `Entry::load`. A vCPU's check of its
-        // flushes stays before it.
-        Pfn(self.0.load(Acquire))
+        // Pairs with the Release of `replace_root`, as in `Entry::load`. A vCPU's check of its flushes stays before it.
+        Pfn(self.0.load(order!(link.root, Acquire)))
     }
 }
 
@@ -130,8 +129,8 @@ impl<F: Format> Radix<F> {
     /// Replaces the root by `fresh`, which is filled. Returns the old root, which the caller must flush, wait for and
     /// take apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
-        // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
-        let old = self.root.0.swap(fresh.pfn(memory).0, unless_seeded!(RootRelaxed, AcqRel));
+        // Release publishes the filled page; Acquire, as in `Entry::cas`.
+        let old = self.root.0.swap(fresh.pfn(memory).0, order!(link.replace_root, AcqRel));
         #[cfg(test)]
         super::history::wrote();
         // SAFETY: the frame of a page of this memory, which only the caller takes apart.
@@ -232,9 +231,6 @@ impl<F: Format> Radix<F> {
     ) -> Result<Reached<'w>, NoMemory> {
         while at.level > level {
             if F::is_table(at.word, at.level) {
-                if seeded!(DescentEndsAtLink) {
-                    break;
-                }
                 // SAFETY: a link of this table, read in the section.
                 at = unsafe { Self::step_down(memory, gfn, at) };
                 continue;
@@ -243,20 +239,16 @@ impl<F: Format> Radix<F> {
                 return Ok(Reached::Changed);
             }
             let node = cache.take().ok_or(NoMemory)?;
-            node.fill(if seeded!(LinkForgetsNumber) {
-                Word::hole(super::Version::default())
-            } else {
-                at.word
-            });
+            node.fill(at.word);
             beside.hang(node, below(at.level));
             let link = F::link(node.pfn(memory), at.level);
             at.word = match at.entry.cas(at.word, link) {
-                Err(found) if !seeded!(LostLinkBelieved) => {
+                Ok(()) => link,
+                Err(found) => {
                     beside.take_back(node);
                     cache.put_back(node);
                     found
                 }
-                _ => link,
             };
             if F::is_table(at.word, at.level) {
                 // SAFETY: a link of this table, made or read in the section.
@@ -298,18 +290,9 @@ pub(crate) fn link_parts<F: Format, M: TableMemory>(
     // Aging passes read the link to learn whether anything below it was accessed.
     let young = if large.accessed { F::touch_link(at.level) } else { 0 };
     let link = Word(F::link(node.pfn(memory), at.level).0 | young);
-    let linked = seeded!(SplitLinksFirst) && {
-        node.fill(Word(0));
-        at.entry.cas(at.word, link).is_ok()
-    };
     // SAFETY: the page is in no table yet.
     fill_parts::<F>(unsafe { node.entries() }, word, large, at.level.down());
-    if seeded!(SplitByStore) {
-        at.entry.store(link);
-    }
-    if !linked && !seeded!(SplitByStore) {
-        at.entry.cas(at.word, link)?;
-    }
+    at.entry.cas(at.word, link)?;
     Ok(link)
 }
 

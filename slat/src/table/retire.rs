@@ -257,9 +257,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
 
     fn wait(&self) {
         if let Some(taken) = self.grace.take_flushed() {
-            if !seeded!(GraceSkipped) {
-                self.reads.synchronize();
-            }
+            self.reads.synchronize();
             self.grace.mark_dead(taken);
             self.memory.grace_period_ended();
         }
@@ -300,7 +298,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
                 }
                 #[cfg(all(test, shuttle))]
                 page.fill(crate::shuttle_tests::GIVEN_BACK);
-                #[cfg(all(seeded, virtual_time))]
+                #[cfg(explored)]
                 page.give_back();
             }
             if pages == 1 { free.push(node) } else { roots.push(node) }
@@ -310,17 +308,8 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         }
         self.pool.give_back(free);
         self.pool.give_back_roots(roots);
-        if seeded!(BusyForEver) {
-            let count = core::mem::take(&mut *children);
-            core::mem::forget(children);
-            self.pool.trim(self.memory);
-            let mut all = self.grace.dead.lock();
-            all.tops.append(&mut { count });
-            all.busy -= 1;
-        } else {
-            drop(children);
-            self.pool.trim(self.memory);
-        }
+        drop(children);
+        self.pool.trim(self.memory);
         // Last, so that a panic leaves nothing undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
             self.memory.tables_freed(level, leaves);

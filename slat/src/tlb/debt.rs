@@ -64,9 +64,7 @@ impl Owed {
     pub(crate) fn owe_held(&mut self, hardware: Option<Span<Gfn>>) {
         self.edits |= USES;
         if let Some(gfns) = hardware {
-            if !seeded!(HeldBroadcast) {
-                self.edits |= KICKS;
-            }
+            self.edits |= KICKS;
             self.owe(gfns);
         }
     }
@@ -192,9 +190,6 @@ impl Drop for FlushDebt<'_> {
             OwedRecord::InDebt(owed) => owed,
             OwedRecord::InPayer(owed) => &mut **owed,
         };
-        if seeded!(FlushedTooEarly) {
-            self.payer.paid();
-        }
         // Also if a callback panics: the payer lets panics out only after the flush.
         let _paid = Finally::with(self.payer, |payer| payer.paid());
         if !owed.is_nothing() {

@@ -28,10 +28,7 @@
 use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
 use crate::host::VcpuId;
-use crate::sync::prim::{
-    AcqRel, Acquire, AtomicBool, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
-    fence_after_rmw,
-};
+use crate::sync::prim::{AtomicBool, AtomicU8, AtomicU64, Padded, Patience, Relaxed, fence_after_rmw};
 use crate::sync::tally::{Attempts, NestedCount, RetryCause};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
@@ -141,16 +138,11 @@ impl VcpuTlb {
     /// Marks the vCPU as kicked, and then interrupts it. A vCPU that the interrupt does not bring out checks the mark
     /// later.
     pub(crate) fn kick(&self, interrupt: impl Fn()) {
-        if seeded!(InterruptedFirst) {
-            interrupt();
-        }
-        // ORDER(kick): Release. A vCPU that sees the kick sees the earlier generation.
+        // A vCPU that sees the kick sees the earlier generation.
         // ORDER(kick-held): the store before the interrupt; the processor that takes the interrupt sees the store
         // (`Host::kick`).
-        self.wanted.fetch_or(KICKED, Release);
-        if !seeded!(InterruptedFirst) {
-            interrupt();
-        }
+        self.wanted.fetch_or(KICKED, order!(kick.set, Release));
+        interrupt();
     }
 
     /// Marks the vCPU as kicked again: it has cleared the mark, and could not answer.
@@ -161,8 +153,8 @@ impl VcpuTlb {
 
     /// Marks a token as ready, and then interrupts the vCPU, as [`kick`](Self::kick) does.
     pub(crate) fn wake(&self, interrupt: impl Fn()) {
-        // ORDER(wake): Release. A vCPU that sees this finds the wait that became ready before.
-        self.wanted.fetch_or(READY, Release);
+        // A vCPU that sees this finds the wait that became ready before.
+        self.wanted.fetch_or(READY, order!(wake.set, Release));
         interrupt();
     }
 
@@ -175,8 +167,8 @@ impl VcpuTlb {
 
     /// Clears the wake-up before the vCPU checks which tokens are ready.
     pub(crate) fn sleeps(&self) {
-        // ORDER(wake): Acquire. The vCPU finds the tokens that became ready before the wake-up that this clears.
-        self.wanted.fetch_and(!READY, Acquire);
+        // The vCPU finds the tokens that became ready before the wake-up that this clears.
+        self.wanted.fetch_and(!READY, order!(wake.clear, Acquire));
     }
 }
 
@@ -187,10 +179,8 @@ pub(crate) struct Replacing<'t>(&'t AtomicU64);
 
 impl Drop for Replacing<'_> {
     fn drop(&mut self) {
-        if !seeded!(RootUncounted) {
-            // ORDER(root-count): Release; the answers of all vCPUs come before.
-            self.0.fetch_sub(1, unless_seeded!(RootCountRelaxed, Release));
-        }
+        // The answers of all vCPUs come before.
+        self.0.fetch_sub(1, order!(root_count.end, Release));
     }
 }
 
@@ -232,18 +222,16 @@ impl Tlb {
 
     /// Announces the replacement of a root. Until the guard is dropped, after the flush, no flush is broadcast.
     pub(crate) fn replaces_root(&self) -> Replacing<'_> {
-        if !seeded!(RootUncounted) {
-            // ORDER(root-count): before the new root is published. A thread that finds the root sees the count
-            // (`replace_root`).
-            self.roots.fetch_add(1, Relaxed);
-        }
+        // ORDER(root-count): before the new root is published. A thread that finds the root sees the count
+        // (`replace_root`).
+        self.roots.fetch_add(1, Relaxed);
         Replacing(&self.roots)
     }
 
     /// Whether `broadcast` has flushed on every processor. If not, the whole flush is still owed.
     pub(crate) fn is_broadcast(&self, broadcast: impl FnOnce() -> bool) -> bool {
-        // ORDER(root-count): Acquire. If no root is counted, all vCPUs have answered the flushes of earlier ones.
-        self.roots.load(Acquire) == 0 && broadcast()
+        // If no root is counted, all vCPUs have answered the flushes of earlier ones.
+        self.roots.load(order!(root_count.look, Acquire)) == 0 && broadcast()
     }
 
     /// Returns when no vCPU holds a translation of `gfns`, or a link to a page of `pages`, from before the call. `kick`
@@ -262,23 +250,18 @@ impl Tlb {
         kick: impl Fn(VcpuId),
     ) -> Flushed {
         let generation = self.number(gfns, nested);
-        // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
-        if !seeded!(ShootdownUnfenced) {
-            fence(SeqCst);
-        }
+        // The generation before the modes; pairs with the fence in `enter`.
+        fence!(flush.modes);
         let behind = |vcpu: &VcpuTlb| {
-            // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`. The vCPU's last access
-            // through an old translation is over before the page is given away.
-            vcpu.in_guest.load(Acquire)
-                && vcpu.seen.load(unless_seeded!(AnswersRelaxed, Acquire)) < generation
+            // Pairs with the Release in `leave` and `catch_up`. The vCPU's last access through an old translation is
+            // over before the page is given away.
+            vcpu.in_guest.load(order!(flush_answer.out, Acquire))
+                && vcpu.seen.load(order!(flush_answer.seen, Acquire)) < generation
         };
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if behind(vcpu) {
                 vcpu.kick(|| kick(VcpuId(index as u32)));
             }
-        }
-        if seeded!(FlushUnanswered) {
-            return pages.flushed();
         }
         for vcpu in &self.vcpus {
             let mut patience = Patience::default();
@@ -294,8 +277,8 @@ impl Tlb {
     /// when it enters.
     pub(crate) fn ask(&self, (gfns, nested): (Span<Gfn>, bool), kick: impl Fn(VcpuId)) {
         self.number(gfns, nested);
-        // ORDER(flush): as in `shoot_down_both`.
-        fence(SeqCst);
+        // As in `shoot_down_both`.
+        fence!(flush.asked);
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if vcpu.in_guest.load(Relaxed) {
                 vcpu.kick(|| kick(VcpuId(index as u32)));
@@ -305,21 +288,18 @@ impl Tlb {
 
     /// Numbers a flush, and records its range.
     fn number(&self, gfns: Span<Gfn>, nested: bool) -> u64 {
-        // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
-        let generation = self.generation.fetch_add(1, unless_seeded!(GenerationRelaxed, AcqRel)) + 1;
+        // The edits before the number; pairs with the Acquire of `catch_up`.
+        let generation = self.generation.fetch_add(1, order!(flush.number, AcqRel)) + 1;
         let ranged = &self.ring[(generation % RING) as usize];
         // A reader that finds another number forgets everything. That also covers a slow writer that others overtook by
         // a whole round of the ring. It keeps the cell, because two writers at once would leave a range that belongs to
-        // neither.
-        // ORDER(flush-range): Acquire takes the cell over from its last writer.
-        if ranged.generation.swap(WRITING, Acquire) != WRITING {
-            // ORDER(flush-range): the mark before the range, the range before the number; pairs with `range_of`.
-            if !seeded!(RangeWriteUnfenced) {
-                fence(Release);
-            }
+        // neither. Acquire takes the cell over from its last writer.
+        if ranged.generation.swap(WRITING, order!(flush_range.claim, Acquire)) != WRITING {
+            // The mark before the range, the range before the number; pairs with `range_of`.
+            fence!(flush_range.write, Release);
             ranged.start.store(gfns.start.raw(), Relaxed);
             ranged.end.store(gfns.end.raw() | if nested { NESTED } else { 0 }, Relaxed);
-            ranged.generation.store(generation, unless_seeded!(RangeRelaxed, Release));
+            ranged.generation.store(generation, order!(flush_range.end, Release));
         }
         generation
     }
@@ -329,15 +309,10 @@ impl Tlb {
         vcpu.in_guest.swap(true, Relaxed);
         // ORDER(flush): `in_guest` before the load of the generation; pairs with the fence in `shoot_down_both`.
         fence_after_rmw();
-        if seeded!(EnterUnflushed) {
-            // As if the flushes were carried out.
-            vcpu.wanted.fetch_and(!KICKED, Relaxed);
-            return vcpu.seen.store(self.generation.load(Relaxed), Relaxed);
-        }
         // This also clears a kick that is left from an earlier stay; if no kick is visible, there is none to clear.
         let kicked = || vcpu.wanted.load(Relaxed) & KICKED != 0;
-        // ORDER(flush): Acquire. The edits come before the number, whose flush this vCPU carries out.
-        while kicked() || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
+        // Relaxed, because `catch_up` has read by Acquire each number that is in `seen`.
+        while kicked() || self.generation.load(Relaxed) != vcpu.seen.load(Relaxed) {
             self.catch_up(vcpu, cache);
         }
     }
@@ -346,18 +321,16 @@ impl Tlb {
     /// Returns `None` after a kick.
     #[inline(always)]
     pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Option<K> {
-        let early = seeded!(LookedBeforeHeld) && Self::kicked(vcpu);
         let held = hold();
         // ORDER(kick-held): blocked before the load. An interrupt taken earlier made its kick visible here; a later one
         // waits.
-        let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
-        (!kicked || seeded!(GoUnlooked)).then_some(held)
+        (!Self::kicked(vcpu)).then_some(held)
     }
 
     /// Leaves the guest.
     pub(crate) fn leave(vcpu: &VcpuTlb) {
-        // ORDER(flush-answer): every guest access before this store.
-        vcpu.in_guest.store(false, unless_seeded!(LeaveRelaxed, Release));
+        // Every guest access before this store.
+        vcpu.in_guest.store(false, order!(flush_answer.leave, Release));
     }
 
     /// Whether a flush waits for this vCPU, or a token is ready for it. Software vCPUs poll this between accesses.
@@ -368,10 +341,10 @@ impl Tlb {
 
     /// Carries out every flush up to now, and answers.
     pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
-        let answered = if seeded!(ReadyForgotten) { KICKED | READY } else { KICKED };
-        // ORDER(kick): Acquire. A kick that this clears had set its generation before.
-        vcpu.wanted.fetch_and(!answered, unless_seeded!(KickRelaxed, Acquire));
-        let now = self.generation.load(Acquire);
+        // A kick that this clears had set its generation before.
+        vcpu.wanted.fetch_and(!KICKED, order!(kick.clear, Acquire));
+        // The edits come before the number, whose flush this vCPU carries out.
+        let now = self.generation.load(order!(flush.catch_up, Acquire));
         let seen = vcpu.seen.load(Relaxed);
         if now == seen {
             return;
@@ -392,18 +365,16 @@ impl Tlb {
                 }
             }
         }
-        // ORDER(flush-answer): Release; the flush, and every access before it, is over.
-        vcpu.seen.store(now, unless_seeded!(FlushedRelaxed, Release));
+        // The flush, and every access before it, is over.
+        vcpu.seen.store(now, order!(flush_answer.flushed, Release));
     }
 
     fn range_of(&self, generation: u64) -> Option<(Span<Gfn>, bool)> {
         let ranged = &self.ring[(generation % RING) as usize];
-        // ORDER(flush-range): Acquire before, fence after; pairs with `number`.
-        let before = ranged.generation.load(Acquire);
+        // Acquire before, fence after; pairs with `number`.
+        let before = ranged.generation.load(order!(flush_range.begin, Acquire));
         let (start, end) = (ranged.start.load(Relaxed), ranged.end.load(Relaxed));
-        if !seeded!(RangeReadUnfenced) {
-            fence(Acquire);
-        }
+        fence!(flush_range.read, Acquire);
         let gfns = Span::new(Gfn(start), Gfn(end & !NESTED));
         (before == generation && ranged.generation.load(Relaxed) == generation)
             .then_some((gfns, end & NESTED != 0))

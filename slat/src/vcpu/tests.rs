@@ -1,6 +1,5 @@
-//! Tests of leaked guards and of changes of processors, each with the step left out.
+//! Tests of leaked guards and of changes of processors.
 
-use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
 use crate::*;
 use core::cell::Cell;
@@ -41,8 +40,8 @@ impl Translations for Forgets<'_> {
     fn flush(&mut self, _: Span<Gfn>) {}
 }
 
-/// Returns whether a grace period ends while a `prefault`, made after a leaked guard, is in its section.
-fn passes_over_a_section(bug: Option<Bug>) -> bool {
+#[test]
+fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
@@ -54,25 +53,11 @@ fn passes_over_a_section(bug: Option<Bug>) -> bool {
             passed.send(vm.reads.try_synchronize()).unwrap();
             vm.host.0.wait();
         });
-        let mut work = || {
-            let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-            core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
-            vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2))).unwrap();
-        };
-        if let Some(bug) = bug { seeded::with(bug, work) } else { work() }
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
+        vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2))).unwrap();
     });
-    answer.recv().unwrap()
-}
-
-#[test]
-fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
-    assert!(!passes_over_a_section(None));
-}
-
-#[test]
-fn mistake_a_section_begins_on_a_resting_seat() {
-    assert!(passes_over_a_section(Some(Bug::LeakedGuardBelieved)));
-    seeded::found(Bug::LeakedGuardBelieved, 1);
+    assert!(!answer.recv().unwrap(), "the grace period ends while `prefault` is in its section");
 }
 
 /// Returns the number of complete flushes by a vCPU that enters on each processor of `cpus`, is dropped, and does so
@@ -96,9 +81,8 @@ fn everything_is_flushed_on_a_first_entry_and_on_another_processor() {
     assert_eq!(forgets_all(&[7, 8, 8, 7]), 6, "each change of processors");
 }
 
-/// Returns whether the first processor flushes completely for a vCPU that returns after a panic during another
-/// processor's flush.
-fn forgets_all_after_a_panic() -> bool {
+#[test]
+fn a_processor_flushes_everything_after_another_has_panicked() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
     let forgets = Cell::new(0);
@@ -107,7 +91,7 @@ fn forgets_all_after_a_panic() -> bool {
     let entry = catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut PanicsOn(CpuId(8))))));
     assert!(entry.is_err());
     drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(7), &forgets)));
-    forgets.get() == 2
+    assert_eq!(forgets.get(), 2);
 }
 
 /// The translations of a processor that cannot flush.
@@ -123,21 +107,4 @@ impl Translations for PanicsOn {
     }
 
     fn flush(&mut self, _: Span<Gfn>) {}
-}
-
-#[test]
-fn a_processor_flushes_everything_after_another_has_panicked() {
-    assert!(forgets_all_after_a_panic());
-}
-
-#[test]
-fn mistake_the_loaded_root_is_trusted_after_a_panic() {
-    assert!(!seeded::with(Bug::LoadedKept, forgets_all_after_a_panic));
-    seeded::found(Bug::LoadedKept, 1);
-}
-
-#[test]
-fn mistake_the_cache_of_another_processor_is_trusted() {
-    assert_eq!(seeded::with(Bug::CachesBelieved, || forgets_all(&[7, 8])), 0);
-    seeded::found(Bug::CachesBelieved, 1);
 }

@@ -1,8 +1,7 @@
 //! A vCPU whose page arrives while its fault returns.
 
 use super::*;
-use crate::loom_tests::{explore, finds, finds_seeded};
-use crate::seeded::Bug;
+use crate::loom_tests::{explore, finds};
 use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::tlb::shootdown::Tlb;
 use std::sync::Arc;
@@ -53,13 +52,6 @@ fn no_wake_up_is_lost_before_the_fault_returns() {
 #[test]
 fn mistake_asking_before_the_wait_alone() {
     assert!(finds("a wake-up is lost", pends(Asks::Once)));
-}
-
-#[test]
-fn mistakes_about_the_wait_and_the_page() {
-    for bug in [Bug::WaitUnfenced, Bug::ReadyUnfenced] {
-        finds_seeded(bug, "a wake-up is lost", pends(Asks::Again));
-    }
 }
 
 /// A vCPU takes a ready token while a second page arrives: it finds that token too, or is woken for it.

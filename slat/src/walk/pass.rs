@@ -99,7 +99,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// none; `None` in a VM without nested guests.
     #[inline(always)]
     fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Result<Span<Gfn>, Gfn>> {
-        if !self.vm.runs_nested() || seeded!(AgingForgetsShadows) || gfns.is_empty() {
+        if !self.vm.runs_nested() || gfns.is_empty() {
             return None;
         }
         Some(self.space.nested.get()?.next_used(&self.vm.host, gfns))

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | lackey, spelled otherwise | `L 1ffefff8,8`, `I 0x4001234,3`: any blanks, also none at the start; `0x` | the same access |
 //! | address and direction | `0x7f001000 R`, `7f001000 W`, `0x7f001000 W 8`, `R 0x7f001000`, `W 0x7f001000` | 1 byte, or so many |
+//! | drmemtrace, by its tool `view` | `47446 37770: 2765543 read 8 byte(s) @ 0x7f001000 by PC 0x…`; also `write`, `ifetch` | the same access; all threads as one stream |
 //! | ftrace or perf | `… kvm_page_fault: vcpu 0 rip 0x… address 0x7f001000 error_code 0x182` | 1 byte; the faults of all vCPUs as one stream |
 //!
 //! A trace has one of them. The first record decides, so that a program's own output is not taken for records of another
@@ -14,14 +15,14 @@ use super::{Access, Kind};
 use std::str;
 
 /// The formats, for messages.
-pub const FORMATS: &str =
-    "lackey's (` L 1ffefff8,8`), `ADDRESS R` or `ADDRESS W`, and kvm_page_fault of ftrace or perf";
+pub const FORMATS: &str = "lackey's (` L 1ffefff8,8`), `ADDRESS R` or `ADDRESS W`, drmemtrace's view, and kvm_page_fault of ftrace or perf";
 
 /// The format of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Format {
     Lackey,
     Direction,
+    View,
     PageFault,
 }
 
@@ -43,8 +44,13 @@ pub(super) fn line(text: &[u8]) -> Result<(Access, Format), NoRecord> {
         return Err(NoRecord::Other);
     }
     let mut words = line.split_ascii_whitespace();
-    let words = [words.next(), words.next(), words.next(), words.next()];
-    match words {
+    let [first, second, third, fourth] = [words.next(), words.next(), words.next(), words.next()];
+    if let Some(kind) = fourth {
+        let (Some(record), Some(instruction)) = (first, second) else { return Err(NoRecord::Other) };
+        let access = view((record, instruction, kind), words)?;
+        return access.map(|access| (access, Format::View)).map_err(NoRecord::Garbled);
+    }
+    match [first, second, third, fourth] {
         [Some(mark), Some(place), None, None] if kind(mark).is_some() => {
             let Some(kind) = kind(mark) else { return Err(NoRecord::Other) };
             marked(kind, mark, place)
@@ -98,6 +104,30 @@ fn kind(mark: &str) -> Option<Kind> {
         "M" => Kind::Modify,
         _ => return None,
     })
+}
+
+/// Parses `RECORD INSTRUCTION: THREAD KIND SIZE byte(s) @ ADDRESS …`, whose words after KIND are left.
+fn view<'a>(
+    (record, instruction, kind): (&str, &str, &str),
+    mut left: impl Iterator<Item = &'a str>,
+) -> Result<Result<Access, Flaw>, NoRecord> {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let kind = match kind {
+        "ifetch" => Kind::Fetch,
+        "read" => Kind::Load,
+        "write" => Kind::Store,
+        _ => return Err(NoRecord::Other),
+    };
+    let [size, unit, at, addr] = [left.next(), left.next(), left.next(), left.next()];
+    if !number(record)
+        || !instruction.strip_suffix(':').is_some_and(number)
+        || (unit, at) != (Some("byte(s)"), Some("@"))
+    {
+        return Err(NoRecord::Other);
+    }
+    let Some(addr) = addr.and_then(hexadecimal) else { return Ok(Err(Flaw::Address)) };
+    let size = size.and_then(decimal).ok_or(Flaw::Size);
+    Ok(size.and_then(|size| access(kind, addr, size)))
 }
 
 /// Parses what follows the name of the event.
@@ -169,6 +199,33 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_drmemtraces_view_are_read() {
+        use Format::View;
+        for (text, expected) in [
+            (
+                "       47445       37770:     2765543 ifetch       5 byte(s) @ 0x0000000000404a7e 48 8b 5c 24 08       mov",
+                (Kind::Fetch, 0x40_4a7e, 5, View),
+            ),
+            (
+                "       47446       37770:     2765543 read         8 byte(s) @ 0x00007fdf64e2adc8 by PC 0x0000000000404a7e",
+                (Kind::Load, 0x7fdf_64e2_adc8, 8, View),
+            ),
+            ("1 1: T7 write 64 byte(s) @ 0x1000 by PC 0x2000", (Kind::Store, 0x1000, 64, View)),
+        ] {
+            assert_eq!(reads(text), Some(expected), "{text}");
+        }
+        // Records without an access, and a program's own output.
+        for text in [
+            "           5           0:     2765542 <marker: page size 4096>",
+            "<--record#-> <--instr#->: <---tid---> <record details>",
+            "7 3: 42 pref-r-L1 1 byte(s) @ 0x1000 by PC 0x2000",
+            "core 0: EEPROM read 8 byte(s) @ 0x10",
+        ] {
+            assert_eq!(reads(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn page_faults_of_both_vendors_are_read() {
         let line = |event: &str| format!(" qemu-system-x86-4711  [003] d..1.  1234.567890: {event}");
         for (event, kind, addr) in [
@@ -214,6 +271,10 @@ mod tests {
             ("0x1000 R 0", Flaw::Empty),
             ("0x1000 W x", Flaw::Size),
             ("R 0x", Flaw::Address),
+            ("1 1: 7 read 8 byte(s) @ 0x", Flaw::Address),
+            ("1 1: 7 read 8 byte(s) @", Flaw::Address),
+            ("1 1: 7 read x byte(s) @ 0x1000", Flaw::Size),
+            ("1 1: 7 read 0 byte(s) @ 0x1000", Flaw::Empty),
             ("kvm_page_fault: address 0x1000", Flaw::PageFault),
             ("kvm_page_fault: address zz error_code 0x1", Flaw::PageFault),
             (" L xyz,4", Flaw::Address),

@@ -8,7 +8,7 @@
 //! ```
 //! 1. `source` opens the input and decompresses gzip or zstd, recognized by the first bytes, not by the name.
 //! 2. `line` parses one line: a record, another line, or a garbled record. `formats` has what else is read: lackey's lines
-//!    spelled otherwise, addresses with `R` or `W`, page faults of ftrace and perf.
+//!    spelled otherwise, addresses with `R` or `W`, drmemtrace's view, page faults of ftrace and perf.
 //! 3. [`Reader`] splits a large buffer into lines and returns the records in batches.
 //! 4. [`Filter`] reduces a trace to accesses that miss in a small TLB.
 //! 5. [`bundled`] has the traces inside the library.

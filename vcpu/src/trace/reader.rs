@@ -68,7 +68,9 @@ impl Reader {
                 // A zip is how DynamoRIO keeps its traces.
                 let how = match format {
                     "zip" => {
-                        format!("`{convert} {name}` if it holds text; drmemtrace's own records are not text")
+                        format!(
+                            "`{convert} {name}` if it holds text; drmemtrace's own records are not text: print them by its tool view"
+                        )
                     }
                     _ => format!("`{convert} {name}` prints what is read, to a file or to standard input"),
                 };

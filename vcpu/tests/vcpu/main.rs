@@ -19,11 +19,11 @@ mod numa;
 mod pending;
 mod private;
 mod ring;
-#[cfg(seeded)]
-mod seeded;
 mod shared;
 mod spaces;
 mod stale;
 #[path = "../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
+#[path = "../../../slat/src/tries.rs"]
+mod tries;
 mod walker;

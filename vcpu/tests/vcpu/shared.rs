@@ -5,9 +5,9 @@
 //! The same on processors that broadcast flushes: these kick no vCPU, except where a root is replaced.
 //!
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` adds worlds with other seeds. Negative controls:
-//! the mistake `processor-believed` (`seeded`), processors that all have the same number, and broadcasts that
-//! do not complete.
+//! processors that all have the same number, and broadcasts that do not complete.
 
+use crate::tries::tries;
 use slat::table::formats::Npt4;
 use slat::*;
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
@@ -230,7 +230,7 @@ fn are_right(like: World) -> Outcome {
     let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let (mut worlds, mut sum) = (0, Outcome::default());
-    while worlds < 3 || end.is_some_and(|end| Instant::now() < end) {
+    while worlds < tries(3) || end.is_some_and(|end| Instant::now() < end) {
         worlds += 1;
         let seen = run(World { seed: worlds, ..like });
         assert_eq!(seen.findings.corrupt, 0, "world {worlds}: {:?}", seen.findings.first);
@@ -256,12 +256,6 @@ fn first_wrong(like: World) -> Option<u64> {
     let found = (1..=100).find(|&seed| run(World { seed, ..like }).findings.corrupt > 0);
     println!("found in world {found:?}, after {:?}", began.elapsed());
     found
-}
-
-/// Whether world `seed` is right.
-#[cfg(seeded)]
-pub fn is_right(seed: u64) -> bool {
-    run(world(seed)).findings.corrupt == 0
 }
 
 #[test]

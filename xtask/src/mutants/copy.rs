@@ -58,6 +58,10 @@ impl Copied {
                 fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
                 fs::write(&to, contents)?;
             }
+            let permissions = fs::metadata(path)?.permissions();
+            if fs::metadata(&to)?.permissions() != permissions {
+                fs::set_permissions(&to, permissions)?;
+            }
         }
         remove_others(&folder, &folder, &files.into_iter().collect())?;
         Ok(Self(folder))

@@ -12,7 +12,7 @@
 //!
 //! [`run`] builds the tests of each tool there, and runs the test of each record with its mistake.
 
-mod copy;
+pub mod copy;
 pub mod record;
 mod run;
 mod tried;
@@ -46,6 +46,13 @@ pub fn check() -> Outcome {
     copy::mutated(&sources, &mistakes).map(drop)
 }
 
+/// Finds the mistakes that a fuzzer must find. Returns the path of that fuzzer.
+pub fn fuzzer() -> anyhow::Result<String> {
+    let (mistakes, tool) = (mistakes()?, Tool::Fuzz);
+    let programs = found(&mistakes, |_, seen| seen.tool == tool)?;
+    programs.of_tool(tool).context("no mistake is for the fuzzer")
+}
+
 pub fn run(args: &Args) -> Outcome {
     if let [file, line, replacement] = &args.r#try[..] {
         return tried::run(file, line.parse()?, replacement);
@@ -56,17 +63,22 @@ pub fn run(args: &Args) -> Outcome {
         let wanted = mistakes.iter().filter(|mistake| mistake.name.starts_with(&args.only));
         return tried::anywhere(&Copied::of(&mistakes)?, wanted, tools);
     }
+    let is_wanted = |mistake: &Mistake, seen: &Seen| {
+        mistake.name.starts_with(&args.only) && (args.tool.is_empty() || args.tool.contains(&seen.tool))
+    };
+    found(&mistakes, is_wanted).map(drop)
+}
+
+/// Makes some of the mistakes, each of which its test must find. Returns the programs.
+fn found(mistakes: &[Mistake], is_wanted: impl Fn(&Mistake, &Seen) -> bool) -> anyhow::Result<Programs> {
     let seen = mistakes.iter().filter_map(|mistake| Some((mistake, mistake.seen.as_ref().ok()?)));
     // The list is whole whatever is run: `verify` compares it with `verification/mistakes.md`.
     for (Mistake { name, what, .. }, seen) in seen.clone() {
         println!("BUG {name} {} {what}", seen.tool);
     }
-    let wanted = seen.filter(|(mistake, seen)| {
-        mistake.name.starts_with(&args.only) && (args.tool.is_empty() || args.tool.contains(&seen.tool))
-    });
-    let wanted: Vec<(&Mistake, &Seen)> = wanted.collect();
+    let wanted: Vec<(&Mistake, &Seen)> = seen.filter(|(mistake, seen)| is_wanted(mistake, seen)).collect();
     ensure!(!wanted.is_empty(), "no mistake has that name, or that tool");
-    let programs = Programs::build(&Copied::of(&mistakes)?, wanted.iter().map(|(_, seen)| *seen))?;
+    let programs = Programs::build(&Copied::of(mistakes)?, wanted.iter().map(|(_, seen)| *seen))?;
     on_every_processor(&wanted, |(mistake, seen)| {
         let executions = programs.find(&mistake.name, seen);
         let executions = executions.with_context(|| format!("{} ({})", mistake.name, mistake.what))?;
@@ -74,5 +86,6 @@ pub fn run(args: &Args) -> Outcome {
             println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
         }
         Ok(())
-    })
+    })?;
+    Ok(programs)
 }

@@ -69,6 +69,15 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
+    /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `sim/explore`.
+    Explore,
+    /// Operations against a plain model, drawn by libFuzzer: `fuzz/`. The test is a target.
+    Fuzz,
+    /// Small worlds under Miri: `slat/tests/miri`.
+    Miri,
+    /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
+    /// program's name.
+    Sanitizer,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
     /// Guests on processors that they share: `vcpu/tests/vcpu`.
@@ -81,6 +90,18 @@ pub enum Tool {
     Pager,
     /// Guests on the machine's own KVM: `kvm/tests/kvm.rs`.
     Kvm,
+}
+
+impl Tool {
+    /// Returns the package that has the tool's tests, if it is always the same.
+    pub fn package(self) -> Option<&'static str> {
+        match self {
+            Self::Worlds | Self::Shared => Some("vcpu"),
+            Self::Explore => Some("explore"),
+            Self::Fuzz => Some("fuzz"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Tool {
@@ -137,9 +158,7 @@ fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
     for (name, Table { what, tool, test, says, unseen, edit }) in tables {
         let seen = match (tool, test, unseen) {
             (Some(tool), Some(test), None) => {
-                let is_guest = matches!(tool, Tool::Worlds | Tool::Shared);
-                let package = if is_guest { "vcpu" } else { &package }.to_owned();
-                Ok(Seen { tool, package, test, says })
+                Ok(Seen { tool, package: tool.package().unwrap_or(&package).to_owned(), test, says })
             }
             (None, None, Some(unseen)) if edit.is_empty() => Err(unseen),
             _ => bail!("{name}: a tool and a test; or, for a named ordering, the reason why it is unseen"),

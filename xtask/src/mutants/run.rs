@@ -2,11 +2,14 @@
 
 use super::copy::{Copied, VARIABLE};
 use super::record::{Seen, Tool};
-use crate::process::{bounded, said, tail, test_programs, was_ended, with_compiler};
+use crate::process::{COMPILERS, bounded, executables, said, tail, test_programs, was_ended};
+use crate::sanitize::with_thread_sanitizer;
+use crate::{fuzz, miri};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// A test program of a package.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +29,14 @@ pub enum Kind {
     Lib,
     /// An integration test.
     Test(&'static str),
+    /// An integration test, under Miri.
+    Miri(&'static str),
+    /// An integration test, under `AddressSanitizer`.
+    Address(&'static str),
+    /// An integration test, under `ThreadSanitizer`.
+    Thread(&'static str),
+    /// The targets of libFuzzer.
+    Fuzz,
 }
 
 impl fmt::Display for Kind {
@@ -35,13 +46,21 @@ impl fmt::Display for Kind {
             Self::Shuttle => "shuttle tests",
             Self::Lib => "unit tests",
             Self::Test(name) => return write!(f, "tests of {name}"),
+            Self::Miri(name) => return write!(f, "tests of {name} under Miri"),
+            Self::Address(name) => return write!(f, "tests of {name} under AddressSanitizer"),
+            Self::Thread(name) => return write!(f, "tests of {name} under ThreadSanitizer"),
+            Self::Fuzz => "fuzzer",
         })
     }
 }
 
 impl Program {
     fn of(seen: &Seen) -> Self {
-        Self { package: seen.package.clone(), kind: Kind::of(seen.tool) }
+        let kind = match seen.tool {
+            Tool::Sanitizer if seen.test.starts_with("soak::") => Kind::Thread("soak"),
+            tool => Kind::of(tool),
+        };
+        Self { package: seen.package.clone(), kind }
     }
 }
 
@@ -51,13 +70,22 @@ impl Kind {
             Tool::Loom => Self::Loom,
             Tool::Shuttle => Self::Shuttle,
             Tool::History | Tool::Unit | Tool::Inject => Self::Lib,
+            Tool::Explore => Self::Test("explore"),
             Tool::Worlds | Tool::Shared => Self::Test("vcpu"),
             Tool::Load => Self::Test("load"),
             Tool::Host => Self::Test("mm"),
+            Tool::Miri => Self::Miri("miri"),
+            Tool::Sanitizer => Self::Address("engine"),
+            Tool::Fuzz => Self::Fuzz,
             Tool::Pager => Self::Test("pager"),
             Tool::Kvm => Self::Test("kvm"),
         }
     }
+}
+
+/// Returns where a package lies.
+fn folder(package: &str) -> &str {
+    if package == "explore" { "sim/explore" } else { package }
 }
 
 /// The programs of a copy.
@@ -73,6 +101,10 @@ const TEST: u32 = 180;
 const PREEMPTIONS: [&str; 3] = ["1", "2", "3"];
 /// Schedules in which shuttle has to find a mistake.
 const SCHEDULES: &str = "100000";
+/// `SLAT_TRIES`, which tests read: worlds, seeds or attempts in which they have to find a mistake.
+const TRIES: &str = "512";
+/// Seconds in which a soak has to find a mistake.
+const SOAK: &str = "90";
 /// Time limit of all tests of a program, in seconds.
 const ALL: u32 = 600;
 
@@ -94,42 +126,85 @@ impl Programs {
         Ok(programs)
     }
 
+    /// Returns the path of a tool's program, if it is built.
+    pub fn of_tool(&self, tool: Tool) -> Option<String> {
+        self.built.iter().find(|(program, _)| program.kind == Kind::of(tool)).map(|(_, built)| built.clone())
+    }
+
     fn cargo(&self, Program { package, kind }: &Program) -> Result<String> {
         let name = if package == "slat" { "slat".to_owned() } else { format!("slat-{package}") };
         let mut cargo = bounded(BUILD, env!("CARGO"));
-        cargo.current_dir(&self.copied).args(["test", "--locked", "--no-run", "--message-format=json"]);
-        cargo.args(["-p", &name]);
-        // Beside the programs of the shipped sources, with what both need. The wrapper's path keeps the workspace's own
-        // crates apart.
-        let (target, flags) = match kind {
-            Kind::Loom => ("target/loom", Some("--cfg loom")),
-            Kind::Shuttle => ("target/shuttle", Some("--cfg shuttle")),
-            Kind::Lib | Kind::Test(_) => ("target", None),
+        cargo.current_dir(&self.copied);
+        let (words, target, wrapper) = match kind {
+            Kind::Loom => ("test --no-run --release --features baselines --lib", "target/loom", "mutants"),
+            Kind::Shuttle => {
+                ("test --no-run --release --features baselines --lib", "target/shuttle", "mutants")
+            }
+            Kind::Lib => ("test --no-run --lib", "target", "mutants"),
+            Kind::Test(_) => ("test --no-run", "target", "mutants"),
+            Kind::Address(_) => ("test --no-run", "target", "chaos"),
+            Kind::Thread(_) => ("test --no-run --profile fuzz", "target/thread", "mutants"),
+            Kind::Fuzz => ("build", "target/fuzz-mutants", "mutants"),
+            // Cargo builds and runs these tests in one go, and is what stands for their program.
+            Kind::Miri(_) => return Ok(String::new()),
         };
-        with_compiler(cargo.env("CARGO_TARGET_DIR", std::path::absolute(target)?), "mutants")?;
-        if let Kind::Test(test) = kind {
+        cargo.args(words.split(' ')).args(["--locked", "--message-format=json-render-diagnostics"]);
+        cargo.args(["-p", &name]);
+        match kind {
+            Kind::Loom => _ = cargo.env("RUSTFLAGS", "--cfg loom"),
+            Kind::Shuttle => _ = cargo.env("RUSTFLAGS", "--cfg shuttle"),
+            Kind::Thread(_) => _ = with_thread_sanitizer(&mut cargo)?,
+            Kind::Fuzz => _ = fuzz::with_coverage(&mut cargo, ""),
+            _ => {}
+        }
+        if let Kind::Test(test) | Kind::Address(test) | Kind::Thread(test) = kind {
             cargo.args(["--test", test]);
-        } else {
-            cargo.arg("--lib");
         }
-        if let Some(flags) = flags {
-            cargo.arg("--release").env("RUSTFLAGS", flags);
-        }
+        // Beside the programs of the shipped sources, with what both need. The wrapper's path, which is the copy's, keeps
+        // the workspace's own crates apart.
+        cargo.env("CARGO_TARGET_DIR", std::path::absolute(target)?);
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", self.copied.join(COMPILERS).join(wrapper));
         let built = said(&mut cargo)?;
-        ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", tail(&built.err, 60));
-        test_programs(&built.out).pop().with_context(|| format!("{name}: no test program"))
+        ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
+        let mut programs =
+            if *kind == Kind::Fuzz { executables(&built.out) } else { test_programs(&built.out) };
+        programs.pop().with_context(|| format!("{name}: no test program"))
+    }
+
+    /// Returns the command that runs a mistake's test.
+    fn test(&self, name: &str, seen: &Seen) -> Result<Command> {
+        let program = Program::of(seen);
+        let (built, mut test) = (&self.built[&program], &*seen.test);
+        let mut command = match program.kind {
+            Kind::Fuzz => fuzz::hunt(built, test, &self.copied.join("target/found").join(name))?,
+            Kind::Miri(program) => miri::test(program)?,
+            Kind::Address(program) | Kind::Thread(program) => {
+                test = test.trim_start_matches(program).trim_start_matches("::");
+                bounded(3 * TEST, built)
+            }
+            _ => bounded(TEST, built),
+        };
+        if program.kind != Kind::Fuzz {
+            command.args(["--exact", test, "--nocapture"]);
+        }
+        command.current_dir(self.copied.join(folder(&program.package)));
+        command.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
+        command.env("SLAT_SOAK_SECONDS", SOAK).env("TSAN_OPTIONS", "halt_on_error=1");
+        command.env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES).env("SLAT_TRIES", TRIES);
+        Ok(command)
     }
 
     /// Builds a program, and runs the tests that a filter chooses with a mistake. Returns the tests that failed, or the
     /// end of what the program said if it failed otherwise.
     pub fn failed(&mut self, program: &Program, filter: &str, mistake: &str) -> Result<Vec<String>> {
+        ensure!(!matches!(program.kind, Kind::Fuzz | Kind::Miri(_)), "{}: only by record", program.kind);
         if !self.built.contains_key(program) {
             let built = self.cargo(program)?;
             self.built.insert(program.clone(), built);
         }
         let mut tests = bounded(ALL, &self.built[program]);
-        tests.current_dir(self.copied.join(&program.package)).arg(filter);
-        tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0");
+        tests.current_dir(self.copied.join(folder(&program.package))).arg(filter);
+        tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0").env("SLAT_TRIES", TRIES);
         let said = said(&mut tests)?;
         let failed = said.out.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
         let failed: Vec<String> =
@@ -143,19 +218,16 @@ impl Programs {
     /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it;
     /// none where this machine lacks what the test needs.
     pub fn find(&self, name: &str, seen: &Seen) -> Result<u64> {
-        let Seen { tool, package, test, says } = seen;
+        let Seen { tool, test, says, .. } = seen;
         let tries = if *tool == Tool::Loom { PREEMPTIONS } else { [""; 3] };
         let (mut executions, mut last) = (0, String::new());
         for preemptions in tries {
-            let mut program = bounded(TEST, &self.built[&Program::of(seen)]);
-            program.current_dir(self.copied.join(package)).args(["--exact", test, "--nocapture"]);
-            program.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
-            program.env("SLAT_LOOM_PREEMPTIONS", preemptions).env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES);
-            let said = said(&mut program)?;
+            let mut program = self.test(name, seen)?;
+            let said = said(program.env("SLAT_LOOM_PREEMPTIONS", preemptions))?;
             let text = said.to_string();
             ensure!(!text.contains("running 0 tests"), "there is no test {test}");
-            executions += counted(&text);
-            ensure!(!was_ended(said.status), "{test} was not over after {TEST} s");
+            executions += if *tool == Tool::Fuzz { fuzz::executions(&text) } else { counted(&text) };
+            ensure!(!was_ended(said.status), "{test} did not end");
             if !said.status.success() {
                 let is_said = says.is_empty() || says.iter().any(|says| text.contains(says));
                 ensure!(is_said, "{test} fails for another reason:\n{}", tail(&text, 30));
@@ -169,6 +241,12 @@ impl Programs {
         }
         bail!("{test} passed\n{}", tail(&last, 5))
     }
+}
+
+/// Returns what a compiler says from its first error on, without the warnings before it.
+fn errors(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().skip_while(|line| !line.starts_with("error")).take(60).collect();
+    if lines.is_empty() { tail(said, 60) } else { lines.join("\n") }
 }
 
 /// Returns the executions that a test tells of; a test that tells of none is one.

@@ -28,6 +28,7 @@ pub fn anywhere<'m>(copied: &Copied, mistakes: impl Iterator<Item = &'m Mistake>
         for &tool in tools {
             let (kind, package) =
                 (Kind::of(tool), mistake.seen.as_ref().map_or("slat", |seen| &seen.package));
+            let package = tool.package().unwrap_or(package);
             let program = Program { package: package.to_owned(), kind };
             let filter = match kind {
                 Kind::Loom => "loom_tests",

@@ -89,7 +89,7 @@ impl Evidence {
     /// Returns how many mistakes of `tools` were found, and how many are left to other tools.
     pub fn verdict(&self, tools: &[&str]) -> String {
         let (due, found) = (self.due(tools).count(), self.due(tools).filter(|(.., found)| *found).count());
-        let text = format!("{found} of {due} seeded bugs found");
+        let text = format!("{found} of {due} mistakes found");
         match self.mistakes.len() - due {
             0 => text,
             others => format!("{text}; {others} more are for `cargo xtask nightly`"),
@@ -166,7 +166,7 @@ mod tests {
     fn everything_found_is_no_gap() {
         let evidence = of(&[LISTED, "SEEDED a-b Loom 7", "test x ... SEEDED c Fuzz 1", "ok"]);
         assert_eq!(evidence.gaps(TOOLS), NO_GAPS);
-        assert_eq!(evidence.verdict(TOOLS), "2 of 2 seeded bugs found");
+        assert_eq!(evidence.verdict(TOOLS), "2 of 2 mistakes found");
         let table = evidence.mistakes();
         assert!(table.contains("| `a-b`   | an a without a b | Loom     | 7          |"), "{table}");
     }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_mistake_found_by_another_tool_or_not_listed_is_a_gap() {
         let evidence = of(&[LISTED, "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
-        assert_eq!(evidence.verdict(TOOLS), "1 of 2 seeded bugs found");
+        assert_eq!(evidence.verdict(TOOLS), "1 of 2 mistakes found");
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");
         assert!(evidence.mistakes().contains("not found"));
         assert_eq!(of(&[]).gaps(TOOLS), ["no mistakes are listed"]);
@@ -186,7 +186,7 @@ mod tests {
         let heard = evidence.read(&[LISTED, "SEEDED c Fuzz 1"].join("\n"));
         assert_eq!(heard, ["Fuzz".to_owned()].into());
         assert_eq!((evidence.gaps(&["Fuzz"]), evidence.gaps(TOOLS).len()), (NO_GAPS, 1));
-        assert!(evidence.verdict(&["Fuzz"]).starts_with("1 of 1 seeded bugs found; 1 more"));
+        assert!(evidence.verdict(&["Fuzz"]).starts_with("1 of 1 mistakes found; 1 more"));
     }
 
     #[test]

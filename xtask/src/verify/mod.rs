@@ -1,7 +1,7 @@
 //! `check`, `verify` and `nightly`: three tiers of checks, and the evidence of each check.
 //!
 //! A check is a row of [`steps`]: a name and command lines, each in some tiers, with a budget and a time limit. Tests
-//! print their executions in lines that begin with `EXECUTIONS`, and seeded and found mistakes in lines that begin with
+//! print their executions in lines that begin with `EXECUTIONS`, and mistakes, made and found, in lines that begin with
 //! `BUG` and `SEEDED` ([`evidence`]). The tables of both are printed at the end; `verification/mistakes.md` has the
 //! same tables, and must name the same mistakes.
 //!

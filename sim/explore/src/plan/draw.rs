@@ -102,6 +102,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         park_after_ns: if parks { 1000 } else { 0 },
         huge: if theme == Theme::Huge || random.once_in(3) { random.number() } else { 0 },
         slots,
+        faulty_tlbs: false,
         schedule,
         cpus: programs,
     }

@@ -103,6 +103,8 @@ pub struct Plan {
     pub huge: u64,
     /// Memslots at the start: number, window, and whether each logs.
     pub slots: Vec<(u32, usize, bool)>,
+    /// Whether TLBs ignore flushes: never as drawn.
+    pub faulty_tlbs: bool,
     /// The schedule.
     pub schedule: Schedule,
     /// The CPUs; vCPUs come first.

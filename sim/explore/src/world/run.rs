@@ -3,10 +3,10 @@
 use super::host::{Handle, Primary};
 use super::observer::Observer;
 use super::slots::Windows;
+use super::tlb::Tlb;
 use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, guest, thread};
 use crate::plan::{Log, Plan, Role, Tables};
 use slat::inject::{self, Point};
-use slat::seeded::{self, Bug};
 use slat::table::formats::{Ept4, Ept4NoAd, Pae};
 use slat::{Access, DirtyLog, Format, Gfn, Idle, Level, RingSize, Span, Splitting, Track, Vm};
 use slat_machine::explore::{Ended, stop};
@@ -28,13 +28,10 @@ pub struct Outcome {
     pub story: Vec<String>,
 }
 
-/// Runs a plan on a fresh thread, with `mistake` switched on if given.
-pub fn run(plan: &Plan, bug: Option<Bug>, tells: bool) -> Outcome {
+/// Runs a plan on a fresh thread.
+pub fn run(plan: &Plan, tells: bool) -> Outcome {
     std::thread::scope(|scope| {
-        let run = move || match bug {
-            Some(bug) => seeded::with(bug, || run_here(plan, tells)),
-            None => run_here(plan, tells),
-        };
+        let run = || run_here(plan, tells);
         let worker = std::thread::Builder::new().name("world".to_owned()).spawn_scoped(scope, run);
         worker.expect("a thread").join().expect("what a world panics with is caught")
     })
@@ -106,7 +103,7 @@ fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
         vm: build(plan, Handle(host.clone())),
         host,
         plan,
-        tlbs: (0..plan.vcpus()).map(|_| RefCell::default()).collect(),
+        tlbs: (0..plan.vcpus()).map(|_| RefCell::new(Tlb::new(plan.faulty_tlbs))).collect(),
         windows: Windows::new(),
         tracked: RefCell::default(),
         kept: RefCell::default(),

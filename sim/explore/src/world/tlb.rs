@@ -38,9 +38,16 @@ pub struct Tlb {
     pub links: Vec<(Span<Gfn>, Level, Pfn)>,
     /// The root in use while the vCPU is in the guest and is not answering a flush.
     pub root: Option<Pfn>,
+    /// Whether it ignores flushes.
+    is_faulty: bool,
 }
 
 impl Tlb {
+    /// An empty TLB, or one that ignores flushes.
+    pub fn new(is_faulty: bool) -> Self {
+        Self { is_faulty, ..Self::default() }
+    }
+
     /// The translation that serves an access.
     pub fn find(&self, gfn: Gfn, access: Access) -> Option<Translation> {
         self.translations.iter().find(|found| found.serves(gfn, access)).copied()
@@ -66,12 +73,18 @@ pub struct Handle<'w>(pub &'w RefCell<Tlb>);
 impl Translations for Handle<'_> {
     fn flush_all(&mut self) {
         let mut tlb = self.0.borrow_mut();
+        if tlb.is_faulty {
+            return;
+        }
         tlb.translations.clear();
         tlb.links.clear();
     }
 
     fn flush(&mut self, gfns: Span<Gfn>) {
         let mut tlb = self.0.borrow_mut();
+        if tlb.is_faulty {
+            return;
+        }
         tlb.translations.retain(|found| !found.gfns.overlaps(&gfns));
         tlb.links.retain(|(served, ..)| !served.overlaps(&gfns));
     }

@@ -89,3 +89,48 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
 fn a_store_is_told_though_its_leaf_is_zapped_late() {
     assert!(!second_store_is_lost(DirtyLog::bitmap().track(Track::DirtyBits)));
 }
+
+/// A VM whose slot of 4 MiB logs, and whose vCPU has stored to [`PAGE`].
+fn stored(idle: &mut Idle, log: DirtyLog) -> Vm<Npt4, Identity> {
+    let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(log).build().unwrap();
+    let slot = Slot::new(SLOT, Gfn(0), 1024, Hva(0x4000_0000)).log_dirty();
+    vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    drop(vcpu);
+    vm
+}
+
+fn pages(harvest: &Harvest<'_, Npt4, Identity>) -> Vec<Gfn> {
+    harvest.iter().map(|page| page.gfn).collect()
+}
+
+#[test]
+fn a_table_that_goes_leaves_its_dirty_pages_in_the_log() {
+    let mut idle = Idle::take().unwrap();
+    let vm = stored(&mut idle, DirtyLog::bitmap().track(Track::DirtyBits));
+    vm.change(&mut idle, Span::sized(Hva(0x4000_0000), 4 << 20), Why::Unmap, |_| {});
+    assert_eq!(vm.translate(&mut idle, PAGE), None);
+    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    assert_eq!(pages(&harvest), [PAGE]);
+    harvest.commit();
+}
+
+#[test]
+fn a_harvest_that_is_dropped_leaves_its_pages_dirty() {
+    let mut idle = Idle::take().unwrap();
+    let vm = stored(&mut idle, DirtyLog::bitmap());
+    for _ in 0..2 {
+        assert_eq!(pages(&vm.slots().harvest(&mut idle, SLOT).unwrap()), [PAGE]);
+    }
+}
+
+#[test]
+fn pages_that_a_ring_reports_are_armed_again() {
+    let mut idle = Idle::take().unwrap();
+    let vm = stored(&mut idle, DirtyLog::ring(RingSize::new(4096).unwrap()));
+    let harvest = vm.harvest_ring(&mut idle, VcpuId(0)).unwrap();
+    assert_eq!(pages(&harvest), [PAGE]);
+    harvest.commit();
+    assert!(!vm.translate(&mut idle, PAGE).unwrap().leaf.perms.allows(Access::Write));
+}

@@ -6,7 +6,6 @@
 //! still waits for the operation's section.
 
 use crate::nested::*;
-use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicBool, AtomicU64, SeqCst};
 use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::table::history::watched;
@@ -311,21 +310,6 @@ fn a_store_is_logged_though_its_memslot_is_cut_before_the_mark() {
 #[test]
 fn a_store_to_a_deleted_memslot_is_not_logged_in_the_next_one_of_its_id() {
     assert_eq!(wrong(sites::<Npt4>(), renews, |(_, dirty)| dirty.is_empty()).0, [""; 0]);
-}
-
-#[test]
-fn mistake_a_mark_is_looked_up_after_the_store() {
-    let (lost, runs) = seeded::with(Bug::MarkLookedUpLate, || wrong(sites::<Npt4>(), moves, exactly));
-    let names: Vec<_> = sites::<Npt4>().iter().map(|site| site.name).collect();
-    // The leaf of an old page is withdrawn only where the format has no A.
-    let withdrawn = "a withdrawn leaf is restored";
-    assert!(names.iter().all(|name| lost.contains(name)), "{lost:?}");
-    let (lost, _) = seeded::with(Bug::MarkLookedUpLate, || wrong(sites::<Ept4NoAd>(), moves, exactly));
-    assert!(lost.contains(&withdrawn), "{lost:?}");
-    for other in [written_entry_of_l1, emulated, hardware] {
-        assert!(!seeded::with(Bug::MarkLookedUpLate, other));
-    }
-    seeded::found(Bug::MarkLookedUpLate, runs);
 }
 
 /// Makes a VM whose memslot of `gfns` logs, and lets `operation` run beside a move of that memslot.

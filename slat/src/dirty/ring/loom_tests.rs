@@ -4,8 +4,8 @@
 //! one that the store may race with: if the collector began, loom would not try the other order.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds, finds_seeded};
-use crate::seeded::Bug;
+use crate::loom_tests::{RACE, explore, finds};
+use crate::sync::prim::Release;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -110,16 +110,6 @@ fn a_writable_page_is_told_of_or_will_be() {
 #[test]
 fn mistake_telling_before_the_page_is_writable() {
     assert!(finds("in no ring", stores(Mistake::ToldFirst)));
-}
-
-#[test]
-fn mistake_publishing_an_entry_by_a_relaxed_store() {
-    finds_seeded(Bug::RingRelaxed, "in no ring", stores(Mistake::None));
-}
-
-#[test]
-fn mistake_making_room_by_a_relaxed_store() {
-    finds_seeded(Bug::RoomRelaxed, RACE, goes_round(Mistake::None));
 }
 
 #[test]

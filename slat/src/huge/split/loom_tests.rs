@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::addr::Pfn;
-use crate::loom_tests::{explore, finds, finds_seeded};
-use crate::seeded::Bug;
+use crate::loom_tests::{explore, finds};
 use crate::table::Access;
 use crate::table::entry::Entry;
 use crate::table::formats::Ept4;
@@ -81,9 +80,4 @@ fn a_split_keeps_what_a_fault_gives() {
 #[test]
 fn mistake_a_leaf_is_not_read_again() {
     assert!(finds(LOST, splits(true)));
-}
-
-#[test]
-fn mistake_a_table_is_linked_before_its_leaves_can_be_seen() {
-    finds_seeded(Bug::LinkRelaxed, HOLE, splits(false));
 }

@@ -5,10 +5,8 @@ use super::bits::{Chain, each_change, write};
 use super::manual::Words;
 use super::manual::x86::Guest;
 use super::*;
-use crate::seeded::{self, Bug};
 use fastrand::Rng;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub(super) const PG: u64 = 1 << 31;
 pub(super) const WP: u64 = 1 << 16;
@@ -309,16 +307,6 @@ fn each_bit_of_roots_in_registers_acts_as_the_manual_has_it() {
         let table = GuestTable::new(&registers, PAGING, Privilege::User);
         assert_eq!(table.err(), (!guest.loads()).then_some(NoTable::Reserved), "{guest:x?}");
     }
-}
-
-#[test]
-fn mistakes_about_guest_tables() {
-    let disagrees = |mode| catch_unwind(AssertUnwindSafe(|| random(mode, 24))).is_err();
-    assert!(!disagrees(MODES[0]));
-    assert!(seeded::with(Bug::NeighbourOverwritten, || disagrees(MODES[0])));
-    seeded::found(Bug::NeighbourOverwritten, 1);
-    assert!(seeded::with(Bug::UsersRightsForAll, || disagrees(MODES[2])));
-    seeded::found(Bug::UsersRightsForAll, 1);
 }
 
 #[test]

@@ -16,7 +16,6 @@
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
 //! | `sections` | is the host called inside sections, and outside, as it is promised? |
 //! | `windows` | does a fault of L2 miss an event at any moment during it? |
-//! | `mistakes` | is each seeded mistake found? |
 //! | `computed` | a host whose memory is a function, for `aging`, `many_places`, `reclaim` and `stretches` |
 
 mod aging;
@@ -34,7 +33,6 @@ mod large;
 mod manual;
 mod many_places;
 mod memory;
-mod mistakes;
 mod random;
 mod reclaim;
 mod sections;

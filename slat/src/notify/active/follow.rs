@@ -22,8 +22,7 @@
 //! A panic between the edits and the look leaves the question open. The invalidation then ends as a wide one.
 
 use super::Ticket;
-use crate::addr::{Gfn, Level, Span};
-use crate::sync::prim::{SeqCst, fence};
+use crate::addr::{Gfn, Span};
 
 impl Ticket<'_> {
     /// Records that an edit put a hole in place of a leaf, a frozen entry or a link.
@@ -37,8 +36,7 @@ impl Ticket<'_> {
     /// number. After a pass that `repeated` the range, none is due: this becomes wide instead.
     pub(crate) fn must_repeat(&self, repeated: bool) -> bool {
         let took = self.taken.in_pass.replace(false);
-        let ignored = repeated && seeded!(FollowedOnce);
-        if took && !ignored && self.is_followed() {
+        if took && self.is_followed() {
             if !repeated {
                 self.renumber();
                 return true;
@@ -51,7 +49,7 @@ impl Ticket<'_> {
 
     /// Becomes wide if its edits were interrupted before the look that rule 14 demands.
     pub(super) fn hide_nothing(&self) {
-        if self.taken.may_hide.replace(false) && !seeded!(NewerHidden) {
+        if self.taken.may_hide.replace(false) {
             self.go_wide();
         }
     }
@@ -61,12 +59,12 @@ impl Ticket<'_> {
     ///
     /// A wide invalidation needs no look: it moves the epoch when it ends, and such a fault then starts over.
     pub(crate) fn is_followed(&self) -> bool {
-        if self.wide.get() || seeded!(NewerHidden) {
+        if self.wide.get() {
             return false;
         }
-        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this invalidation sees
-        // the newer number, or the newer one's walk sees the edits.
-        fence(SeqCst);
+        // The edits before the look; pairs with the fence in `announce`: either this invalidation sees the newer number,
+        // or the newer one's walk sees the edits.
+        fence!(follow.look);
         let hole = self.hole();
         self.regions.any(&self.active.lines, move |line| line.newest() > hole)
     }
@@ -87,13 +85,6 @@ impl Ticket<'_> {
             return;
         }
         super::set(&self.claim.slot.gfns, published.hull(&gfns));
-        if seeded!(WidenedNarrowly) && gfns.len() <= Level::M2.pages() && !self.wide.get() {
-            self.take_number(0);
-            let hole = self.hole();
-            self.each_region(move |line| line.announce(hole));
-            // ORDER(upgrade): as in `announce`.
-            return fence(SeqCst);
-        }
         self.publish_widely();
     }
 
@@ -110,7 +101,7 @@ impl Ticket<'_> {
         }
         self.take_number(0);
         self.active.lines.epoch.move_on();
-        // ORDER(upgrade): as in `announce`.
-        fence(SeqCst);
+        // As in `announce`.
+        fence!(upgrade.widen);
     }
 }

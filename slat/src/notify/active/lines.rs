@@ -10,7 +10,7 @@
 
 use super::places::PlaceBit;
 use crate::addr::{Hva, Level, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded};
+use crate::sync::prim::{AtomicU64, Padded};
 use crate::table::Word;
 use alloc::boxed::Box;
 
@@ -158,9 +158,9 @@ impl Line {
 
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
-        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: a reader of a number sees all
-        // invalidations with older numbers listed; a reader of a moved epoch sees what was published by then.
-        self.word.load(unless_seeded!(StampRelaxed, Acquire))
+        // Pairs with the Release in `announce` and `move_on`: a reader of a number sees all invalidations with older
+        // numbers listed; a reader of a moved epoch sees what was published by then.
+        self.word.load(order!(begin.stamp, Acquire))
     }
 
     /// Returns the newer of the region's number and `seen`, a hole that a fault met; raises the number to it.
@@ -177,8 +177,8 @@ impl Line {
     /// Returns the listed invalidations, as [`Places::listed`](super::places::Places::listed) takes them.
     #[inline(always)]
     pub(super) fn listed(&self) -> (u64, u64) {
-        // ORDER(active): Acquire pairs with the Release in `unlist`: the host of an ended invalidation has changed.
-        let order = unless_seeded!(ListRelaxed, Acquire);
+        // Pairs with the Release in `unlist`: the host of an ended invalidation has changed.
+        let order = order!(active.listed, Acquire);
         (self.listed.load(order), self.beyond.load(order))
     }
 
@@ -192,31 +192,32 @@ impl Line {
     /// Lists an invalidation that is about to take its number.
     #[inline(always)]
     pub(super) fn list(&self, bit: Option<PlaceBit>) {
-        // ORDER(active): AcqRel: the place before its bit; and the bits of others stay in order.
+        // The place before its bit; and the bits of others stay in order.
+        let order = order!(active.list, AcqRel);
         match bit {
-            Some(bit) => self.listed.fetch_or(bit.get(), AcqRel),
-            None => self.beyond.fetch_add(1, AcqRel),
+            Some(bit) => self.listed.fetch_or(bit.get(), order),
+            None => self.beyond.fetch_add(1, order),
         };
     }
 
     /// Announces the number of `hole` to the region.
     pub(super) fn announce(&self, hole: Word) {
-        // ORDER(begin): AcqRel: the lists, of this invalidation and of those with older numbers, before the number.
-        self.word.fetch_max(hole.0, unless_seeded!(BeginRelaxed, AcqRel));
+        // The lists, of this invalidation and of those with older numbers, before the number.
+        self.word.fetch_max(hole.0, order!(begin.announce, AcqRel));
     }
 
     /// Moves the epoch: a wide invalidation begins, or is about to end.
     pub(super) fn move_on(&self) {
-        // ORDER(begin): AcqRel: as in `announce`; and what was published before the end.
-        self.word.fetch_add(1, unless_seeded!(BeginRelaxed, AcqRel));
+        // As in `announce`; and what was published before the end.
+        self.word.fetch_add(1, order!(begin.epoch, AcqRel));
     }
 
     /// Removes an invalidation that ends.
     #[inline(always)]
     pub(super) fn unlist(&self, bit: Option<PlaceBit>) {
-        // ORDER(active): Release: what the host changed, and the slots published, before the end; pairs with `listed`.
-        // AcqRel, since the bits of others stay in order.
-        let order = unless_seeded!(EndRelaxed, AcqRel);
+        // What the host changed, and the slots published, before the end; pairs with `listed`. AcqRel, since the bits of
+        // others stay in order.
+        let order = order!(active.unlist, AcqRel);
         match bit {
             Some(bit) => self.listed.fetch_and(!bit.get(), order),
             None => self.beyond.fetch_sub(1, order),

@@ -4,9 +4,8 @@
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
-use crate::loom_tests::{explore_within, finds, finds_seeded};
-use crate::seeded::Bug;
-use crate::sync::prim::{Acquire, AtomicU64, Relaxed};
+use crate::loom_tests::{explore_within, finds};
+use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release};
 use crate::table::Word;
 use crate::table::entry::Entry;
 use crate::table::format::Kind;
@@ -161,19 +160,6 @@ fn a_fault_never_installs_what_the_host_has_taken_back() {
     }
 }
 
-#[test]
-fn mistake_a_stamp_without_a_look_at_who_is_active() {
-    finds_seeded(Bug::StampUnconfirmed, "taken back", fill(NARROW, 1, Mistake::None));
-}
-
-#[test]
-fn mistakes_about_lines() {
-    let narrow = [Bug::StampRelaxed, Bug::ListRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed];
-    for bug in narrow.into_iter().chain([Bug::ClearRelaxed]) {
-        finds_seeded(bug, "taken back", fill(NARROW, 1, Mistake::None));
-    }
-}
-
 /// A fault that finds N quiet fills a hole while an invalidation covers it, or after the invalidation.
 fn fill_in_quiet() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
@@ -201,13 +187,6 @@ fn n_answers_while_it_stands() {
     explore_within(3, fill_in_quiet);
 }
 
-#[test]
-fn mistakes_about_n() {
-    for bug in [Bug::QuietBeside, Bug::QuietRelaxed] {
-        finds_seeded(bug, "taken back", fill_in_quiet);
-    }
-}
-
 /// A fault and an invalidation of its page, inside one of another page of the region, whose number may be newer.
 fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
@@ -233,11 +212,6 @@ fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
 fn an_invalidation_that_is_overtaken_is_found_listed() {
     explore_within(2, overtaken(WIDE));
     explore_within(2, overtaken(NARROW));
-}
-
-#[test]
-fn mistake_a_number_is_taken_before_the_list() {
-    finds_seeded(Bug::NumberedFirst, "taken back", overtaken(NARROW));
 }
 
 /// A fault finds a slot that is being published. An invalidation by host address walks the slots that are published.
@@ -279,20 +253,18 @@ fn an_invalidation_finds_every_slot_that_a_fault_has_found() {
 }
 
 #[test]
-fn mistake_the_end_of_a_transaction_takes_no_number() {
-    finds_seeded(Bug::EndUnnumbered, "taken back", published);
-}
-
-#[test]
 fn mistake_the_host_is_asked_before_the_stamp() {
     assert!(finds("taken back", fill(NARROW, 1, Mistake::HostFirst)));
 }
 
-/// A fault and an invalidation, whose place goes to the next one, over other frames; that is `another` thread's.
-fn hands_its_slot_on(another: bool) {
-    let shared = Arc::new(Shared::new(hole(0), hole(0)));
+/// A fault and an invalidation, whose place goes to the next one, over other frames; that is `another` thread's. The
+/// place may be `beyond` the first ones.
+fn hands_its_slot_on(another: bool, beyond: bool) {
+    let active = if beyond { Active::with_places(1) } else { Active::new() };
+    let shared = Arc::new(Shared { active, ..Shared::new(hole(0), hole(0)) });
     // SAFETY: the reference ends before the set is dropped.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
+    let first = beyond.then(|| active.begin(BESIDE.0, BESIDE.1));
     let ticket = active.begin(NARROW.0, NARROW.1);
     let next = || drop(active.begin(BESIDE.0, BESIDE.1));
     let theirs = shared.clone();
@@ -311,19 +283,19 @@ fn hands_its_slot_on(another: bool) {
         None => next(),
     }
     fault.join().expect("the fault ends");
+    drop(first);
     shared.assert_nothing_taken_back();
 }
 
 #[test]
 fn an_invalidation_that_has_ended_is_not_taken_for_the_next() {
-    explore_within(2, || hands_its_slot_on(false));
-    explore_within(2, || hands_its_slot_on(true));
+    explore_within(2, || hands_its_slot_on(false, false));
+    explore_within(2, || hands_its_slot_on(true, false));
 }
 
 #[test]
-fn mistakes_about_a_slot_that_is_handed_on() {
-    finds_seeded(Bug::RangesRelaxed, "taken back", || hands_its_slot_on(false));
-    finds_seeded(Bug::TakenRelaxed, "taken back", || hands_its_slot_on(true));
+fn an_invalidation_beyond_the_first_places_is_not_taken_for_the_next() {
+    explore_within(2, || hands_its_slot_on(true, true));
 }
 
 /// A fault fills a hole while an invalidation covers it. It may map a page larger than a region, so it scans all
@@ -354,14 +326,6 @@ fn fill_far(grows: bool) -> impl Fn() + Send + Sync + 'static {
 fn a_fault_that_looks_at_all_places_sees_those_beyond_the_first() {
     explore_within(2, fill_far(false));
     explore_within(2, fill_far(true));
-}
-
-#[test]
-fn mistakes_about_all_places() {
-    finds_seeded(Bug::NumberedRelaxed, "taken back", fill_far(false));
-    for bug in [Bug::BeyondRelaxed, Bug::BeyondLate, Bug::BeyondEndRelaxed] {
-        finds_seeded(bug, "taken back", fill_far(true));
-    }
 }
 
 /// Two faults fill the same hole while an invalidation covers it.

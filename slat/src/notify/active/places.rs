@@ -7,7 +7,7 @@
 //! to end.
 use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
-use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
+use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 use core::num::NonZero;
 
 /// Number of places at the start.
@@ -73,9 +73,9 @@ impl Places {
 
     /// Returns all places beyond the first ones, if any is taken.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // ORDER(places): Acquire pairs with the Release in `end`: if the count is zero, each of their
-        // invalidations has paid. One that the caller has found in N is counted: it was counted before N moved.
-        let any = self.beyond.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
+        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
+        // caller has found in N is counted: it was counted before N moved.
+        let any = self.beyond.load(order!(places.look, Acquire)) > 0;
         self.beyond(any)
     }
 
@@ -109,45 +109,38 @@ impl Places {
         loop {
             let free = taken.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
-            // ORDER(active): Acquire pairs with the last user's Release.
-            if taken.fetch_or(1 << free, Acquire) & 1 << free == 0 {
+            // Pairs with the last user's Release.
+            if taken.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
                 return Some(Claim { slot: &slot.0, bit: PlaceBit::new(1 << free) });
             }
         }
-        // ORDER(active): as above.
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
+        // As above.
+        let claim = order!(active.claim_beyond, Acquire);
+        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
         // Counted before the caller moves N by a Release; see `used_beyond`.
         let beyond = &self.beyond.0;
-        if !seeded!(BeyondLate) {
-            beyond.fetch_add(1, Relaxed);
-        }
+        beyond.fetch_add(1, Relaxed);
         let found = self.beyond(true).find(|slot| take(slot));
-        if found.is_none() && !seeded!(BeyondLate) {
+        if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
         found.map(|slot| Claim { slot: &slot.0, bit: None })
     }
 
-    /// Called when the invalidation of `claim` has begun.
-    pub(super) fn begun(&self, claim: &Claim<'_>) {
-        if claim.bit.is_none() && seeded!(BeyondLate) {
-            self.beyond.fetch_add(1, Relaxed);
-        }
-    }
-
     /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
     pub(super) fn end(&self, claim: &Claim<'_>, taken: &AtomicU64) {
-        // ORDER(active): Release; pairs with `covered`.
-        claim.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        let order = unless_seeded!(TakenRelaxed, Release);
+        // Pairs with `is_active`.
+        claim.slot.state.store(0, order!(active.clear, Release));
+        // After all accesses; pairs with `claim`.
+        let order = order!(active.free, Release);
         if let Some(bit) = claim.bit {
             taken.fetch_and(!bit.get(), order);
         } else {
-            // ORDER(places): Release; pairs with `used_beyond`.
-            self.beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
+            // Pairs with `used_beyond`.
+            self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
     }

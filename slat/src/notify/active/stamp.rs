@@ -5,7 +5,7 @@ use super::places::Slot;
 use super::{Active, COUNT_BITS, is_active, span};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::shadows::Numbers;
-use crate::sync::prim::Acquire;
+use crate::sync::prim::Relaxed;
 use crate::table::{Version, Word};
 
 /// Number of begins and ends of wide invalidations, as read before the memslot look-up.
@@ -83,8 +83,8 @@ impl Numbers for Active {
     }
 
     fn now(&self) -> Version {
-        // ORDER(begin): Acquire: sees what was done before that number was taken.
-        Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
+        // Sees what was done before that number was taken.
+        Version(self.numbers.word.load(order!(begin.now, Acquire)) >> COUNT_BITS)
     }
 }
 
@@ -106,27 +106,24 @@ impl Active {
         seen: Word,
     ) -> Result<Stamp, Unconfirmed> {
         let seen = if seen.is_hole() { seen } else { Word::OLDEST };
-        if seeded!(StampUnconfirmed) {
-            return Ok(Stamp { newest: self.lines.of(page.hva).newest_since(seen), free: reach, reach });
-        }
         let reach = reach.max(page.level);
         let (newest, free) = if reach <= Level::M2 {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
-            // ORDER(active): Acquire: pairs with the number that the hole carries.
             debug_assert!(
-                newest.version().0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
+                newest.version().0 <= self.numbers.word.load(Relaxed) >> COUNT_BITS,
                 "no number from elsewhere"
             );
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
-            // ORDER(begin): Acquire: a thread that reads a number sees its place.
-            let newest = Word::hole(Version(self.numbers.word.load(Acquire) >> COUNT_BITS));
+            // A thread that reads a number sees its place.
+            let number = self.numbers.word.load(order!(begin.far, Acquire)) >> COUNT_BITS;
+            let newest = Word::hole(Version(number));
             (newest, free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;
-        // ORDER(begin): the Acquire loads before this one (memslot, number, lists, places) stay before it.
+        // The Acquire loads before this one (memslot, number, lists, places) stay before it.
         if self.epoch() == epoch { Ok(Stamp { newest, free, reach }) } else { Err(Unconfirmed::Moved) }
     }
 

@@ -4,9 +4,8 @@ use super::super::Limits;
 use super::*;
 use crate::Level;
 use crate::addr::{Gfn, Hva, Span};
-use crate::loom_tests::{RACE, explore, finds, finds_seeded};
+use crate::loom_tests::{explore, finds};
 use crate::notify::active::{Active, Page};
-use crate::seeded::Bug;
 use crate::table::entry::{Entry, Word};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -79,18 +78,27 @@ fn a_confirmed_stamp_and_its_slots_are_of_one_moment() {
 }
 
 #[test]
-fn mistakes_about_the_version() {
-    for bug in [Bug::PublishRelaxed, Bug::NumberRelaxed] {
-        finds_seeded(bug, RACE, looks_up(Mistake::None));
-    }
+fn a_version_is_written_before_a_reader_finds_it() {
+    explore(|| {
+        let sets = SlotSets::new(Limits::default(), false);
+        let shared = Arc::new((sets, [UnsafeCell::new(0), UnsafeCell::new(0)]));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (sets, made_of) = &*theirs;
+            // SAFETY: nothing is reclaimed.
+            let number = unsafe { sets.load() }.number;
+            made_of[number as usize].with(|value| {
+                // SAFETY: loom checks that it was written before.
+                unsafe { *value }
+            });
+        });
+        let (sets, made_of) = &*shared;
+        publish(sets, crate::table::Version(1), &made_of[1]);
+        reader.join().expect("it ends");
+    });
 }
 
 #[test]
 fn mistake_ending_before_publishing() {
     assert!(finds("of another moment", looks_up(Mistake::EndsFirst)));
-}
-
-#[test]
-fn mistake_an_end_that_leaves_the_epoch() {
-    finds_seeded(Bug::EpochKept, "of another moment", looks_up(Mistake::None));
 }

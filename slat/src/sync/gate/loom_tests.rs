@@ -5,6 +5,7 @@ use super::*;
 use crate::loom_tests::{RACE, explore, finds};
 use crate::sync::barrier::Barrier;
 use crate::sync::mode::{Exclusive, Lockless};
+use crate::sync::prim::{AtomicU64, Relaxed};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 

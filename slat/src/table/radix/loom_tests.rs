@@ -1,9 +1,8 @@
 //! Loom tests of tables that are linked beside a walk, and of tables that are unhooked during a walk.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
+use crate::loom_tests::{RACE, explore, explore_within, finds};
 use crate::notify::active::{Active, Page};
-use crate::seeded::Bug;
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::ReadSide;
@@ -61,14 +60,41 @@ fn a_walk_that_finds_a_link_finds_a_filled_table() {
     explore(links);
 }
 
+/// As above, by a store to an entry that has one writer.
 #[test]
-fn mistake_linking_by_a_relaxed_exchange() {
-    finds_seeded(Bug::LinkRelaxed, UNFILLED, links);
+fn a_walk_that_finds_a_stored_link_finds_a_filled_table() {
+    explore(|| {
+        let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
+        let theirs = shared.clone();
+        let walk = loom::thread::spawn(move || {
+            let (upper, lower) = &*theirs;
+            if table_of(upper.load()).is_some() {
+                assert_eq!(lower.load(), hole(3), "{UNFILLED}");
+            }
+        });
+        let (upper, lower) = &*shared;
+        lower.fill(hole(3));
+        upper.store(link(0));
+        walk.join().expect("it ends");
+    });
+}
+
+/// Links a filled table, or loses the race. Looks into the table that is linked.
+fn links_one_of((upper, tables): &(Entry, [Entry; 2]), table: usize) {
+    tables[table].fill(hole(3));
+    let linked = upper.cas(hole(3), link(table as u64)).map_or_else(|found| found, |()| link(table as u64));
+    assert_eq!(tables[table_of(linked).expect("a link")].load(), hole(3), "{UNFILLED}");
 }
 
 #[test]
-fn mistake_following_what_a_relaxed_load_found() {
-    finds_seeded(Bug::FollowRelaxed, UNFILLED, links);
+fn a_thread_that_loses_the_race_to_link_finds_a_filled_table() {
+    explore(|| {
+        let shared = Arc::new((Entry::new(hole(3)), [0, 1].map(|_| Entry::new(leaf(9)))));
+        let theirs = shared.clone();
+        let other = loom::thread::spawn(move || links_one_of(&theirs, 0));
+        links_one_of(&shared, 1);
+        other.join().expect("it ends");
+    });
 }
 
 /// One thread replaces the root; another reads it.
@@ -93,11 +119,6 @@ fn replaces_the_root() {
 #[test]
 fn a_walk_that_finds_a_root_finds_a_filled_table() {
     explore(replaces_the_root);
-}
-
-#[test]
-fn mistake_replacing_a_root_by_a_relaxed_exchange() {
-    finds_seeded(Bug::RootRelaxed, UNFILLED, replaces_the_root);
 }
 
 /// A table of one entry, and its memory.

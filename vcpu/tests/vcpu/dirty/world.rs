@@ -11,6 +11,7 @@ use super::collector::{Collector, Way};
 use super::record::{StoreRecord, Tally};
 use super::{guest, meddler};
 use crate::thorough::thorough;
+use crate::tries::tries;
 use slat::baselines::{Baseline, MmuLock};
 use slat::*;
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, LruSettings, Place, Prot, Swap};
@@ -21,9 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 pub const VCPUS: u64 = 2;
-/// The fewest turns of each other thread in a round: at night or with a mistake of the world, and otherwise.
-/// With a mistake in the engine, the first number applies, too.
-const TURNS: [u64; 2] = [12, if cfg!(seeded) { 12 } else { 3 }];
+/// The fewest turns of each other thread in a round: at night or where a mistake must be found, and otherwise.
+const TURNS: [u64; 2] = [12, 3];
 /// The same for a collector that is alone with the guests.
 const TURNS_ALONE: [u64; 2] = [60, 10];
 /// The pages used then: more than a word of the log, and more than a vCPU stores to at once.
@@ -66,9 +66,6 @@ pub enum Mistake {
     CopiesFirst,
     /// A device writes, and does not mark.
     SilentDevice,
-    /// A mistake in the engine, which `SLAT_SEEDED` names.
-    #[cfg(seeded)]
-    Seeded,
 }
 
 /// The threads beside the vCPUs.
@@ -298,7 +295,7 @@ impl Setting {
     }
 
     fn turns(self, [many, some]: [u64; 2]) -> u64 {
-        if self.mistake == Mistake::None { thorough(many, some) } else { many }
+        if self.mistake == Mistake::None && tries(0) == 0 { thorough(many, some) } else { many }
     }
 
     /// The number of pages that guests use, from the slot's first page on.

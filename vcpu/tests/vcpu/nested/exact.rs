@@ -12,6 +12,7 @@
 //! each time.
 
 use super::kinds::{Builds, Ept, Kind, Paging, Scope};
+use crate::tries::tries;
 use slat::nested::NestedError;
 use slat::table::formats::{Ept4, Npt4, Npt5, X64};
 use slat::table::{TableMemory, Word};
@@ -449,18 +450,11 @@ where
     });
 }
 
-/// Whether world `seed` is right, for both kinds.
-#[cfg(seeded)]
-pub fn is_right(seed: u64, way: Way) -> bool {
-    let worlds = [run::<Npt4, Ept>, run::<X64, Paging>];
-    worlds.iter().all(|world| world(seed, way, LeftOut::Nothing).0.is_none())
-}
-
-/// Checks four worlds in each way.
+/// Checks four worlds in each way, or more.
 fn are_right(of: [fn(u64, Way, LeftOut) -> Verdict; 2]) {
-    for way in [Way::Threads, Way::Stepped] {
-        for (seed, world) in of.into_iter().cycle().take(4).enumerate() {
-            let (wrong, used, taken) = world(seed as u64, way, LeftOut::Nothing);
+    for way in [Way::Stepped, Way::Threads] {
+        for (seed, world) in (0..tries(4)).zip(of.into_iter().cycle()) {
+            let (wrong, used, taken) = world(seed, way, LeftOut::Nothing);
             assert_eq!(wrong, None, "world {seed}");
             assert!(used >= USES && taken > 0, "{used}, {taken}");
         }

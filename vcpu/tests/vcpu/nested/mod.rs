@@ -6,10 +6,7 @@
 //! | `worlds` | does L2's memory hold what L2 stored, whatever L1 and the host do? |
 //! | `exact` | does a vCPU use only what T held since its last flush, on what the host has now? |
 //! | `kinds` | whose tables: a hypervisor's, or a guest's own on a host without two stages |
-//! | `seeded` | are mistakes of the engine found? |
 
 mod exact;
 mod kinds;
-#[cfg(seeded)]
-mod seeded;
 mod worlds;
