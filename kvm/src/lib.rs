@@ -88,8 +88,6 @@ mod window;
 pub use error::KvmError;
 pub use kvm_bindings;
 pub use kvm_ioctls;
-#[doc(hidden)]
-pub use view::Sabotage;
 
 use kvm_ioctls::VmFd;
 use pager::Pagers;
@@ -132,7 +130,6 @@ pub struct Builder {
     pagers: u32,
     mappings: Option<usize>,
     kvm_log: bool,
-    sabotage: Option<Sabotage>,
 }
 
 /// What a [`KvmVm`] has done, and holds. Exact if nothing runs meanwhile.
@@ -177,13 +174,6 @@ impl Builder {
         self
     }
 
-    /// Negative control: leaves a step out. The test that covers it must fail.
-    #[doc(hidden)]
-    pub fn sabotage(mut self, what: Sabotage) -> Self {
-        self.sabotage = Some(what);
-        self
-    }
-
     /// Puts slat below `kvm`, a VM without memslots.
     ///
     /// # Errors
@@ -191,7 +181,7 @@ impl Builder {
     /// features.
     pub fn build(self, kvm: VmFd) -> Result<KvmVm, KvmError> {
         let budget = self.mappings.unwrap_or_else(|| max_map_count() / 2);
-        let view = Arc::new(View::new(self.space.arena(), budget, self.sabotage)?);
+        let view = Arc::new(View::new(self.space.arena(), budget)?);
         let flushed = view.clone();
         let host = HostView::new(&self.space).with_broadcast(move |gfns| {
             flushed.flush(gfns);
@@ -215,7 +205,7 @@ fn max_map_count() -> usize {
 impl KvmVm {
     /// Starts building a VM whose guest memory is in `space`.
     pub fn builder(space: &Arc<AddressSpace>) -> Builder {
-        Builder { space: space.clone(), pagers: 2, mappings: None, kvm_log: false, sabotage: None }
+        Builder { space: space.clone(), pagers: 2, mappings: None, kvm_log: false }
     }
 
     /// Returns KVM's VM, for vCPUs and everything but memory.

@@ -15,16 +15,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A seeded mistake, to show that tests find it.
-#[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sabotage {
-    /// The view is not flushed.
-    FlushLeftOut,
-    /// Stores to pages that slat maps read-only are not reported.
-    StoresUntold,
-}
-
 /// Counts of pager threads and flushes.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -46,7 +36,6 @@ pub(crate) struct View {
     arena: Arc<Arena>,
     /// Most mappings of all windows together.
     budget: usize,
-    sabotage: Option<Sabotage>,
     pub(crate) counters: Counters,
 }
 
@@ -58,11 +47,7 @@ struct Windows {
 }
 
 impl View {
-    pub(crate) fn new(
-        arena: &Arc<Arena>,
-        budget: usize,
-        sabotage: Option<Sabotage>,
-    ) -> Result<Self, KvmError> {
+    pub(crate) fn new(arena: &Arc<Arena>, budget: usize) -> Result<Self, KvmError> {
         let file = arena.memfd().ok_or(KvmError::NoFile)?;
         Ok(Self {
             windows: Mutex::default(),
@@ -70,7 +55,6 @@ impl View {
             file: file.try_clone_to_owned().map_err(KvmError::io("dup"))?,
             arena: arena.clone(),
             budget,
-            sabotage,
             counters: Counters::default(),
         })
     }
@@ -139,9 +123,6 @@ impl View {
     /// Makes KVM drop these frames. This is slat's flush: its tables have the edits already.
     pub(crate) fn flush(&self, gfns: Span<Gfn>) {
         self.counters.flushes.fetch_add(1, Relaxed);
-        if self.sabotage == Some(Sabotage::FlushLeftOut) {
-            return;
-        }
         let windows = self.windows.lock();
         for window in &windows.each {
             let pages = window.pages_of(gfns);
@@ -203,7 +184,6 @@ impl View {
         first: Pfn,
         writable: bool,
     ) -> Result<(), KvmError> {
-        let writable = writable || self.sabotage == Some(Sabotage::StoresUntold);
         let fresh = !window.shows(pages, first);
         if fresh {
             self.counters.mapped.fetch_add(1, Relaxed);

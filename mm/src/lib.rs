@@ -106,16 +106,12 @@ pub use file::File;
 pub use group::{Group, GroupStats};
 pub use held::Held;
 pub use host::HostView;
-#[doc(hidden)]
-pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
 pub use lru::{Evictor, Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
 pub use numa::{Balancer, ListStats, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::{Pinned, PinnedPage};
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
-#[doc(hidden)]
-pub use swap::Sabotage as SwapSabotage;
 pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};

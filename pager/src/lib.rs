@@ -80,7 +80,6 @@ mod journal;
 mod latency;
 mod layout;
 mod machine;
-mod sabotage;
 mod share;
 mod store;
 #[doc(hidden)]
@@ -104,8 +103,6 @@ pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
 pub use machine::{Received, Restore, keep_machines, receive_machine, restore_machine, serve_machines};
-#[doc(hidden)]
-pub use sabotage::Sabotage;
 pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};

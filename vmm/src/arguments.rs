@@ -39,9 +39,6 @@ pub struct Arguments {
     /// Pages a second that are moved, and that are taken out: 64 at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// Negative control: pages that are moved stay where the guest saw them
-    #[arg(long, hide = true)]
-    pub leave_out_flushes: bool,
 }
 
 /// What the host does to guest memory.

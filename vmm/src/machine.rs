@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use slat::slots::Region;
 use slat::{Gpa, Hva, Idle, SlotId, Span};
 use slat_cli::interrupt;
+use slat_kvm::KvmVm;
 use slat_kvm::kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config};
 use slat_kvm::kvm_ioctls::{Kvm, VmFd};
-use slat_kvm::{KvmVm, Sabotage};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, KsmScanner, Place, Prot, Swap};
 use std::fs;
 use std::path::Path;
@@ -66,11 +66,7 @@ impl<'a> Machine<'a> {
         let limit = arguments.frames.unwrap_or(u64::MAX);
         let space = AddressSpace::builder(&arena).swap(&swap).limit(limit).build()?;
         let ram = space.mmap(Place::Anywhere, bytes, Prot::ReadWrite, Backing::Anonymous)?;
-        let mut vm = KvmVm::builder(&space);
-        if arguments.leave_out_flushes {
-            vm = vm.sabotage(Sabotage::FlushLeftOut);
-        }
-        let vm = vm.build(controllers(&kvm)?)?;
+        let vm = KvmVm::builder(&space).build(controllers(&kvm)?)?;
 
         let cut = ram.start + LOW;
         let memory = vec![(SlotId(0), Span::new(ram.start, cut)), (SlotId(1), Span::new(cut, ram.end))];

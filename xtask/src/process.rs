@@ -101,6 +101,15 @@ pub fn executables(messages: &str) -> Vec<String> {
     messages.filter_map(|message| message["executable"].as_str().map(str::to_owned)).collect()
 }
 
+/// Returns those of them that are tests; a package's programs are built with its integration tests.
+pub fn test_programs(messages: &str) -> Vec<String> {
+    let is_test = |line: &&str| {
+        let message = serde_json::from_str::<serde_json::Value>(line).unwrap_or_default();
+        message["profile"]["test"] == true
+    };
+    messages.lines().filter(is_test).flat_map(executables).collect()
+}
+
 /// Runs `work` for each of `items`, one on each processor at a time. The error has the reason of each failure.
 pub fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
     let next = AtomicUsize::new(0);
@@ -135,6 +144,9 @@ mod tests {
         let messages =
             "{\"executable\":null}\n{\"executable\":\"/t/a-1\",\"a\":1}\nwords\n{\"executable\":\"/t/b\"}";
         assert_eq!(executables(messages), ["/t/a-1", "/t/b"]);
+        let messages = "{\"executable\":\"/t/a-1\",\"profile\":{\"test\":true}}\nwords\n\
+                        {\"executable\":\"/t/b\",\"profile\":{\"test\":false}}";
+        assert_eq!(test_programs(messages), ["/t/a-1"]);
     }
 
     #[test]

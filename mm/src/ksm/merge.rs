@@ -76,19 +76,6 @@ pub(super) enum Sight {
     Nothing,
 }
 
-/// Negative controls: the step that a merge leaves out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[doc(hidden)]
-pub enum Sabotage {
-    /// Nothing.
-    #[default]
-    None,
-    /// The comparison: old checksums are trusted.
-    Compare,
-    /// The write protection: a vCPU can still write.
-    Protect,
-}
-
 impl AddressSpace {
     /// Returns the first page from `from` on that is merged or could be; `None` if there is none.
     ///
@@ -125,19 +112,13 @@ impl AddressSpace {
 
     /// Write-protects `page`, and returns a reference to its frame, if it may be merged and still has this
     /// checksum. Marks the frame as merged.
-    pub(super) fn make_stable(
-        &self,
-        idle: &mut Idle,
-        page: Gfn,
-        checksum: u64,
-        sabotage: Sabotage,
-    ) -> Option<Held<'_>> {
+    pub(super) fn make_stable(&self, idle: &mut Idle, page: Gfn, checksum: u64) -> Option<Held<'_>> {
         let state = self.state.read();
         let one = Span::sized(page, 1);
-        let held = self.protect(&state, idle, (&[page], one), Why::WriteProtect, sabotage).pop().flatten()?;
+        let held = self.protect(&state, idle, (&[page], one), Why::WriteProtect).pop().flatten()?;
         let same = contents::checksum(&self.arena, held.pfn()) == checksum;
         let lock = self.lock_region(page);
-        let stays = (same || sabotage == Sabotage::Compare) && is_mergeable(&lock, page);
+        let stays = same && is_mergeable(&lock, page);
         stays.then(|| {
             self.arena.set_merged(held.pfn(), true);
             held
@@ -146,17 +127,17 @@ impl AddressSpace {
 
     /// Makes each page of the batch share its new frame if both hold the same bytes; returns which pages were
     /// merged. The others may not be merged, are being written, or differ.
-    pub(super) fn merge(&self, idle: &mut Idle, batch: &Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
+    pub(super) fn merge(&self, idle: &mut Idle, batch: &Batch<'_>) -> Vec<(Gfn, bool)> {
         let state = self.state.read();
         let range = batch.range();
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();
         // With gaps, notify page by page: pages in the gaps keep their permission.
         let gaps = range.len() > pages.len() as u64;
         let why = if gaps { Why::ChangePte } else { Why::WriteProtect };
-        let mut old = self.protect(&state, idle, (&pages, range), why, sabotage);
+        let mut old = self.protect(&state, idle, (&pages, range), why);
         for (old, (_, stable)) in old.iter_mut().zip(&batch.pages) {
             let same = |old: &Held<'_>| contents::equal(&self.arena, old.pfn(), stable.pfn());
-            *old = old.take().filter(|old| sabotage == Sabotage::Compare || same(old));
+            *old = old.take().filter(same);
         }
         let mut merged = vec![false; pages.len()];
         if old.iter().any(Option::is_some) {
@@ -179,11 +160,10 @@ impl AddressSpace {
         idle: &mut Idle,
         (pages, range): (&[Gfn], Span<Gfn>),
         why: Why,
-        sabotage: Sabotage,
     ) -> Vec<Option<Held<'_>>> {
         let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(page)).collect();
         // A page without write permission needs no notification.
-        let unnoticed = |_: Entry<'_>, writable: bool| !writable || sabotage == Sabotage::Protect;
+        let unnoticed = |_: Entry<'_>, writable: bool| !writable;
         let take = |(&page, &allowed)| if allowed { self.take_alone(page, unnoticed) } else { None };
         let mut held: Vec<_> = pages.iter().zip(&allowed).map(take).collect();
         if held.iter().zip(&allowed).all(|(held, &allowed)| held.is_some() || !allowed) {

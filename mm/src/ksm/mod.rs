@@ -38,8 +38,6 @@ mod stable;
 mod stats;
 
 pub use advise::Advice;
-#[doc(hidden)]
-pub use merge::Sabotage;
 pub use scanner::Scanner;
 pub use settings::KsmBuilder;
 pub use stats::KsmStats;

@@ -187,7 +187,7 @@ impl Scan {
     fn take_unstable(&mut self, idle: &mut Idle, checksum: u64) -> Option<Pfn> {
         let (number, page) = self.unstable.remove(&checksum)?;
         let owner = self.spaces.get(&number)?.space.upgrade()?;
-        let held = owner.make_stable(idle, page, checksum, self.settings.sabotage);
+        let held = owner.make_stable(idle, page, checksum);
         let kind = if held.is_some() { Kind::Merged } else { Kind::Volatile };
         self.items(number)?.set(page, kind);
         let pfn = held?.keep();
@@ -199,7 +199,7 @@ impl Scan {
     /// Merges the collected pages.
     fn merge(&mut self, idle: &mut Idle, gathered: &mut Option<Gathered<'_>>) {
         let Some(Gathered { number, space, batch }) = gathered.take() else { return };
-        for (page, merged) in space.merge(idle, &batch, self.settings.sabotage) {
+        for (page, merged) in space.merge(idle, &batch) {
             if merged {
                 self.merges += 1;
                 self.items(number).into_iter().for_each(|items| items.set(page, Kind::Merged));

@@ -1,6 +1,5 @@
 //! Settings of KSM. Names, defaults and meanings are the kernel's where the kernel has the setting.
 
-use super::merge::Sabotage;
 use crate::arena::Arena;
 use crate::error::MmError;
 use std::ops::RangeInclusive;
@@ -22,7 +21,6 @@ pub(super) struct Settings {
     pub(super) max_page_sharing: u32,
     pub(super) use_zero_pages: bool,
     pub(super) merge_together: u32,
-    pub(super) sabotage: Sabotage,
 }
 
 impl KsmBuilder {
@@ -33,7 +31,6 @@ impl KsmBuilder {
             max_page_sharing: 256,
             use_zero_pages: false,
             merge_together: 64,
-            sabotage: Sabotage::None,
         };
         Self { arena: arena.clone(), settings }
     }
@@ -75,13 +72,6 @@ impl KsmBuilder {
     /// ```
     pub fn merge_together(mut self, pages: u32) -> Self {
         self.settings.merge_together = pages;
-        self
-    }
-
-    /// Negative control: merges leave a step out. The test that covers it must fail.
-    #[doc(hidden)]
-    pub fn sabotage(mut self, what: Sabotage) -> Self {
-        self.settings.sabotage = what;
         self
     }
 }

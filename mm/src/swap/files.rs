@@ -51,7 +51,7 @@ impl File {
     ) -> Result<bool, SwapError> {
         let mut cache = self.cache();
         let Some(Cached::Frame { leaving, .. }) = cache.get_mut(&index) else { return Ok(false) };
-        if !std::mem::take(leaving) && swap.is_none_or(|swap| swap.rechecks()) {
+        if !std::mem::take(leaving) {
             return Ok(false);
         }
         match (copy?, swap) {

@@ -8,7 +8,7 @@
 //! Only copies on a device are kept, and only while it is half empty: in memory they would take the room that
 //! swap-out is to make. If the device gets full anyway, all kept copies are dropped.
 
-use super::{HeldCopy, Sabotage, Swap, SwapEntry};
+use super::{HeldCopy, Swap, SwapEntry};
 use parking_lot::Mutex;
 use slat::{Gfn, Span};
 use std::collections::BTreeMap;
@@ -50,9 +50,6 @@ impl KeptCopies {
 
     #[cold]
     fn remove_used(&self, swap: &Swap, pages: Span<Gfn>) {
-        if swap.sabotage == Sabotage::NoteWrites {
-            return;
-        }
         let mut copies = self.copies.lock();
         while let Some((&page, _)) = copies.range(pages.start..pages.end).next() {
             if let Some(entry) = copies.remove(&page) {

@@ -67,7 +67,7 @@ mod write_back;
 mod writing;
 
 pub use device::SwapDevice;
-pub use settings::{Sabotage, SwapBuilder};
+pub use settings::SwapBuilder;
 pub use stats::SwapStats;
 
 pub(crate) use copy_table::Account;
@@ -100,7 +100,6 @@ pub struct Swap {
     keep_copies: bool,
     /// [`readahead`].
     read_ahead: u8,
-    sabotage: Sabotage,
     /// An innermost lock, not held during device I/O.
     table: Mutex<CopyTable>,
 }
@@ -159,11 +158,6 @@ impl Swap {
             copy_table::Place::Block(device, _) => Some(device),
             copy_table::Place::Zero | copy_table::Place::Memory(_) => None,
         }
-    }
-
-    /// Whether to check entries again after I/O: always, except in a negative control.
-    fn rechecks(&self) -> bool {
-        self.sabotage != Sabotage::LookAgain
     }
 
     /// Takes a reference, which the result drops.

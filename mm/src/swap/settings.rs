@@ -24,37 +24,16 @@ pub struct SwapBuilder {
     keep_copies: bool,
     read_ahead: u8,
     ring: bool,
-    sabotage: Sabotage,
 }
 
 impl Default for SwapBuilder {
     fn default() -> Self {
-        Self {
-            memory: 0,
-            devices: Vec::new(),
-            keep_copies: true,
-            read_ahead: 8,
-            ring: true,
-            sabotage: Sabotage::None,
-        }
+        Self { memory: 0, devices: Vec::new(), keep_copies: true, read_ahead: 8, ring: true }
     }
 }
 
 /// Most files and devices of a swap.
 const MAX_DEVICES: usize = 32;
-
-/// Negative controls: the step that is left out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[doc(hidden)]
-pub enum Sabotage {
-    /// Nothing.
-    #[default]
-    None,
-    /// Checking entries again after I/O.
-    LookAgain,
-    /// Dropping the kept copy when its page is written.
-    NoteWrites,
-}
 
 /// A file or device.
 #[derive(Debug)]
@@ -135,13 +114,6 @@ impl SwapBuilder {
         self
     }
 
-    /// Negative control: leaves a step out. The test that covers it must fail.
-    #[doc(hidden)]
-    pub fn sabotage(mut self, what: Sabotage) -> Self {
-        self.sabotage = what;
-        self
-    }
-
     /// Builds an empty swap for pages of this arena.
     ///
     /// # Errors
@@ -171,7 +143,6 @@ impl SwapBuilder {
             ports,
             keep_copies: self.keep_copies,
             read_ahead: self.read_ahead,
-            sabotage: self.sabotage,
             table: Mutex::new(CopyTable::new(Pool::new(self.memory / PAGE_SIZE), device_states)),
         }))
     }

@@ -79,7 +79,7 @@ impl AddressSpace {
     ) -> bool {
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
-        let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().rechecks();
+        let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow });
         if is_out {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
             entry.store(Pte::Parked(fresh.keep()).word(level));

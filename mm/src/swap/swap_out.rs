@@ -292,7 +292,7 @@ impl AddressSpace {
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
         let found = Pte::of(entry.load(), level);
-        let leaves = found == one.now || !copy.swap().rechecks();
+        let leaves = found == one.now;
         if leaves {
             if copy.swap().keep_for_others(&copy, one.frame.pfn()) {
                 out.shared.push((one.leaving.page, one.frame.pfn()));

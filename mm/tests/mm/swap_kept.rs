@@ -5,7 +5,7 @@ use crate::fixture::*;
 use crate::swap_device::{Disk, PAGES, filled, intact, noise};
 use crate::vm::guest_on;
 use slat::{Access, Fault, Gfn, PAGE_SIZE, VcpuId};
-use slat_mm::{Place, Swap, SwapSabotage};
+use slat_mm::{Place, Swap};
 use std::sync::Arc;
 
 fn machine() -> (Machine, Arc<Swap>, Arc<Disk>) {
@@ -62,16 +62,6 @@ fn a_written_page_is_stored_again() {
     assert_eq!(machine.bytes(3), [5; 4096]);
     assert!(machine.all_free());
     assert_eq!(swap.stats().references, 0);
-}
-
-#[test]
-fn negative_control_unnoted_writes_are_lost() {
-    let swap = Swap::builder().device(Disk::new(), 1 << 20).sabotage(SwapSabotage::NoteWrites);
-    let (machine, _swap) = Machine::with_swap(swap);
-    let mut machine = filled(machine);
-    assert_eq!((machine.page_out(0, PAGES), intact(&mut machine)), (PAGES, PAGES));
-    machine.put(3, 5);
-    assert_eq!((machine.page_out(3, 1), machine.bytes(3)), (1, noise(3)));
 }
 
 /// Whatever happens to the address or to the page.

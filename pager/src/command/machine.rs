@@ -4,9 +4,7 @@ use super::log::{self, say};
 use super::serve::{abort_on_panic, guest};
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
-use slat_pager::{
-    Cache, Library, Restore, Sabotage, TemplateSource, accept_one, keep_machines, serve_machines,
-};
+use slat_pager::{Cache, Library, Restore, TemplateSource, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -66,8 +64,6 @@ pub struct Machines {
     /// The command line after `restore`, for the worker.
     #[arg(skip)]
     pub words: Vec<OsString>,
-    #[arg(long, hide = true, value_enum)]
-    sabotage: Option<Sabotage>,
 }
 
 impl Machines {
@@ -87,7 +83,7 @@ impl Machines {
     /// Serves all machines until their VMMs have all pages, or end.
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
-        let library = Library::new(self.store.steady(|store| store)?).sabotage(self.sabotage);
+        let library = Library::new(self.store.steady(|store| store)?);
         let source = |name: &String| TemplateSource::of_library(&library, name);
         let machines: Vec<_> =
             self.guests.iter().map(|(socket, template)| (socket.clone(), source(template))).collect();

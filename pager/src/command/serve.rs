@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
     Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, OnFailure,
-    Options, Sabotage, Store, TemplateSource, Trouble, Worker, WorkerError,
+    Options, Store, TemplateSource, Trouble, Worker, WorkerError,
 };
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
@@ -91,8 +91,6 @@ pub struct Serve {
     /// While this file exists, the store is down.
     #[arg(long, hide = true)]
     store_down: Option<PathBuf>,
-    #[arg(long, hide = true, value_enum)]
-    sabotage: Option<Sabotage>,
 }
 
 pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
@@ -169,7 +167,7 @@ impl Serve {
         let [drain, leave, reload] = signals().map_err(other)?;
         let keeper = keeper.drain_on(drain).leave_on(leave).reload_on(reload);
         let keeper = keeper.most_of_process(self.per_process);
-        keeper.sabotage(self.sabotage).run(command, told).map_err(other)
+        keeper.run(command, told).map_err(other)
     }
 
     /// Makes the store as slow and as faulty as the tests ask.
@@ -198,7 +196,7 @@ impl Serve {
         if self.store.store.is_some() {
             let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
-            let library = Library::new(store).sabotage(self.sabotage);
+            let library = Library::new(store);
             for (_, template) in &self.guests {
                 templates.push(TemplateSource::of_library(&library, template));
             }
@@ -218,7 +216,6 @@ impl Serve {
         options.replay = self.replay;
         options.lost = self.lost;
         options.on_failure = self.on_failure;
-        options.sabotage = self.sabotage;
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
         let monitor = Monitor::new(cache.clone(), steady);

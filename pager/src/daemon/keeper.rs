@@ -8,7 +8,6 @@ use super::channel::{Channel, Take, What};
 use super::limits::{self, Closed};
 use super::peer;
 use super::sockets::{Place, bind, is_in_use};
-use crate::sabotage::Sabotage;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +44,6 @@ pub struct Keeper {
     reload: Option<OwnedFd>,
     closed: Closed,
     most_of_process: usize,
-    sabotage: Option<Sabotage>,
 }
 
 /// A change of a daemon's state.
@@ -104,7 +102,6 @@ impl Keeper {
             reload: None,
             closed: Closed::default(),
             most_of_process: limits::MOST_OF_PROCESS,
-            sabotage: None,
         })
     }
 
@@ -187,11 +184,5 @@ impl Keeper {
     #[must_use]
     pub fn most_of_process(self, most: usize) -> Self {
         Self { most_of_process: most, ..self }
-    }
-
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotage(self, sabotage: Option<Sabotage>) -> Self {
-        Self { sabotage, ..self }
     }
 }

@@ -4,7 +4,6 @@
 //! delays no other. If the keeper is killed in between, the next one gets the change with the rest.
 
 use super::channel::{Channel, Keep, Take, What};
-use crate::sabotage::Sabotage;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +18,6 @@ pub(super) struct KeeperState {
     parts: Mutex<Parts>,
     /// A keeper that this process started.
     child: Mutex<Option<Child>>,
-    sabotage: Option<Sabotage>,
 }
 
 struct Parts {
@@ -74,10 +72,10 @@ impl Line {
 }
 
 impl KeeperState {
-    pub fn new(keeper: Channel, sabotage: Option<Sabotage>) -> Self {
+    pub fn new(keeper: Channel) -> Self {
         let (sockets, guests, versions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let parts = Parts { keeper: Line::new(keeper, true), sockets, guests, versions, next: 0 };
-        Self { parts: Mutex::new(parts), child: Mutex::new(None), sabotage }
+        Self { parts: Mutex::new(parts), child: Mutex::new(None) }
     }
 
     /// Returns the way to the keeper.
@@ -104,7 +102,7 @@ impl KeeperState {
             parts.versions.extend(version.clone().map(|version| (socket, version)));
             parts.keeper.clone()
         };
-        self.send(&keeper, &Keep { opened: Some(socket), version, ..Keep::default() }, &[]);
+        keeper.send(&Keep { opened: Some(socket), version, ..Keep::default() }, &[]);
     }
 
     /// Closes the sockets: the daemon takes no further guest.
@@ -139,7 +137,7 @@ impl KeeperState {
             }
             parts.keeper.clone()
         };
-        self.send(&keeper, &Keep { connection, version, has_files: true, ..Keep::default() }, &files);
+        keeper.send(&Keep { connection, version, has_files: true, ..Keep::default() }, &files);
     }
 
     /// Removes a guest that has ended.
@@ -149,12 +147,7 @@ impl KeeperState {
             parts.guests.remove(&connection);
             parts.keeper.clone()
         };
-        self.send(&keeper, &Keep { connection, ..Keep::default() }, &[]);
-    }
-
-    fn send(&self, keeper: &Line, keep: &Keep, files: &[Arc<OwnedFd>]) {
-        let _locked = (self.sabotage == Some(Sabotage::Lockstep)).then(|| self.parts.lock());
-        keeper.send(keep, files);
+        keeper.send(&Keep { connection, ..Keep::default() }, &[]);
     }
 
     /// Starts another keeper after a kill, if there are guests that need it, and gives it everything. Returns whether
@@ -188,7 +181,7 @@ impl KeeperState {
             let take = Take { socket, version: Some(version), what: What::Version, ..Take::default() };
             _ = line.channel.send(&take, &[]);
         }
-        for guest in guests.values().filter(|_| self.sabotage != Some(Sabotage::Heir)) {
+        for guest in guests.values() {
             let fds: Vec<_> = guest.fds.iter().map(|fd| fd.as_fd()).collect();
             _ = line.channel.send(&guest.take, &fds);
         }

@@ -8,7 +8,6 @@ use super::peer;
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
-use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template, TemplateSource};
 use crate::uffd::PAGE;
 use crate::wire::{Wire, WireError};
@@ -80,7 +79,7 @@ impl<W: Wire> Worker<W> {
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper), self.options.sabotage));
+        let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper)));
         let ended = &ended;
         std::thread::scope(|scope| {
             loop {
@@ -113,9 +112,7 @@ impl<W: Wire> Worker<W> {
                     }
                     What::Version => {
                         let source = self.templates.get(take.socket);
-                        if let (Some(source), Some(version)) = (source, take.version)
-                            && self.options.sabotage != Some(Sabotage::Version)
-                        {
+                        if let (Some(source), Some(version)) = (source, take.version) {
                             source.pin(&version);
                             keeper_state.version(take.socket, version);
                         }
@@ -176,13 +173,13 @@ impl<W: Wire> Worker<W> {
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
         // The template may have been replaced since the guest began.
         let template = match &take.version {
-            Some(version) if self.options.sabotage != Some(Sabotage::Version) => {
+            Some(version) => {
                 at(template, version, |error| guests.tell_template(&template.name(), Err(error)))?
             }
             _ => template.open()?,
         };
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
-        let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
+        let kept = fds.next();
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
         let memory = handshake.more.into_iter().next().filter(is_memory);
         let is_new = kept.is_none();

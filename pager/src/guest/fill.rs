@@ -5,7 +5,6 @@ use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::layout::Region;
-use crate::sabotage::Sabotage;
 use crate::share::Share;
 use crate::store::StoreError;
 use crate::uffd::{Filled, PAGE, Refusal};
@@ -52,8 +51,6 @@ impl Inner {
             self.one(fault, Source::Zero, |start| self.fill_zeros(start, self.page_bytes()))
         };
         let window = self.window(region, page);
-        let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
-        let early = sabotage.then(|| self.neighbours(&window, page));
         {
             let order = self.order.read();
             if self.journal.is_away(page) {
@@ -83,7 +80,7 @@ impl Inner {
             // The page was filled meanwhile, and reclaimed again.
             return Answer::Again;
         }
-        if !sabotage && self.journal.is_settled(page) {
+        if self.journal.is_settled(page) {
             return zero();
         }
         let chunk = self.chunk_of(page);
@@ -110,8 +107,7 @@ impl Inner {
             self.do_job(job, &content);
             return answer;
         }
-        let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
-        for pages in stretches {
+        for pages in self.neighbours(&window, page) {
             let start = place(pages.start);
             // A present page, or a change of the guest's memory, ends the stretch.
             self.put(&Piece { pages, ..piece.clone() }, start);
@@ -166,11 +162,7 @@ impl Inner {
         match self.uffd.zero(start, len) {
             // In memory that clones share, a protection marker makes ZEROPAGE fail, but not COPY. A snapshot left the
             // marker, perhaps by an earlier pager.
-            (0, Some(Refusal::Exists))
-                if self.share().is_some() && self.options.sabotage != Some(Sabotage::Mark) =>
-            {
-                self.uffd.copy(start, &[0; PAGE])
-            }
+            (0, Some(Refusal::Exists)) if self.share().is_some() => self.uffd.copy(start, &[0; PAGE]),
             filled => filled,
         }
     }
@@ -285,9 +277,7 @@ impl Inner {
             Refusal::Gone => Answer::Gone,
             // The kernel also answers this if it has no huge page left. So the page is not settled: a settled page that
             // faults is zero.
-            Refusal::Exists if self.is_huge() && self.options.sabotage != Some(Sabotage::Exists) => {
-                Answer::Unclear
-            }
+            Refusal::Exists if self.is_huge() => Answer::Unclear,
             // Another fault, or an earlier daemon, filled the page.
             Refusal::Exists => {
                 if let Some((_, page)) = self.layout.page(address) {

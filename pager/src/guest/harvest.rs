@@ -3,7 +3,6 @@
 use super::bits::Bits;
 use super::memory_reader::MemoryReader;
 use super::{Backing, Guest, Inner};
-use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
 use crate::uffd::{Features, PAGE};
 use serde::{Deserialize, Serialize};
@@ -137,7 +136,7 @@ impl Inner {
             // Only the kernel knows what a clone wrote until now. And an earlier pager may have been killed when a page
             // was present and not yet noted. Protection leaves markers among these pages, so look for them before it.
             let there = Bits::new(self.layout.image_pages());
-            if !self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Unnoted) {
+            if !self.tracking.is_on() {
                 reader.own_pages(&self.layout, |page| there.set(page))?;
             }
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
@@ -211,7 +210,7 @@ impl Harvest {
 
 impl Drop for Harvest {
     fn drop(&mut self) {
-        if !self.is_stored && self.inner.options.sabotage != Some(Sabotage::GiveBack) {
+        if !self.is_stored {
             self.inner.tracking.dirty.add(&self.pages);
         }
         self.inner.tracking.end();

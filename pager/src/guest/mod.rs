@@ -17,7 +17,6 @@ use crate::cache::{Cache, Source};
 use crate::journal::{Journal, MOST_READERS};
 use crate::latency::{Latencies, Latency};
 use crate::layout::Layout;
-use crate::sabotage::Sabotage;
 use crate::share::Share;
 use crate::store::Template;
 use crate::uffd::Uffd;
@@ -56,8 +55,6 @@ pub struct Options {
     /// also the number of chunks that they request at the same time. They end when the working set is filled. 0: none
     /// are filled ahead.
     pub replay: usize,
-    #[doc(hidden)]
-    pub sabotage: Option<Sabotage>,
 }
 
 impl Default for Options {
@@ -69,7 +66,6 @@ impl Default for Options {
             on_failure: OnFailure::Wait,
             record: None,
             replay: 16,
-            sabotage: None,
         }
     }
 }
@@ -320,11 +316,9 @@ impl Guest {
                 inner.uffd.trace(region.base, region.size)?;
             }
         }
-        if options.sabotage != Some(Sabotage::Wake) {
-            for region in inner.layout.regions() {
-                // This fails if the guest has ended, which the threads will see.
-                _ = inner.uffd.wake(region.base, region.size);
-            }
+        for region in inner.layout.regions() {
+            // This fails if the guest has ended, which the threads will see.
+            _ = inner.uffd.wake(region.base, region.size);
         }
         let mut guest = Self { inner, threads: Vec::new() };
         for number in 0..options.threads {

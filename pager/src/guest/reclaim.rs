@@ -19,7 +19,6 @@ use super::harvest::Handle;
 use super::serve::Fault;
 use super::{Backing, Inner, Life};
 use crate::cache::Source;
-use crate::sabotage::Sabotage;
 use crate::uffd::{PAGE, Refusal};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
@@ -82,9 +81,6 @@ impl Handle {
             *age = if young.has(page) { 0 } else { age.saturating_add(1) };
         }
         drop(ages);
-        if matches!(inner.options.sabotage, Some(Sabotage::Evict | Sabotage::Mapped)) {
-            return Ok(());
-        }
         inner.layout.regions().iter().try_for_each(|region| unmap(process.as_fd(), region.base, region.size))
     }
 
@@ -161,20 +157,14 @@ impl Inner {
                 continue;
             }
             let size = part.len() * PAGE;
-            if self.options.sabotage != Some(Sabotage::Evict) {
-                match self.uffd.protect(address, size as u64) {
-                    Ok(()) => {}
-                    // A removal's event waits to be read: try another time.
-                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => continue,
-                    Err(error) => return Err(error),
-                }
+            match self.uffd.protect(address, size as u64) {
+                Ok(()) => {}
+                // A removal's event waits to be read: try another time.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => continue,
+                Err(error) => return Err(error),
             }
             let (content, at) = (&mut content[..size], (part.start * PAGE) as u64);
             memory.read_exact_at(content, at)?;
-            if self.options.sabotage == Some(Sabotage::Evict) {
-                // Simulates a long wait: the guest may write to a page that is not protected meanwhile.
-                std::thread::sleep(std::time::Duration::from_micros(100));
-            }
             swap.write_all_at(content, at)?;
             self.journal.leave(part.clone());
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

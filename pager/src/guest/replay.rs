@@ -4,7 +4,6 @@ use super::fill::{Content, Piece};
 use super::{Inner, pause};
 use crate::compute_limit::ComputeLimit;
 use crate::layout::Layout;
-use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
 use parking_lot::Mutex;
@@ -176,8 +175,7 @@ impl Inner {
     /// Fills the first stretch of unsettled pages. Returns the page to continue with.
     fn fill_ahead(&self, pages: &Range<usize>, address: u64, content: &Content) -> Result<usize, Refusal> {
         let _order = self.order.read();
-        let blind = self.options.sabotage == Some(Sabotage::Recheck);
-        let settled = |page: &usize| !blind && self.journal.is_settled(*page);
+        let settled = |page: &usize| self.journal.is_settled(*page);
         let Some(start) = pages.clone().find(|page| !settled(page)) else { return Ok(pages.end) };
         let end = (start..pages.end).find(settled).unwrap_or(pages.end);
         let chunk = self.chunk_of(start).start;

@@ -3,7 +3,6 @@
 use super::fill::Answer;
 use super::{Inner, Life};
 use crate::journal::{MESSAGES, Reader};
-use crate::sabotage::Sabotage;
 use crate::uffd::abi::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -58,8 +57,7 @@ impl Inner {
     /// each event.
     pub(super) fn run(&self, number: usize) {
         let mut reader = if number == 0 { self.journal.reader(number) } else { None };
-        let may_sleep =
-            number > 0 || self.options.threads == 1 || self.options.sabotage == Some(Sabotage::Sleep);
+        let may_sleep = number > 0 || self.options.threads == 1;
         let mut faults = Vec::new();
         while self.wait(reader.is_some(), may_sleep) {
             if let Some(reader) = &mut reader {
@@ -128,16 +126,9 @@ impl Inner {
         let mut messages = [Message::default(); MESSAGES];
         let messages = &mut messages[..count];
         messages.copy_from_slice(&reader.0[..count]);
-        if self.options.sabotage == Some(Sabotage::Ghost) {
-            let removed = messages.iter().filter_map(Message::removed);
-            removed
-                .flat_map(|range| self.layout.pages(range.start, range.end))
-                .for_each(|pages| self.journal.settle(pages));
-        } else if self.options.sabotage != Some(Sabotage::Remove) {
-            self.journal.note_all(count, reader, &self.layout);
-            for message in messages.iter() {
-                self.note_removal(message);
-            }
+        self.journal.note_all(count, reader, &self.layout);
+        for message in messages.iter() {
+            self.note_removal(message);
         }
         drop(order);
         let now = Instant::now();

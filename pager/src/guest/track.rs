@@ -13,7 +13,6 @@ use super::fill::{Answer, Content, Piece};
 use super::memory_reader::MemoryReader;
 use super::serve::Fault;
 use crate::cache::Source;
-use crate::sabotage::Sabotage;
 use crate::store::Template;
 use crate::uffd::abi::Message;
 use crate::uffd::{PAGE, Refusal};
@@ -165,7 +164,7 @@ impl Inner {
     /// Returns whether pages that are filled now must be protected. Notes unprotected ones as dirty, because the guest
     /// may write to them at once.
     pub(super) fn before_fill(&self, piece: &Piece) -> bool {
-        if !self.tracking.is_on() || self.options.sabotage == Some(Sabotage::Track) {
+        if !self.tracking.is_on() {
             return false;
         }
         // No request fills with zeros and protects.
@@ -178,7 +177,7 @@ impl Inner {
 
     /// Returns whether a page that is mapped again must be protected.
     pub(super) fn before_resume(&self, page: usize) -> bool {
-        let is_on = self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Track);
+        let is_on = self.tracking.is_on();
         if is_on && !self.can_resume_protected {
             self.before_write(page);
         }
@@ -207,8 +206,7 @@ impl Inner {
     }
 
     fn before_write(&self, page: usize) {
-        let is_part = self.options.sabotage == Some(Sabotage::Part);
-        let pages = if is_part { page..page + 1 } else { self.unit_of(page) };
+        let pages = self.unit_of(page);
         pages.clone().for_each(|page| self.tracking.dirty.set(page));
         self.capture_early(pages);
     }
@@ -217,11 +215,7 @@ impl Inner {
     pub(super) fn permit_write(&self, fault: &Fault, page: usize) -> Answer {
         let _order = self.order.read();
         self.young.set(page);
-        if self.options.sabotage == Some(Sabotage::Capture) {
-            self.tracking.dirty.set(page);
-        } else {
-            self.before_write(page);
-        }
+        self.before_write(page);
         let refusal = match self.uffd.unprotect(fault.address, self.page_bytes()) {
             Ok(()) => return self.done(fault, Source::Written),
             Err(error) => match error.raw_os_error() {
@@ -248,9 +242,7 @@ impl Inner {
     /// lock, and the kernel delivers faults before removals. So a single event that is read now is no removal that came
     /// a moment later.
     pub(super) fn before_events(&self, most: usize) -> usize {
-        if !self.tracking.is_capturing.load(Ordering::Relaxed)
-            || self.options.sabotage == Some(Sabotage::Unread)
-        {
+        if !self.is_capturing() {
             return most;
         }
         let now = Timespec::default();
@@ -267,8 +259,7 @@ impl Inner {
         let Some(range) = message.removed().filter(|_| self.tracking.is_on()) else { return };
         for pages in self.layout.pages(range.start, range.end) {
             pages.clone().for_each(|page| self.tracking.dirty.set(page));
-            if self.options.sabotage != Some(Sabotage::Unread)
-                && let Some(capture) = &mut *self.tracking.capture.lock()
+            if let Some(capture) = &mut *self.tracking.capture.lock()
                 && capture.left.runs(pages.clone()).next().is_some()
             {
                 let what = "the guest gave pages back in the moment in which they were to be read: try again";

@@ -10,7 +10,6 @@ use crate::compute_limit::ComputeLimit;
 use crate::guest::{GuestStats, pause};
 use crate::journal::Journal;
 use crate::latency::Latencies;
-use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::PAGE;
 use crate::wire::{HEADER, MigrationError, MigrationRequest, Slots, answer, range};
@@ -38,7 +37,6 @@ pub(super) struct Pages<'a> {
     order: Vec<usize>,
     compute_limit: ComputeLimit,
     latencies: Latencies,
-    sabotage: Option<Sabotage>,
 }
 
 struct Progress {
@@ -70,9 +68,8 @@ impl<'a> Pages<'a> {
         let is_first = |chunk: &usize| record.is_none() && seen.insert(*chunk);
         let order = all.map(|page| template.chunk_of(page).start).filter(is_first).collect();
         let progress = Mutex::new(Progress { pass: 0, record, next: 0, stats: GuestStats::default() });
-        let sabotage = template.library().and_then(|library| library.sabotage);
         let (compute_limit, latencies) = (ComputeLimit::default(), Latencies::new());
-        Self { slots, files, template, cache, journal, progress, order, compute_limit, latencies, sabotage }
+        Self { slots, files, template, cache, journal, progress, order, compute_limit, latencies }
     }
 
     /// Answers the VMM's requests on this connection until the VMM closes it.
@@ -120,7 +117,7 @@ impl<'a> Pages<'a> {
 
     /// Fills pages of one chunk and answers.
     fn bring(&self, pages: Range<usize>, connection: &UnixStream) -> Result<Source, MigrationError> {
-        let is_there = self.note(pages.clone()) && self.sabotage != Some(Sabotage::Again);
+        let is_there = self.note(pages.clone());
         let none = (None, Source::Present);
         let (chunk, source) = if is_there { none } else { self.content(pages.start, connection)? };
         pages.into_iter().try_for_each(|page| self.give(page, chunk.as_ref(), true))?;
@@ -168,7 +165,7 @@ impl<'a> Pages<'a> {
             chunk.map(|chunk| &chunk[at..at + PAGE]).filter(|bytes| bytes.iter().any(|byte| *byte != 0));
         // Under one hold, so that no other thread writes the page once the guest may have it.
         let progress = &mut *self.progress.lock();
-        let is_new = !self.journal.is_settled(page) || is_asked && self.sabotage == Some(Sabotage::Again);
+        let is_new = !self.journal.is_settled(page);
         match bytes.filter(|_| is_new) {
             Some(bytes) => {
                 self.files[slot].write_all_at(bytes, place)?;

@@ -1,7 +1,6 @@
 //! Makes a template of a machine that a VMM sends.
 
 use crate::layout::MOST_REGIONS;
-use crate::sabotage::Sabotage;
 use crate::store::{Library, Machine};
 use crate::wire::{HEADER, MigrationError, MigrationRequest, Slots, answer, take};
 use rustix::fs::fstatfs;
@@ -49,13 +48,8 @@ pub fn receive_machine(
     chunk: usize,
     patience: Duration,
 ) -> Result<Received, MigrationError> {
-    let early = library.sabotage == Some(Sabotage::Early);
-    let result = collect(connection, Instant::now() + patience).and_then(|sent| {
-        if early {
-            connection.write_all(&answer(true))?;
-        }
-        sent.keep(library, name, chunk)
-    });
+    let result =
+        collect(connection, Instant::now() + patience).and_then(|sent| sent.keep(library, name, chunk));
     // The VMM may abandon the migration. If the VMM has ended, it gets no answer; a stored template stays.
     let is_ok = matches!(result, Ok(_) | Err(MigrationError::Abandoned));
     _ = connection.write_all(&answer(is_ok));

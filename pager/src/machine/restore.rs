@@ -4,7 +4,6 @@ use super::pages::Pages;
 use crate::cache::Cache;
 use crate::guest::GuestStats;
 use crate::journal::Journal;
-use crate::sabotage::Sabotage;
 use crate::store::Template;
 use crate::wire::{HEADER, MigrationError, MigrationRequest, ROLE_FAULT, Slots, is_ok, send};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -150,9 +149,8 @@ impl Serving {
         let mut files = files.into_iter();
         let journal = files.next().filter(|_| files.len() == slots.slots.len());
         let kept = journal.ok_or_else(|| MigrationError::Sense("what was kept of it is not all".into()))?;
-        let is_empty = template.library().is_some_and(|library| library.sabotage == Some(Sabotage::Journal));
-        let journal = if is_empty { Journal::new(&slots.layout) } else { Journal::open(kept, &slots.layout) };
-        Ok(Self { memory: files.map(File::from).collect(), journal: journal?, slots, faults: faults()? })
+        let journal = Journal::open(kept, &slots.layout)?;
+        Ok(Self { memory: files.map(File::from).collect(), journal, slots, faults: faults()? })
     }
 
     /// Returns what another pager needs to continue: the journal, and the memory files.

@@ -85,8 +85,18 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
     compress_to_vec(content, CompressionLevel::Fastest)
 }
 
-/// Expands a stored chunk with this name and length. With `check` off, for tests, the hash is not compared.
-pub(crate) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
+/// Expands a stored chunk with this name and length.
+pub(crate) fn expand(name: Name, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
+    let content = decompressed(name, stored, length)?;
+    if Hash::of(&content) != name.hash {
+        let what = "its content has another hash".into();
+        return Err(StoreError::Damaged { key: name.key(), what });
+    }
+    Ok(content)
+}
+
+/// As [`expand`], without the comparison of the hashes.
+pub(crate) fn decompressed(name: Name, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
     let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
     // A header requests the window's memory; no chunk needs more than its own size.
     let decoder = StreamingDecoder::new_with_max_window_size(stored, MOST_CHUNK as u64);
@@ -96,9 +106,6 @@ pub(crate) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> R
     decoder.take(length as u64 + 1).read_to_end(&mut content).map_err(|error| damaged(error.to_string()))?;
     if content.len() != length {
         return Err(damaged(format!("it has {} bytes instead of {length}", content.len())));
-    }
-    if check && Hash::of(&content) != name.hash {
-        return Err(damaged("its content has another hash".into()));
     }
     Ok(content)
 }
@@ -113,17 +120,13 @@ mod tests {
         let (hash, stored) = (Hash::of(&content), compress(&content));
         let name = Name { hash, epoch: 3 };
         assert!(stored.len() < content.len());
-        assert_eq!(expand(name, &stored, content.len(), true).unwrap(), content);
-        assert!(expand(name, &stored, content.len() - 1, true).is_err());
-        assert!(expand(name, &stored[..stored.len() / 2], content.len(), true).is_err());
+        assert_eq!(expand(name, &stored, content.len()).unwrap(), content);
+        assert!(expand(name, &stored, content.len() - 1).is_err());
+        assert!(expand(name, &stored[..stored.len() / 2], content.len()).is_err());
         let mut other = content.clone();
         other[77] ^= 1;
-        let error = expand(name, &compress(&other), content.len(), true).unwrap_err();
+        let error = expand(name, &compress(&other), content.len()).unwrap_err();
         assert!(error.to_string().ends_with("its content has another hash"), "{error}");
-        assert!(
-            expand(name, &compress(&other), content.len(), false).is_ok(),
-            "it is the check that finds it"
-        );
         assert_eq!(Hash::parse(&hash.to_string()), Some(hash));
         assert_eq!(["", "zz", &"A".repeat(64), &"0".repeat(65)].map(Hash::parse), [None; 4]);
         for name in [name, Name { epoch: 0, ..name }] {

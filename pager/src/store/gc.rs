@@ -12,7 +12,6 @@ use super::chunk::Name;
 use super::lease::{LEASES, pinned};
 use super::library::Library;
 use super::{Entry, StoreError};
-use crate::sabotage::Sabotage;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,11 +58,8 @@ impl Library {
             Ok(Edit::Write(state.clone()))
         })?;
         let mut manifests: BTreeSet<String> = state.manifests().cloned().collect();
-        if self.sabotage == Some(Sabotage::Retired) {
-            manifests = state.templates.values().cloned().collect();
-        }
         for lease in self.store.list(LEASES)? {
-            if !ended.contains(&lease) && self.sabotage != Some(Sabotage::Lease) {
+            if !ended.contains(&lease) {
                 manifests.extend(pinned(&*self.store, &lease)?);
             }
         }
@@ -75,7 +71,7 @@ impl Library {
                 manifest => chunks.extend(manifest?.chunks.iter().flatten().map(ToString::to_string)),
             }
         }
-        let floor = if self.sabotage == Some(Sabotage::Gc) { u32::MAX } else { state.floor() };
+        let floor = state.floor();
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;
         self.sweep_sets(&state)?;

@@ -8,7 +8,6 @@ use super::template::working_set_key;
 use super::upload::Upload;
 use super::working_set::MOST_WORKING_SET;
 use super::{Hash, ImageFile, Store, StoreError, Template, WorkingSet, is_name, template};
-use crate::sabotage::Sabotage;
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -21,7 +20,6 @@ const WRITERS: usize = 16;
 pub struct Library {
     pub(super) store: Arc<dyn Store>,
     pub(super) lease: Lease,
-    pub(crate) sabotage: Option<Sabotage>,
     pub(super) writers: usize,
 }
 
@@ -38,18 +36,13 @@ impl Library {
     /// Makes the library of this store.
     pub fn new(store: impl Store + 'static) -> Self {
         let store: Arc<dyn Store> = Arc::new(store);
-        Self { lease: Lease::new(store.clone()), store, sabotage: None, writers: WRITERS }
+        Self { lease: Lease::new(store.clone()), store, writers: WRITERS }
     }
 
     /// Sets the number of chunks that a snapshot writes, or a collection deletes, at the same time.
     #[must_use]
     pub fn writers(self, writers: usize) -> Self {
         Self { writers, ..self }
-    }
-
-    #[doc(hidden)]
-    pub fn sabotage(self, sabotage: Option<Sabotage>) -> Self {
-        Self { sabotage, ..self }
     }
 
     /// Sets the number of its lease, so that a test makes the same calls each time.
@@ -176,7 +169,7 @@ impl Library {
                 continue;
             };
             let length = template.chunk_of(index * pages).len() * crate::uffd::PAGE;
-            match template::read(&*self.store, chunk, length, true, None) {
+            match template::read(&*self.store, chunk, length, None) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),

@@ -6,7 +6,6 @@ use super::manifest::{Machine, Manifest};
 use super::{Hash, ImageFile, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::compute_limit::ComputeLimit;
-use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
 use std::io;
@@ -226,14 +225,7 @@ impl Template {
     fn name_of(&self, page: usize) -> Option<Name> {
         let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
-            Content::Chunks { chunks, library, .. } => {
-                let mut index = start / self.0.chunk;
-                // Another chunk of the same length, if there is one.
-                if library.sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
-                    index += 1;
-                }
-                self.chunk_name(index)
-            }
+            Content::Chunks { .. } => self.chunk_name(start / self.0.chunk),
             Content::Image(_, known) => {
                 Some(Name { hash: Hash::of(format!("{known}:{start}").as_bytes()), epoch: 0 })
             }
@@ -277,10 +269,7 @@ impl Template {
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
         match &self.0.content {
             Content::Chunks { library, .. } => {
-                let check = library.sabotage != Some(Sabotage::Checksum);
-                cache
-                    .get(name.hash, || self::read(&*library.store, name, length, check, compute_limit))
-                    .map(Some)
+                cache.get(name.hash, || self::read(&*library.store, name, length, compute_limit)).map(Some)
             }
             Content::Image(bytes, _) => {
                 let read = || {
@@ -305,10 +294,9 @@ pub(super) fn read(
     store: &dyn Store,
     name: Name,
     length: usize,
-    check: bool,
     compute_limit: Option<&ComputeLimit>,
 ) -> Result<Vec<u8>, StoreError> {
     let stored = store.get(&name.key(), chunk::MOST_STORED)?;
     let _permit = compute_limit.map(ComputeLimit::acquire);
-    chunk::expand(name, &stored, length, check)
+    chunk::expand(name, &stored, length)
 }

@@ -2,7 +2,7 @@
 //! or although they seemed to fail, and hosts may die. The test runs the unmodified library on a store in memory that
 //! schedules the calls.
 
-use slat_pager::{Entry, Library, PATIENCE, Sabotage, Store, StoreError, Version};
+use slat_pager::{Entry, Library, PATIENCE, Store, StoreError, Version};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
@@ -181,10 +181,10 @@ fn snapshot(library: &Library, name: &str, pages: &[u8]) -> Result<(), StoreErro
 }
 
 /// Returns what is wrong after one order of calls.
-fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
+fn explore(seed: u64) -> Vec<String> {
     let world = World::new(seed, 1);
     let view = &|host| View { world: world.clone(), host };
-    let library = |host: usize| Library::new(view(host)).writers(1).sabotage(sabotage).numbered(host as u128);
+    let library = |host: usize| Library::new(view(host)).writers(1).numbered(host as u128);
     for (name, pages) in [("a", [1, 2]), ("b", [2, 3])] {
         snapshot(&library(0), name, &pages).unwrap();
     }
@@ -262,53 +262,17 @@ fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
     needed.dedup();
     let view = view(0);
     let counts = ["chunks", "leases"].map(|kind| view.list(kind).unwrap().len());
-    if wrong.is_empty() && sabotage.is_none() && (counts[0] > needed.len() + 3 || counts[1] > 0) {
+    if wrong.is_empty() && (counts[0] > needed.len() + 3 || counts[1] > 0) {
         wrong.push(format!("{counts:?} chunks and leases are left, {} are needed", needed.len()));
     }
     wrong
 }
 
-/// Most seeds for one kind of mistake.
-const SEEDS: u64 = 3000;
-
-/// First seed, which is near one that finds the mistake. After a change of the library's calls another seed does.
-fn find(sabotage: Sabotage, first: u64) {
-    let found = (first..first + SEEDS)
-        .find_map(|seed| Some((seed, explore(seed, Some(sabotage)).into_iter().next()?)));
-    let (seed, what) = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
-    println!("{sabotage:?}: seed {seed}: {what}");
-}
-
 #[test]
 fn hosts_that_share_a_store_lose_no_chunk_in_any_order() {
-    let seeds = std::env::var("SLAT_FLEET_SEEDS").map_or(200, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("SLAT_TRIES").map_or(200, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
-        let wrong = explore(seed, None);
+        let wrong = explore(seed);
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
     }
-}
-
-#[test]
-fn a_collection_that_deletes_chunks_of_uploads_is_found() {
-    find(Sabotage::Gc, 0);
-}
-
-#[test]
-fn a_collection_that_deletes_chunks_that_uploads_rely_on_is_found() {
-    find(Sabotage::Retired, 160);
-}
-
-#[test]
-fn a_collection_that_reads_no_lease_is_found() {
-    find(Sabotage::Lease, 440);
-}
-
-#[test]
-fn an_upload_that_was_given_up_and_becomes_a_template_is_found() {
-    find(Sabotage::GivenUp, 20);
-}
-
-#[test]
-fn a_name_that_is_used_again_after_its_deletion_is_found() {
-    find(Sabotage::Epoch, 0);
 }

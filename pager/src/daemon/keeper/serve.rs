@@ -9,7 +9,6 @@ use crate::daemon::channel::{Channel, Keep, REFUSED, Take, What, is_temporary};
 use crate::daemon::limits;
 use crate::daemon::outbox::{Letter, Outbox, Process, told_twice};
 use crate::daemon::peer;
-use crate::sabotage::Sabotage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use std::io;
@@ -249,9 +248,6 @@ impl Keeper {
             Letter::All => (take.what, take.is_first) = (What::All, !self.was_ready),
             Letter::Drains => take.what = What::Drains,
             Letter::Leaves => take.what = What::Leaves,
-        }
-        if self.sabotage == Some(Sabotage::Lockstep) {
-            return channel.send(&take, &fds);
         }
         channel.try_send(&take, &fds)
     }
