@@ -75,7 +75,7 @@ const HALF: &str =
 const LOOM: &str =
     "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
 const MUTANTS: &str =
-    "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host";
+    "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host,Pager,Kvm";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5";
 const SHUTTLE: &str =
@@ -136,7 +136,8 @@ pub const STEPS: &[Step] = &[
         name: "mutants",
         about: "each mistake of mistakes/, in a copy of the sources, and the test that must find it",
         lines: &[Line::new(PUSH_NIGHTLY, 300, 1500, MUTANTS).hears(&[
-            "Explore", "History", "Host", "Inject", "Load", "Loom", "Shared", "Shuttle", "Unit", "Worlds",
+            "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Pager", "Shared", "Shuttle",
+            "Unit", "Worlds",
         ])],
     },
     Step {
