@@ -5,7 +5,7 @@
 
 use crate::mutants::copy::{Copied, VARIABLE};
 use crate::mutants::record;
-use crate::process::{COMPILERS, bounded, said, with_compiler};
+use crate::process::{COMPILERS, bounded, said, tail, with_compiler};
 use crate::{Outcome, sanitize};
 use anyhow::{Result, ensure};
 use std::process::Command;
@@ -64,9 +64,10 @@ fn mistakes(args: &Args) -> Outcome {
         test.current_dir(&folder).env("CARGO_TARGET_DIR", std::path::absolute("target")?);
         test.env("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILERS).join(COMPILER)).env(VARIABLE, mistake);
         let said = said(&mut test)?;
-        ensure!(!said.status.success(), "{said}{mistake} was not found in {} s", args.seconds);
-        let is_found = FOUND.iter().any(|sign| said.to_string().contains(sign));
-        ensure!(is_found, "{said}the test with {mistake} failed otherwise");
+        let (is_over, text) = (said.status.success(), said.to_string());
+        ensure!(!is_over, "{}\n{mistake} was not found in {} s", tail(&text, 20), args.seconds);
+        let is_found = FOUND.iter().any(|sign| text.contains(sign));
+        ensure!(is_found, "{}\nthe test with {mistake} failed otherwise", tail(&text, 40));
         println!("{mistake}: found");
     }
     println!("EXECUTIONS Sanitizer mistakes in chaos {}", MISTAKES.len());
