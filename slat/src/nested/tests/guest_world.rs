@@ -350,7 +350,9 @@ impl World<'_> {
             return;
         }
         let pcid = |space: u64| if layout.mode.0 & PCIDE != 0 { space as u16 + 1 } else { 0 };
-        if is_upper || self.rng.u8(..4) == 0 {
+        // A flush of an address drops one page of those below a link.
+        let was_link = va >> 12 >= VAS && before & 0x80 == 0;
+        if is_upper || was_link || self.rng.u8(..4) == 0 {
             let all = self.rng.bool();
             self.flush(if all { GuestFlush::All } else { GuestFlush::Pcid(pcid(space)) });
         } else if space == self.space {
