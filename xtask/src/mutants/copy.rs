@@ -18,20 +18,45 @@ pub type Sources = BTreeMap<String, String>;
 /// The variable that chooses a mistake.
 pub const VARIABLE: &str = "SLAT_MISTAKE";
 
-/// What each mutated package gets: whether a mistake is made.
+/// What each mutated package gets: whether a mistake is made. Names become numbers when the copy is built.
 const CHOICE: &str = "
 #[doc(hidden)]
 pub mod mistakes {
     //! Made by `cargo xtask mutants`.
     extern crate std;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// Whether this mistake is made.
-    pub fn is(name: &str) -> bool {
-        static MADE: std::sync::OnceLock<Option<std::string::String>> = std::sync::OnceLock::new();
-        MADE.get_or_init(|| std::env::var(\"SLAT_MISTAKE\").ok()).as_deref() == Some(name)
+    /// A mistake's number, by its name (FNV-1a); 0 and 1 are no mistake's.
+    pub const fn number(name: &str) -> u64 {
+        let (mut hash, mut at) = (0xcbf2_9ce4_8422_2325_u64, 0);
+        while at < name.len() {
+            hash = (hash ^ name.as_bytes()[at] as u64).wrapping_mul(0x100_0000_01b3);
+            at += 1;
+        }
+        hash | 2
+    }
+
+    /// Whether the mistake of this number is made.
+    #[inline(always)]
+    pub fn is(number: u64) -> bool {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let made = MADE.load(Relaxed);
+        if made == 0 { first(&MADE, number) } else { made == number }
+    }
+
+    #[cold]
+    fn first(cell: &AtomicU64, wanted: u64) -> bool {
+        let made = std::env::var(\"SLAT_MISTAKE\").map_or(1, |name| number(&name));
+        cell.store(made, Relaxed);
+        made == wanted
     }
 }
 ";
+
+/// Returns the expression of whether a mistake is made.
+fn made(name: &str) -> String {
+    format!("crate::mistakes::is(const {{ crate::mistakes::number({name:?}) }})")
+}
 
 /// A copy that is written.
 pub struct Copied(pub PathBuf);
@@ -157,7 +182,7 @@ fn place(text: &str, find: &str) -> Result<Range<usize>> {
 }
 
 fn changed(name: &str, found: &str, edit: &Edit) -> String {
-    let made = format!("crate::mistakes::is({name:?})");
+    let made = made(name);
     if edit.replace.contains("MISTAKE") {
         return edit.replace.replace("MISTAKE", &made);
     }
@@ -178,7 +203,7 @@ fn orders(text: &str) -> Result<Vec<Change>> {
             if line.trim_start().starts_with("//") || words[0].starts_with('$') {
                 continue;
             }
-            let (name, made) = (words[0].to_owned(), format!("crate::mistakes::is({:?})", words[0]));
+            let (name, made) = (words[0].to_owned(), made(words[0]));
             let order = format!("crate::sync::prim::{}", words.get(1).unwrap_or(&"SeqCst"));
             let text = if kind == ORDER {
                 format!("(if {made} {{ crate::sync::prim::Relaxed }} else {{ {order} }})")
@@ -225,10 +250,10 @@ mod tests {
     #[test]
     fn a_mistake_takes_the_place_of_what_is_found() {
         let both = [mistake("no-b", "a && «b»", "true"), mistake("late", "c();«»", "if MISTAKE { d() }")];
+        let [no_b, late] = ["no-b", "late"].map(made);
         assert_eq!(
             of("let x = a && b; c();", &both).unwrap(),
-            "let x = a && if crate::mistakes::is(\"no-b\") { true } else { b }; \
-             c();if crate::mistakes::is(\"late\") { d() }"
+            format!("let x = a && if {no_b} {{ true }} else {{ b }}; c();if {late} {{ d() }}")
         );
     }
 
@@ -237,12 +262,14 @@ mod tests {
         let [store, fence] = [mistake("a.b", "", ""), mistake("c.d", "", "")];
         let text =
             of("x.store(1, order!(a.b, Release));\nfence!(c.d);\n// order!(x.y, Acquire)", &[store, fence]);
+        let [store, fence] = ["a.b", "c.d"].map(made);
         assert_eq!(
             text.unwrap(),
-            "x.store(1, (if crate::mistakes::is(\"a.b\") { crate::sync::prim::Relaxed } \
-             else { crate::sync::prim::Release }));\n\
-             if !crate::mistakes::is(\"c.d\") { crate::sync::prim::fence(crate::sync::prim::SeqCst) };\n\
-             // order!(x.y, Acquire)"
+            format!(
+                "x.store(1, (if {store} {{ crate::sync::prim::Relaxed }} else {{ crate::sync::prim::Release }}));\n\
+                 if !{fence} {{ crate::sync::prim::fence(crate::sync::prim::SeqCst) }};\n\
+                 // order!(x.y, Acquire)"
+            )
         );
     }
 
