@@ -133,7 +133,7 @@ pub struct Figure {
 pub struct Line {
     /// What lies on it.
     pub name: String,
-    /// Where it was touched most: `sync/gate.rs:99`.
+    /// Where it was touched most: `sync/baselines.rs:141`.
     pub site: String,
     /// How often it moved from one CPU to another.
     pub transfers: u64,

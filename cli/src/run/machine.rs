@@ -13,7 +13,7 @@ use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The host address of guest address 0: a multiple of 1 GiB.
 const BASE: Hva = Hva(0x1000_0000_0000);
@@ -30,6 +30,10 @@ pub struct Machine<F: Format> {
     limit: Option<u64>,
     pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
+    /// Whether the host now says of each flush that it was broadcast, and does none: negative controls.
+    is_silent: Arc<AtomicBool>,
+    /// Whether it does so while a log is harvested.
+    harvests_silently: bool,
     memory: u64,
     /// Whether memslots log writes.
     pub logs: bool,
@@ -71,9 +75,9 @@ impl<F: Format> Machine<F> {
         }
         let space = builder.build()?;
         let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
-        // A sabotaged host says that a flush was broadcast, and does none.
-        let is_silent = run.sabotage_flushes || run.migrate.sabotage_rearm;
-        let host = HostView::observed(&space, events).with_broadcast(move |_| is_silent);
+        let is_silent = Arc::new(AtomicBool::new(run.sabotage_flushes));
+        let silent = is_silent.clone();
+        let host = HostView::observed(&space, events).with_broadcast(move |_| silent.load(Relaxed));
         let builder = Vm::<F, _>::builder(host)
             .vcpus(vcpus)
             .baseline(Baseline::NONE.mmu_lock(run.mmu_lock.into()))
@@ -92,11 +96,24 @@ impl<F: Format> Machine<F> {
             limit: run.limit,
             vm,
             vcpus,
+            is_silent,
+            harvests_silently: run.migrate.sabotage_rearm,
             memory,
             logs,
             placed,
             placed_inside,
         })
+    }
+
+    /// Harvests a log.
+    pub fn harvesting<R>(&self, harvest: impl FnOnce() -> R) -> R {
+        if !self.harvests_silently {
+            return harvest();
+        }
+        self.is_silent.store(true, Relaxed);
+        let result = harvest();
+        self.is_silent.store(false, Relaxed);
+        result
     }
 
     /// Places the next region at the next free guest addresses: maps its memory, and creates its memslot. Callable from

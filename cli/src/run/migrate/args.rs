@@ -24,7 +24,7 @@ pub struct Migrate {
     #[arg(long, value_name = "ADDRESS")]
     pub migrate_from: Option<Address>,
 
-    /// Negative control: leave out every flush, also the one after a harvest. The receiving process must find wrong pages
+    /// Negative control: leave out the flush after a harvest. The receiving process must find wrong pages
     #[arg(long, hide = true, requires = "migrate_to")]
     pub sabotage_rearm: bool,
 }

@@ -147,7 +147,7 @@ impl<F: Format> Source for Sending<'_, F> {
         // Those that were placed since, too.
         let slots = self.slots();
         self.log.watch(slots)?;
-        let mut words = self.log.harvest(self.idle)?;
+        let mut words = self.machine.harvesting(|| self.log.harvest(self.idle))?;
         // The memslots are regions; the ranges are by frames.
         for DirtyWord { first, .. } in &mut words {
             (first.slot, first.page) = (SlotId((first.gfn.0 / RANGE) as u32), first.gfn.0 % RANGE);

@@ -60,7 +60,7 @@ pub struct RunStats {
 pub struct ContendedLine {
     /// What lies in it, or where it is.
     pub name: String,
-    /// Where that place is: "sync/gate.rs:99".
+    /// Where that place is: "sync/baselines.rs:141".
     pub site: String,
     /// How many of them.
     pub lines: u64,

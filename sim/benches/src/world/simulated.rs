@@ -19,7 +19,7 @@ pub fn clock() -> u64 {
 /// What lies in the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
 /// first that the place begins with.
 const NAMES: &[(&str, &str)] = &[
-    ("sync/gate.rs", "the MMU lock"),
+    ("sync/baselines.rs", "the MMU lock"),
     ("sync/readside.rs", "seats of the read side"),
     ("notify/active", "the active set of invalidations"),
     ("sync/once.rs", "values that are made once"),
