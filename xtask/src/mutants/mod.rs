@@ -55,7 +55,8 @@ pub fn fuzzer() -> anyhow::Result<String> {
 
 pub fn run(args: &Args) -> Outcome {
     if let [file, line, replacement] = &args.r#try[..] {
-        return tried::run(file, line.parse()?, replacement);
+        let line = line.parse().with_context(|| format!("{line} is no number of a line"))?;
+        return tried::run(file, line, replacement);
     }
     let mistakes = mistakes()?;
     if args.anywhere {

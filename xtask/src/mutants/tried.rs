@@ -9,10 +9,11 @@ use std::path::Path;
 
 /// Replaces a line of a file, and runs every test of the tools that are responsible for it.
 pub fn run(file: &str, line: usize, replacement: &str) -> Outcome {
-    let copied = replaced(file, line, replacement)?;
     let package = file.split('/').next().unwrap_or_default();
+    let responsible = responsible(package, file)?;
+    let copied = replaced(file, line, replacement)?;
     let (mut programs, mut is_found) = (Programs::of(&copied), false);
-    for &kind in responsible(package, file)? {
+    for &kind in responsible {
         let program = Program { package: package.to_owned(), kind };
         is_found |= told(kind, &programs.failed(&program, &filter(kind, file), "")?);
     }
@@ -67,8 +68,9 @@ fn responsible(package: &str, file: &str) -> Result<&'static [Kind]> {
         "slat" => &[Kind::Lib, Kind::Test("engine"), Kind::Loom, Kind::Shuttle],
         "mm" => &[Kind::Lib, Kind::Test("mm"), Kind::Test("load")],
         "slots" | "migrate" => &[Kind::Lib],
+        "kvm" => &[Kind::Test("kvm")],
         "pager" => &[Kind::Lib, Kind::Test("pager")],
-        _ => bail!("{file} is of no package that has mistakes: slat, slots, mm, migrate, pager"),
+        _ => bail!("{file} is of no package that has mistakes: slat, slots, mm, migrate, pager, kvm"),
     })
 }
 
