@@ -1,9 +1,10 @@
-//! Evidence: three kinds of lines in the output of tests, and the tables made of them:
+//! Evidence: four kinds of lines in the output of tests, and the tables made of them:
 //!
 //! ```text
 //! EXECUTIONS <Tool> <what was explored> <how many>       explored, and nothing was wrong
 //! BUG <name> <Tool> <what is wrong>                      a mistake that can be made on purpose, and who must find it
 //! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
+//! SKIPPED <name> <Tool>: <why>                           this machine cannot run the test that finds it
 //! ```
 //! A test harness may add a prefix to a line.
 //!
@@ -31,6 +32,8 @@ pub struct Evidence {
     pub mistakes: Vec<(Key, String)>,
     /// Number of executions until a mistake was found.
     found: BTreeMap<Key, u64>,
+    /// Mistakes whose tests this machine cannot run.
+    skipped: BTreeSet<Key>,
     /// Executions by tool and scenario.
     explored: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -57,6 +60,11 @@ impl Evidence {
                 self.found.entry(key(name, tool)).or_insert(executions.parse().ok()?);
                 Some((*tool).to_owned())
             }
+            ("SKIPPED", [name, tool, ..]) => {
+                let tool = tool.trim_end_matches(':');
+                self.skipped.insert(key(name, tool));
+                Some(tool.to_owned())
+            }
             ("EXECUTIONS", [tool, what @ .., count]) if !what.is_empty() => {
                 let count: u64 = count.parse().ok()?;
                 let explored = self.explored.entry((*tool).to_owned()).or_default();
@@ -69,7 +77,8 @@ impl Evidence {
 
     /// Returns the mistakes that any of `tools` must find, and whether it has.
     fn due<'a>(&'a self, tools: &'a [&str]) -> impl Iterator<Item = (&'a Key, &'a str, bool)> {
-        let due = self.mistakes.iter().filter(|((_, tool), _)| tools.contains(&tool.as_str()));
+        let is_due = |key: &Key| tools.contains(&key.1.as_str()) && !self.skipped.contains(key);
+        let due = self.mistakes.iter().filter(move |(key, _)| is_due(key));
         due.map(|(key, what)| (key, what.as_str(), self.found.contains_key(key)))
     }
 
@@ -89,8 +98,11 @@ impl Evidence {
     /// Returns how many mistakes of `tools` were found, and how many are left to other tools.
     pub fn verdict(&self, tools: &[&str]) -> String {
         let (due, found) = (self.due(tools).count(), self.due(tools).filter(|(.., found)| *found).count());
-        let text = format!("{found} of {due} mistakes found");
-        match self.mistakes.len() - due {
+        let mut text = format!("{found} of {due} mistakes found");
+        if !self.skipped.is_empty() {
+            text += &format!("; for {} more this machine cannot run the test", self.skipped.len());
+        }
+        match self.mistakes.len() - due - self.skipped.len() {
             0 => text,
             others => format!("{text}; {others} more are for `cargo xtask nightly`"),
         }
@@ -140,7 +152,7 @@ fn key(name: &str, tool: &str) -> Key {
 
 /// Returns the kind of a line, and the rest of it.
 fn said(line: &str) -> Option<(&'static str, &str)> {
-    ["BUG", "SEEDED", "EXECUTIONS"].into_iter().find_map(|kind| {
+    ["BUG", "SEEDED", "SKIPPED", "EXECUTIONS"].into_iter().find_map(|kind| {
         let at = line.find(kind)?;
         let alone = line[..at].chars().next_back().is_none_or(char::is_whitespace);
         let rest = line[at + kind.len()..].strip_prefix(' ')?;
@@ -178,6 +190,13 @@ mod tests {
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");
         assert!(evidence.mistakes().contains("not found"));
         assert_eq!(of(&[]).gaps(TOOLS), ["no mistakes are listed"]);
+    }
+
+    #[test]
+    fn a_test_that_this_machine_cannot_run_leaves_no_gap() {
+        let evidence = of(&[LISTED, "SKIPPED a-b Loom: no huge pages", "SEEDED c Fuzz 1"]);
+        assert_eq!(evidence.gaps(TOOLS), NO_GAPS);
+        assert!(evidence.verdict(TOOLS).contains("for 1 more this machine cannot"));
     }
 
     #[test]
