@@ -98,11 +98,12 @@ impl Evidence {
     /// Returns how many mistakes of `tools` were found, and how many are left to other tools.
     pub fn verdict(&self, tools: &[&str]) -> String {
         let (due, found) = (self.due(tools).count(), self.due(tools).filter(|(.., found)| *found).count());
-        let mut text = format!("{found} of {due} mistakes found");
-        if !self.skipped.is_empty() {
-            text += &format!("; for {} more this machine cannot run the test", self.skipped.len());
-        }
-        match self.mistakes.len() - due - self.skipped.len() {
+        let skipped = match self.skipped.len() {
+            0 => String::new(),
+            some => format!("; for {some} more this machine cannot run the test"),
+        };
+        let text = format!("{found} of {due} mistakes found{skipped}");
+        match self.mistakes.len().saturating_sub(due + self.skipped.len()) {
             0 => text,
             others => format!("{text}; {others} more are for `cargo xtask nightly`"),
         }
