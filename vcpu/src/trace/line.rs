@@ -127,7 +127,8 @@ pub(super) fn line(text: &[u8]) -> Line {
     match record(text) {
         Ok((access, used)) => match &text[used..] {
             [] | [b'\r'] => Ok((access, None)),
-            _ => Err(NoRecord::Garbled(Flaw::Tail)),
+            // Blanks may follow in another spelling.
+            _ => other(text).map_err(|_| NoRecord::Garbled(Flaw::Tail)),
         },
         // Lackey's address after `0x`, as other tools print it.
         Err(NoRecord::Garbled(flaw)) => other(text).map_err(|_| NoRecord::Garbled(flaw)),
@@ -165,6 +166,14 @@ mod tests {
     }
 
     #[test]
+    fn blanks_after_the_size_are_another_spelling() {
+        let access = Access { addr: 0x400, size: 8, kind: Kind::Modify };
+        for text in [" M 400,8 ", " M 400,8\r\r", " M 400,8\t\r"] {
+            assert_eq!(line(text.as_bytes()), Ok((access, Some(Format::Lackey))), "{text:?}");
+        }
+    }
+
+    #[test]
     fn each_flaw_has_its_name() {
         let cases = [
             (" L ", Flaw::Address),
@@ -181,7 +190,6 @@ mod tests {
             (" M 1ffffffffffffff,2", Flaw::Reach),
             (" M ffffffffffffffff,1", Flaw::Reach),
             (" M 400,8 L 500,8", Flaw::Tail),
-            (" M 400,8\r\r", Flaw::Tail),
         ];
         for (text, flaw) in cases {
             assert_eq!(line(text.as_bytes()), Err(NoRecord::Garbled(flaw)), "{text}");
