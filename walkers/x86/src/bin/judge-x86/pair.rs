@@ -256,7 +256,12 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
     // SAFETY: a page of the guest's own, which is never taken away; both sides use it by atomic words only.
     let mail = unsafe { &*(guest.mail() as *const Mail) };
     mail.sweeps.store(0, Relaxed);
-    let host = Moving { first: ram.pattern.start, side: [const { AtomicU64::new(0) }; PAGES as usize], mail, flushes };
+    let host = Moving {
+        first: ram.pattern.start,
+        side: [const { AtomicU64::new(0) }; PAGES as usize],
+        mail,
+        flushes,
+    };
     for page in 0..PAGES {
         let [[number, count], [spoiled, _]] = [host.words(page, 0), host.words(page, 1)];
         number.store(page, Relaxed);
