@@ -173,7 +173,7 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(NIGHTLY, 1900, 3000, "cargo xtask chaos --seconds 1800").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
-            Line::new(NIGHTLY, 400, 1200, "cargo xtask chaos --mistakes --seconds 60").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),
         ],
     },
