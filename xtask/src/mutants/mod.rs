@@ -10,7 +10,7 @@
 //! fence!(held.publish)           if !mistake("held.publish") { fence(SeqCst) }
 //! ```
 //!
-//! [`run`] builds the tests of each tool there, and runs the test of each record with its mistake.
+//! [`mod@run`] builds the tests of each tool there, and runs the test of each record with its mistake.
 
 pub mod copy;
 pub mod record;
