@@ -39,31 +39,9 @@ fn table_of(word: Word) -> Option<usize> {
     }
 }
 
-/// One thread links a table; another follows the link if it finds one.
-fn links() {
-    let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
-    let theirs = shared.clone();
-    let walk = loom::thread::spawn(move || {
-        let (upper, lower) = &*theirs;
-        if table_of(upper.load()).is_some() {
-            assert_eq!(lower.load(), hole(3), "{UNFILLED}");
-        }
-    });
-    let (upper, lower) = &*shared;
-    lower.fill(hole(3));
-    assert_eq!(upper.cas(hole(3), link(0)), Ok(()));
-    walk.join().expect("it ends");
-}
-
-#[test]
-fn a_walk_that_finds_a_link_finds_a_filled_table() {
-    explore(links);
-}
-
-/// As above, by a store to an entry that has one writer.
-#[test]
-fn a_walk_that_finds_a_stored_link_finds_a_filled_table() {
-    explore(|| {
+/// One thread fills a table and links it by `publish`; another follows the link if it finds one.
+fn links(publish: fn(&Entry)) -> impl Fn() + Send + Sync + 'static {
+    move || {
         let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
         let theirs = shared.clone();
         let walk = loom::thread::spawn(move || {
@@ -74,9 +52,20 @@ fn a_walk_that_finds_a_stored_link_finds_a_filled_table() {
         });
         let (upper, lower) = &*shared;
         lower.fill(hole(3));
-        upper.store(link(0));
+        publish(upper);
         walk.join().expect("it ends");
-    });
+    }
+}
+
+#[test]
+fn a_walk_that_finds_a_link_finds_a_filled_table() {
+    explore(links(|upper| assert_eq!(upper.cas(hole(3), link(0)), Ok(()))));
+}
+
+/// As above, by a store to an entry that has one writer.
+#[test]
+fn a_walk_that_finds_a_stored_link_finds_a_filled_table() {
+    explore(links(|upper| upper.store(link(0))));
 }
 
 /// Links a filled table, or loses the race. Looks into the table that is linked.
