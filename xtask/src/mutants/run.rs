@@ -117,13 +117,18 @@ impl Programs {
     pub fn build<'m>(copied: &Copied, mistakes: impl IntoIterator<Item = &'m Seen>) -> Result<Self> {
         let mut programs = Self::of(copied);
         for seen in mistakes {
-            let program = Program::of(seen);
-            if !programs.built.contains_key(&program) {
-                let built = programs.cargo(&program)?;
-                programs.built.insert(program, built);
-            }
+            programs.make(&Program::of(seen))?;
         }
         Ok(programs)
+    }
+
+    /// Builds a program, unless it is built.
+    fn make(&mut self, program: &Program) -> Result<()> {
+        if !self.built.contains_key(program) {
+            let built = self.cargo(program)?;
+            self.built.insert(program.clone(), built);
+        }
+        Ok(())
     }
 
     /// Returns the path of a tool's program, if it is built.
@@ -198,10 +203,7 @@ impl Programs {
     /// end of what the program said if it failed otherwise.
     pub fn failed(&mut self, program: &Program, filter: &str, mistake: &str) -> Result<Vec<String>> {
         ensure!(!matches!(program.kind, Kind::Fuzz | Kind::Miri(_)), "{}: only by record", program.kind);
-        if !self.built.contains_key(program) {
-            let built = self.cargo(program)?;
-            self.built.insert(program.clone(), built);
-        }
+        self.make(program)?;
         let mut tests = bounded(ALL, &self.built[program]);
         tests.current_dir(self.copied.join(folder(&program.package))).arg(filter);
         tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0").env("SLAT_TRIES", TRIES);
