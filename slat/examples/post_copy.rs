@@ -3,7 +3,7 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Leave, Next, PAGE_SIZE, Pfn, Slot, SlotId,
     TableMemory, Token, VcpuId, Vm,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let Some(&gfn) = touches.front().filter(|_| stopped.is_none()) else { continue };
             match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write })? {
-                Done::Pending => *stopped = vcpu.pending_token(),
+                Next::Leave(Leave::Pending(token)) => *stopped = Some(token),
                 done => {
                     println!("vCPU {} touches {gfn:?}: {done:?}", vcpu.id().0);
                     touches.pop_front();

@@ -39,7 +39,7 @@ fn world(idle: &mut Idle, level: Level) -> World {
     vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, 1] {
-        vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     drop(vcpu);
     vm

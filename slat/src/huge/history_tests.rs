@@ -60,7 +60,7 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = Fault { gpa: Gpa(0), access: Access::Write };
-    assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     drop(vcpu);
     vm
 }
@@ -186,7 +186,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = vm.memory().translate(&mut idle, MOVED).unwrap().leaf.pfn;
 

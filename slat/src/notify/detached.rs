@@ -77,7 +77,7 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     /// notifier.invalidate_range_start(&mut idle, page);
     /// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
     /// notifier.invalidate_range_end(page);
-    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn detach(self) -> Detached {
@@ -183,7 +183,7 @@ mod tests {
         let (mut idle, vm) = (Idle::take().unwrap(), vm());
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         let mut change: Invalidation<'_, _, _> = vm.invalidate(FIRST, Why::Unmap);
         change.edit_all(&mut idle, None);
         let before = vm.stats().flushes.paid;

@@ -109,7 +109,7 @@ mod tests {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [5, 600] {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-            assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+            assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
         }
         drop(vcpu);
         vm

@@ -263,7 +263,7 @@ mod tests {
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         let first = vm.invalidate(hvas, Why::Migrate);
         let owed = first.apply(&mut idle);
         let copies = || {

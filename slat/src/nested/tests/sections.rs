@@ -135,7 +135,7 @@ fn calls() -> Calls {
         let _ = vcpu.nested(&mut idle, table).unwrap();
         vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1024), |_: &EptTable| true);
         for gfn in [20, 21, 22] {
-            vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
         }
         drop(
             vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle(),
