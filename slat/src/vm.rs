@@ -19,6 +19,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
+use crate::table::memory::{TableMemory, tables_of};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -199,7 +200,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
         // From here on an error drops the partial VM, which returns its memory to the host.
-        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
+        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, vm.tables(), &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
             vm.rings.make(size, policy.vcpus)?;
@@ -246,6 +247,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
+    /// The memory of its tables: see [`Host::tables`]. For a walk of the tables in software.
+    #[inline(always)]
+    pub fn tables(&self) -> &impl TableMemory {
+        tables_of(&self.host)
+    }
+
     /// The current root of address space 0. A vCPU must load [`InGuest::root`](crate::InGuest::root) instead.
     pub fn root(&self) -> Pfn {
         self.spaces[0].radix.root_word().pfn()
@@ -270,7 +277,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -292,7 +299,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn shrink(&self, idle: &mut Idle) -> u64 {
         let before = self.pool.lent();
         self.collect(idle);
-        self.pool.shrink(&self.host);
+        self.pool.shrink(self.tables());
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
     }
 
@@ -390,6 +397,6 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
-        unsafe { self.pool.release(&self.host) };
+        unsafe { self.pool.release(tables_of(&self.host)) };
     }
 }
