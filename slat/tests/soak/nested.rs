@@ -166,7 +166,7 @@ pub fn stay<F: Format>(
             let access = random.pick(&[Access::Read, Access::Write, Access::Fetch]);
             let found = match caches.l2.find(gfn, access) {
                 Some(found) => found,
-                None => match walk::<F>(world.vm.tables(), guest.root(), &mut caches.l2, (gfn, access)) {
+                None => match walk::<F>(world.vm.host(), guest.root(), &mut caches.l2, (gfn, access)) {
                     Ok(found) => {
                         caches.l2.insert(found);
                         found
