@@ -48,11 +48,7 @@ pub fn run(bytes: &[u8]) {
         }
         let request = request(&mut input, &oracle);
         let expected = oracle.set(&request);
-        let Some(slots) = vm
-            .guest_space(SpaceId(request.space as u8))
-            .map(|space| space.slots())
-            .filter(|_| request.space < SPACES)
-        else {
+        let Some(slots) = vm.space(SpaceId(request.space as u8)).filter(|_| request.space < SPACES) else {
             assert!(expected.is_err(), "there is no VM to ask");
             continue;
         };
@@ -82,7 +78,7 @@ fn slot(id: u32, Record { gfn, pages, hva, flags }: Record) -> Slot {
 
 /// Compares all slots, and every kind of look-up around the range of the request.
 fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &Request) {
-    let slots = vm.guest_space(SpaceId(request.space as u8)).unwrap().slots();
+    let slots = vm.space(SpaceId(request.space as u8)).unwrap();
     let space = request.space;
     let snapshot = slots.snapshot(idle);
     let expected: Vec<_> = oracle.by_gfn(space).into_iter().map(|(id, record)| slot(id, record)).collect();

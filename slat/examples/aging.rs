@@ -37,7 +37,7 @@ fn run(
 fn main() -> Result<(), Box<dyn Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Sv39x4NoAd, _>::builder(Identity).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM)))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM)))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     run(&mut vcpu, &mut idle, 0..PAGES)?;
 
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let mut young = 0;
         // No lock, no flush: vCPUs may fault meanwhile. The next pass starts anew.
-        vm.lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
+        vm.memory().lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
             seen.pages().for_each(|gfn| ages[gfn.0 as usize] = 0);
             young += seen.count();
         });
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // REPLACE: write the page to swap, change your table, free the frame.
     }
     println!("{} of {PAGES} pages are reclaimed", cold.count());
-    let left = (0..PAGES).filter(|&page| vm.translate(&mut idle, Gfn(page)).is_some()).count();
+    let left = (0..PAGES).filter(|&page| vm.memory().translate(&mut idle, Gfn(page)).is_some()).count();
     assert_eq!(left, PAGES as usize / HOT, "the hot ones stay");
     Ok(())
 }

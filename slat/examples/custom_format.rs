@@ -68,10 +68,10 @@ impl Host for Identity {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Mine, _>::builder(Identity).build()?; // constants that contradict each other do not compile
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(1 << 30))))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(1 << 30))))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let done = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x20_5000), access: Access::Write })?;
     assert_eq!(done, Done::Mapped(Level::M2));
-    println!("{done:?}: {:x?}", vm.translate(&mut idle, Gfn(0x205)));
+    println!("{done:?}: {:x?}", vm.memory().translate(&mut idle, Gfn(0x205)));
     Ok(())
 }

@@ -48,10 +48,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
             vcpu.fault(idle, Fault { gpa: Gpa(0), access: Access::Write })?;
         }
-        Ok([0, 1].map(|vm| vms[vm].translate(idle, Gfn(0)).map(|found| found.leaf.pfn)))
+        Ok([0, 1].map(|vm| vms[vm].memory().translate(idle, Gfn(0)).map(|found| found.leaf.pfn)))
     };
     for vm in &vms {
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 16, page)))?;
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 16, page)))?;
     }
     println!("both VMs map the page: frames {:x?}", touch(&mut idle)?);
 
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // REPLACE: copy the contents to the new frame; no guest writes them now.
         process.0.lock().unwrap().insert(page, Pfn(0xa000));
     })?;
-    assert_eq!(vms[0].translate(&mut idle, Gfn(0)), None); // the old frame may be freed
+    assert_eq!(vms[0].memory().translate(&mut idle, Gfn(0)), None); // the old frame may be freed
     assert_eq!(touch(&mut idle)?, [Some(Pfn(0xa000)); 2]);
     println!("it has moved, and each VM asks again: {:x?}", touch(&mut idle)?);
     Ok(())

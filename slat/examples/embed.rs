@@ -29,8 +29,8 @@ impl Translations for Tlb {
 
 /// REPLACE: VMLAUNCH with this EPTP. Here the guest makes one access. Returns whether that is an EPT violation.
 fn violates(vm: &Vm<Ept4, Machine>, idle: &mut Idle, eptp: Pfn, Fault { gpa, access }: Fault) -> bool {
-    assert_eq!(eptp, vm.root(), "the processor walks the current tables");
-    vm.translate(idle, gpa.gfn()).is_none_or(|found| !found.leaf.perms.allows(access))
+    assert_eq!(eptp, vm.memory().root(), "the processor walks the current tables");
+    vm.memory().translate(idle, gpa.gfn()).is_none_or(|found| !found.leaf.perms.allows(access))
 }
 
 /// Runs the guest until it has made the access, or until the caller must act before it can.
@@ -61,7 +61,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     // 2 MiB of RAM at guest address 0, a ROM of 64 KiB below 4 GiB: gfn, pages, and the host address behind them.
     let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
     let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram).and_then(|()| tx.create(rom)))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(ram).and_then(|()| tx.create(rom)))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let mut access = |idle: &mut Idle, gpa, access| run(&mut vcpu, idle, Fault { gpa: Gpa(gpa), access });
     assert_eq!(access(&mut idle, 0xffff_fff0, Access::Fetch)?, None); // the reset vector

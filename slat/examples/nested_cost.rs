@@ -114,7 +114,7 @@ fn by_threads(vm: &Vm<Ept4, Flat>, vcpus: u32, ept: EptTable) -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("a thread of its own")?;
     let vm = Vm::<Ept4, _>::builder(Flat(tables())).vcpus(2).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
     let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).ok_or("a good pointer")?;
     let data = Span::sized(BASE + (DATA << PAGE_SHIFT), PAGES * PAGE_SIZE);
     let (mut own, mut nested, mut keeps, mut flush) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

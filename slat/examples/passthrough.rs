@@ -30,7 +30,7 @@ impl Host for Machine {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().expect("the first on this thread");
     let vm = Vm::<Ept4, _>::builder(Machine).build()?;
-    vm.slots().commit(&mut idle, |tx| {
+    vm.memory().commit(&mut idle, |tx| {
         tx.create(Slot::new(SlotId(0), Gfn(0), 0x800, RAM))?;
         // Each access exactly as the guest makes it; no execution.
         let registers = Slot::new(SlotId(1), Gfn(0xc_0000), 4, REGISTERS);
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         [("memory", Gpa(0x1000)), ("registers", Gpa(0xc000_0000)), ("frame buffer", Gpa(0xc100_0000))]
     {
         vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
-        let leaf = vm.translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
+        let leaf = vm.memory().translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
         println!("{what}: {:?}, {:?}, {:?}", leaf.pfn, leaf.perms, leaf.memory);
     }
     // The guest jumps to the device: the hypervisor decides what follows.

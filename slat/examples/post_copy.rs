@@ -50,7 +50,7 @@ fn page_arrives(vm: &Vm<Ept4, Target>) -> bool {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Target::default()).vcpus(3).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, Hva(1 << 40))))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, Hva(1 << 40))))?;
     let touches = |id: u32| (0..6).map(|step| Gfn(u64::from(id % 2) + 3 * step)).collect();
     // Each vCPU, its next access, and the page that it waits for.
     let runs = (0..3).filter_map(|id| Some((vm.vcpu(VcpuId(id))?, touches(id), None::<Token>)));

@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Traced).build()?;
     let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
     vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });

@@ -175,7 +175,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2000 * 512, Hva(1 << 41))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2000 * 512, Hva(1 << 41))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # for table in 0..2000 {
     /// #     vcpu.fault(&mut idle, Fault { gpa: Gfn(table * 512).gpa(), access: Access::Write })?;
@@ -183,7 +183,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # vcpu.give_tables_back();
     /// // 2,000 tables, of which the guest keeps every 50th.
     /// for table in (0..2000).filter(|table| table % 50 != 0) {
-    ///     let change = vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
+    ///     let change = vm.memory().invalidate(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
     ///     // … here the host changes its own table …
     ///     drop(change);
     /// }

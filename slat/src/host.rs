@@ -180,7 +180,7 @@ impl HostError {
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Lazy::default()).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
 ///
@@ -222,7 +222,7 @@ pub trait Host: Send + Sync {
     /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
     /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
     /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
-    /// ([`nested`](crate::nested)), and so does [`Memslots::read_bytes`](crate::Memslots::read_bytes). The default
+    /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
         let _ = hva;
@@ -321,7 +321,7 @@ pub trait Host: Send + Sync {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Arm64L48, _>::builder(Machine::default()).build()?;
     /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     /// # std::thread::scope(|scope| scope.spawn(|| {

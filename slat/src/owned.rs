@@ -37,7 +37,7 @@ use alloc::sync::Arc;
 /// let mut cpu = Cpu { vcpu: vm.owned_vcpu(VcpuId(1)).unwrap(), vm: vm.clone(), registers: Registers };
 /// std::thread::spawn(move || {
 ///     let mut idle = Idle::take().unwrap();
-///     cpu.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
+///     cpu.vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
 ///     // Other calls go through `with`:
@@ -149,7 +149,7 @@ mod tests {
         assert!(vm.owned_vcpu(VcpuId(0)).is_none() && vm.vcpu(VcpuId(0)).is_none(), "one at a time");
         drop((vm, second));
         assert_eq!(first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }), Ok(Done::Mmio));
-        let root = first.vm().root();
+        let root = first.vm().memory().root();
         assert_eq!(first.enter(&mut idle, &mut Tlb).root(), root);
         // A leaked guard does not outlive it either.
         core::mem::forget(first.enter(&mut idle, &mut Tlb));

@@ -30,7 +30,7 @@ use core::fmt;
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// # let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-/// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+/// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let before = vm.stats();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;

@@ -32,7 +32,7 @@
 //! let mut idle = Idle::take().unwrap();
 //! let vm = Vm::<Ept4, _>::builder(Recorder::default()).build()?;
 //! let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-//! vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+//! vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 //! vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
 //! vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
 //!

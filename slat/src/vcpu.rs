@@ -39,7 +39,7 @@ use core::marker::PhantomData;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let store = Fault { gpa: Gpa(0x5123), access: Access::Write }; // as the hardware reports it
 /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4)); // enter the guest again
@@ -132,7 +132,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
             self.forget_shadows();
-            (self.space, self.memo) = (found, Memo::new());
+            (self.space, self.memo) = (found.space, Memo::new());
         }
         true
     }
@@ -351,7 +351,7 @@ impl<'a> Ready<'a> {
 /// }
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
-/// assert_eq!(guest.root(), vm.root());
+/// assert_eq!(guest.root(), vm.memory().root());
 /// // … the software guest runs, and polls between accesses …
 /// if guest.kicked() {
 ///     guest.answer(&mut Tlb);

@@ -3,7 +3,7 @@
 mod one_stage;
 mod unanswered;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
 use crate::host::{Host, Kicks, VcpuId};
@@ -131,9 +131,6 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
-    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
-    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
     /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging costs nothing until a memslot asks for it
     /// ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
@@ -253,11 +250,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         tables_of(&self.host)
     }
 
-    /// The current root of address space 0. A vCPU must load [`InGuest::root`](crate::InGuest::root) instead.
-    pub fn root(&self) -> Pfn {
-        self.spaces[0].radix.root_word().pfn()
-    }
-
     /// Waits for a grace period, then frees the pages of all unhooked tables and uncounts their leaves. The VM also
     /// does so by itself in small steps, when many tables wait or pages run short. No thread waits for those steps.
     pub fn collect(&self, _idle: &mut Idle) {
@@ -287,7 +279,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let guest = Span::new(Gfn(0), Gfn(200 * 512)); // 400 MiB
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
     /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
     /// let large = vm.stats().lent_bytes;
     /// // The guest returns all but its first 2 MiB.
@@ -301,11 +293,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.collect(idle);
         self.pool.shrink(self.tables());
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
-    }
-
-    /// The address space `id`, or `None` if the VM has fewer.
-    pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
-        self.spaces.get(usize::from(id.0))
     }
 
     /// Whether a leaf larger than 4 KiB may exist. A stale `false` makes a thread zap such a leaf instead of splitting

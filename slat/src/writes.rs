@@ -20,28 +20,28 @@
 //! **A tracked frame belongs to an address space**, not to a memslot as in KVM. A memslot may be deleted, moved,
 //! created again, or log: the frames stay tracked, with or without a memslot. An alias of the same memory, at another
 //! frame or in another address space, is not tracked; nor are stores by the VMM or a device. Of the engine's own stores
-//! to guest memory, A and D by [`Memslots::walk_l1`] are reported, after they are made. No tracked frame is
+//! to guest memory, A and D by [`GuestSpace::walk_l1`] are reported, after they are made. No tracked frame is
 //! [held](crate::held) to write.
 //!
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::callbacks::{Caught, Finally};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::{Memslots, Snapshot};
+use crate::memslots::Snapshot;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
-use crate::vm::Vm;
 use crate::why::Why;
 use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};
 
-/// A guard: stores to some frames are tracked while it lives. See [`Memslots::track_writes`]. Its drop does not wait.
+/// A guard: stores to some frames are tracked while it lives. See [`GuestSpace::track_writes`]. Its drop does not wait.
 /// If it is leaked (`core::mem::forget`), the stores are tracked as long as the VM lives; [`detach`](Self::detach) instead.
 #[derive(Debug)]
 #[must_use = "stores are tracked only while this lives"]
@@ -57,7 +57,7 @@ impl<F: Format> WriteTracking<'_, F> {
         self.gfns
     }
 
-    /// Continues to track without the guard, until [`Memslots::untrack_writes`] is called with the returned name.
+    /// Continues to track without the guard, until [`GuestSpace::untrack_writes`] is called with the returned name.
     #[must_use = "nothing else ends it"]
     pub fn detach(self) -> TrackerId {
         TrackerId(core::mem::ManuallyDrop::new(self).id)
@@ -93,19 +93,7 @@ errors! { StoreError:
     Self::CrossesPage => "the store crosses the end of a page: make one of each part";
 }
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// [`Memslots::track_writes`] in address space 0.
-    pub fn track_writes(
-        &self,
-        idle: &mut Idle,
-        gfns: Span<Gfn>,
-        listener: Arc<dyn WriteListener>,
-    ) -> Result<WriteTracking<'_, F>, NoMemory> {
-        self.slots().track_writes(idle, gfns, listener)
-    }
-}
-
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Tracks stores to `gfns` of this address space until the guard is dropped. From the return of this call no vCPU
     /// stores to them directly: each store faults as [`Done::WriteTracked`](crate::Done::WriteTracked), and the VMM
     /// [emulates](Self::emulate_store) it, which calls `listener`. Loads and fetches are unaffected.
@@ -138,7 +126,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<table::formats::Ept4, _>::builder(Identity).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// /// The guest's table at frame 5, of which a copy is kept.
     /// #[derive(Default)]
@@ -150,12 +138,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// }
     ///
     /// let shadow = Arc::new(Shadow::default());
-    /// let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(5), 1), shadow.clone())?;
+    /// let tracking = vm.memory().track_writes(&mut idle, Span::sized(Gfn(5), 1), shadow.clone())?;
     ///
     /// // The guest stores to its table. The VMM decodes the instruction, and makes the store.
     /// let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
     /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::WriteTracked);
-    /// vm.slots().emulate_store(&mut idle, store.gpa, &[1, 0, 0, 0], |hva| {
+    /// vm.memory().emulate_store(&mut idle, store.gpa, &[1, 0, 0, 0], |hva| {
     ///     assert_eq!(hva, Hva((1 << 30) + 0x5008)); // copy the bytes there
     /// })?;
     /// assert_eq!(*shadow.0.lock().unwrap(), [(Gpa(0x5008), vec![1, 0, 0, 0])]);

@@ -90,7 +90,7 @@ fn locked_rmw(entry: &Entry) {
 /// # Safety
 /// As [`LeafTables::of`].
 unsafe fn link_of<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn) -> NonNull<Entry> {
-    let (mut table, mut level) = (F::top(vm.root(), gfn), F::ROOT_LEVEL);
+    let (mut table, mut level) = (F::top(vm.memory().root(), gfn), F::ROOT_LEVEL);
     loop {
         // SAFETY: inside a table page of this VM, from which nothing is unlinked.
         let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(gfn, level)) };

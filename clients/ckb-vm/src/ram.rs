@@ -62,7 +62,7 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
     let ram = (0..pages).map(|_| (UnsafeCell::new([0; _]), AtomicU8::new(0))).collect();
     let vm = Vm::builder(Ram(ram)).build()?;
     let mut idle = Idle::take().ok_or("a guest runs on this thread")?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
     Ok(Arc::new(vm))
 }
 

@@ -56,7 +56,7 @@ pub fn run(machine: &mut Machine) -> Result<i8, Error> {
         };
         machine.memory_mut().refused = match vcpu.fault(&mut idle, fault) {
             Ok(Done::Mapped(_) | Done::Fixed | Done::Spurious) => {
-                let mapped = vm.translate(&mut idle, fault.gpa.gfn());
+                let mapped = vm.memory().translate(&mut idle, fault.gpa.gfn());
                 mapped.inspect(|mapped| fill(machine.memory_mut(), mapped));
                 None
             }

@@ -6,7 +6,7 @@ use super::plain_host::{Changed, PlainHost, hva};
 use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
-use slat::memslots::Memslots;
+use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};
 use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,8 @@ impl<'v, F: Format> Machine<'v, F> {
         self.spaces[0].rules
     }
 
-    pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, PlainHost> {
-        self.vm.guest_space(SpaceId(space as u8)).unwrap().slots()
+    pub(super) fn slots(&self, space: usize) -> GuestSpace<'v, F, PlainHost> {
+        self.vm.space(SpaceId(space as u8)).unwrap()
     }
 
     /// Takes a step in both.
@@ -47,7 +47,7 @@ impl<'v, F: Format> Machine<'v, F> {
             }
             Step::Invalidate { hvas, why } => self.change(hvas, why, |_| ()),
             Step::InvalidateGfns { gfns, why } => {
-                drop(self.vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle());
+                drop(self.vm.memory().invalidate(gfns, why).apply(&mut self.idle).settle());
                 self.spaces[0].invalidate(&[gfns], why, None);
             }
             Step::Change { pages, why, to } => self.change_pages(pages, why, to),
@@ -79,15 +79,15 @@ impl<'v, F: Format> Machine<'v, F> {
                 }
             }
             Step::WriteProtect { gfns } => {
-                self.vm.write_protect(&mut self.idle, gfns).settle();
+                self.vm.memory().write_protect(&mut self.idle, gfns).settle();
                 self.spaces[0].write_protect(gfns);
             }
             Step::Split { gfns, to } => {
-                let split = self.vm.split(&mut self.idle, gfns, to).unwrap();
+                let split = self.vm.memory().split(&mut self.idle, gfns, to).unwrap();
                 assert_eq!(split, self.spaces[0].split(gfns, to), "leaves split");
             }
             Step::Recover { gfns } => {
-                let recovered = self.vm.recover(&mut self.idle, gfns);
+                let recovered = self.vm.memory().recover(&mut self.idle, gfns);
                 assert_eq!(recovered, self.spaces[0].recover(self.vm.host(), gfns), "leaves recovered");
             }
             Step::Age { gfns } => self.age(gfns),
@@ -323,13 +323,13 @@ impl<'v, F: Format> Machine<'v, F> {
     }
 
     fn age(&mut self, gfns: Span<Gfn>) {
-        let any = self.vm.lockless(&mut self.idle).is_young(gfns);
+        let any = self.vm.memory().lockless(&mut self.idle).is_young(gfns);
         let mut told: Vec<Span<Gfn>> = Vec::new();
         let mut tell = |run: Span<Gfn>| match told.last_mut() {
             Some(last) if last.end == run.start => last.end = run.end,
             _ => told.push(run),
         };
-        self.vm.lockless(&mut self.idle).age(gfns, |seen| {
+        self.vm.memory().lockless(&mut self.idle).age(gfns, |seen| {
             if seen.count() == seen.len() {
                 tell(Span::sized(seen.first(), seen.len().into()));
             } else {

@@ -115,7 +115,7 @@ fn agrees_with_host<F: Format>(vm: &Vm<F, Primary>, idle: &mut Idle) {
     let mut leaves = [0; 3];
     let mut next = Gfn(0);
     while next < Gfn(PAGES) {
-        let Some(mapping) = vm.translate(idle, next) else {
+        let Some(mapping) = vm.memory().translate(idle, next) else {
             next = next + 1;
             continue;
         };

@@ -47,7 +47,7 @@ fn the_writes_of_a_guest_are_noticed() {
     fault(&mut machine, 4, Access::Write);
     assert_eq!(written(&machine.space), [pages(4, 1)]);
     machine.space.clear_soft_dirty(&mut machine.idle, pages(0, 8)).unwrap();
-    let mapped = vm.translate(&mut machine.idle, Gfn(4)).unwrap();
+    let mapped = vm.memory().translate(&mut machine.idle, Gfn(4)).unwrap();
     assert!(!mapped.leaf.perms.allows(Access::Write), "the next write faults");
     fault(&mut machine, 4, Access::Write);
     assert_eq!(written(&machine.space), [pages(4, 1)]);

@@ -291,10 +291,10 @@ fn a_guest_reads_and_writes_what_was_swapped_out() {
         fault(idle, gfn, Access::Write).unwrap();
     }
     assert_eq!(space.pageout(idle, pages(0, 16)), Ok(16));
-    assert!((0..16).all(|gfn| vm.translate(idle, Gfn(gfn)).is_none()), "the guest lost every page");
+    assert!((0..16).all(|gfn| vm.memory().translate(idle, Gfn(gfn)).is_none()), "the guest lost every page");
     for (gfn, access) in [(3, Access::Read), (4, Access::Write), (5, Access::Fetch)] {
         assert_eq!(fault(idle, gfn, access), Ok(Done::Mapped(Level::K4)));
-        let leaf = vm.translate(idle, Gfn(gfn)).unwrap().leaf;
+        let leaf = vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf;
         assert!(leaf.perms.allows(access));
         // SAFETY: the guest has the frame mapped, and nothing else runs on the machine.
         let seen = unsafe { space.arena().frame(leaf.pfn).cast::<[u8; 8]>().read() };

@@ -278,7 +278,7 @@ fn a_guest_hears_of_a_broken_page_and_goes_on() {
         assert_eq!(spoiled, Err(FaultError::Host(HostError::Poisoned)));
         assert_eq!(spoiled.unwrap_err().to_string(), "the host's memory is broken there");
     }
-    assert_eq!(vm.translate(idle, Gfn(3)), None);
+    assert_eq!(vm.memory().translate(idle, Gfn(3)), None);
     disk.fail(None, Some(libc::ETIMEDOUT));
     let failed = fault(idle, 4, Access::Read);
     assert_eq!(failed, Err(FaultError::Host(HostError::Io)));

@@ -14,7 +14,7 @@ pub type Guest = Vm<Npt4, HostView>;
 pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<Guest> {
     let vm = Arc::new(Guest::builder(HostView::new(space)).vcpus(2).max_page(Level::M2).build().unwrap());
     space.register(&vm);
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), frames, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), frames, BASE))).unwrap();
     vm
 }
 
@@ -22,7 +22,7 @@ pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<
 /// is.
 pub fn coherent<F: Format>(vm: &Vm<F, HostView>, idle: &mut Idle, frames: u64) {
     for gfn in (0..frames).map(Gfn) {
-        let Some(mapping) = vm.translate(idle, gfn) else { continue };
+        let Some(mapping) = vm.memory().translate(idle, gfn) else { continue };
         let pfn = mapping.leaf.pfn + (gfn.0 - mapping.gfns.start.0);
         let host = vm.host().lookup(at(gfn.0), Access::Read);
         let host = host.unwrap_or_else(|| panic!("{gfn:?} is mapped only in the guest"));
@@ -54,7 +54,7 @@ fn a_guest_follows_every_change_of_its_host() {
         assert_eq!(fault(&mut vcpu, &mut idle, gfn, Access::Write), Done::Mapped(Level::K4));
         space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
     }
-    let seen = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
+    let seen = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
     let writable = |idle: &mut Idle, gfn| seen(idle, gfn).unwrap().perms.allows(Access::Write);
 
     space.munmap(&mut idle, pages(15, 1)).unwrap();
@@ -100,9 +100,9 @@ fn huge_pages_reach_the_guest_and_are_split_when_a_part_changes() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Write), Done::Mapped(Level::M2));
     space.migrate(&mut idle, pages(700, 1)).unwrap();
-    assert_eq!(vm.translate(&mut idle, Gfn(700)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(700)), None);
     assert_eq!(
-        vm.translate(&mut idle, Gfn(600)).unwrap().level,
+        vm.memory().translate(&mut idle, Gfn(600)).unwrap().level,
         Level::K4,
         "its neighbours stay as small pages"
     );
@@ -122,10 +122,10 @@ fn two_guests_of_one_address_space_see_one_memory() {
     for vm in &vms {
         fault(&mut vm.vcpu(VcpuId(0)).unwrap(), &mut idle, 3, Access::Write);
     }
-    let frames = vms.each_ref().map(|vm| vm.translate(&mut idle, Gfn(3)).unwrap().leaf.pfn);
+    let frames = vms.each_ref().map(|vm| vm.memory().translate(&mut idle, Gfn(3)).unwrap().leaf.pfn);
     assert_eq!(frames[0], frames[1]);
     space.dontneed(&mut idle, pages(0, 8)).unwrap();
-    assert!(vms.iter().all(|vm| vm.translate(&mut idle, Gfn(3)).is_none()));
+    assert!(vms.iter().all(|vm| vm.memory().translate(&mut idle, Gfn(3)).is_none()));
 }
 
 /// Tables of the guest and of the host count towards the same limit as the pages.
@@ -169,7 +169,7 @@ fn an_observer_that_panics_interrupts_no_change() {
     let host = HostView::observed(&space, Panics::default());
     let vm = Arc::new(Vm::<Npt4, _>::builder(host).build().unwrap());
     space.register(&vm);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut store =
         |idle: &mut Idle, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
@@ -177,7 +177,7 @@ fn an_observer_that_panics_interrupts_no_change() {
         store(&mut idle, gfn).unwrap();
         space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
     }
-    let leaf = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
+    let leaf = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
     vm.host().observer().0.store(true, SeqCst);
     space.munmap(&mut idle, pages(15, 1)).unwrap();
     assert_eq!(leaf(&mut idle, 15), None);

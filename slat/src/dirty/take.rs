@@ -8,8 +8,8 @@ use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
 use crate::fallible;
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
 use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
@@ -54,7 +54,7 @@ enum Pause {
     Whole,
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Takes all dirty pages of a log into `into`, by word numbers, and owes the flush. Also fills it on an error.
     pub(super) fn take_log(
         &self,
@@ -101,7 +101,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         drop(walk);
         if self.vm.splitting() == Splitting::Eager {
             // Without table pages they stay large: the first store to each splits it then.
-            let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
+            let _ = self.split(idle, gfns, Level::K4);
         }
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let divided = current(&walk, log).map_or(Some(()), |(_, bitmap)| bitmap.divide(chunk));

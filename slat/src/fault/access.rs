@@ -28,7 +28,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// Returns the mapping: frame `gfns.start + n` of the guest, of 4 KiB, is frame `leaf.pfn + n` of the host. The
     /// address is one of the vCPU's address space, in bytes. The walk asks no host, maps nothing, and never sleeps.
-    /// [`Vm::translate`](crate::Vm::translate) sets no bits: it is for tools that look at a table.
+    /// [`GuestSpace::translate`](crate::GuestSpace::translate) sets no bits: it is for tools that look at a table.
     ///
     /// # Errors
     /// The fault, if no leaf allows the access: pass it to [`fault`](Self::fault), then repeat the access.
@@ -62,7 +62,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Ept4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut tlb = SoftTlb(None);
     /// let (gpa, access) = (Gpa(0x5123), Access::Write); // the guest stores, and misses the TLB

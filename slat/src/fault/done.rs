@@ -22,8 +22,8 @@ pub enum Done {
     /// No memslot is there, or a store hit a read-only one, or a fetch hit one without execute permission: emulate the
     /// access.
     Mmio,
-    /// A store to a frame whose [stores are tracked](crate::memslots::Memslots::track_writes). Nothing was done.
-    /// Emulate the store by [`Memslots::emulate_store`](crate::memslots::Memslots::emulate_store), which calls the
+    /// A store to a frame whose [stores are tracked](crate::guest_space::GuestSpace::track_writes). Nothing was done.
+    /// Emulate the store by [`GuestSpace::emulate_store`](crate::guest_space::GuestSpace::emulate_store), which calls the
     /// listeners.
     WriteTracked,
     /// A store while this vCPU's [dirty ring](crate::DirtyLog::ring) is full. Nothing was done. Retry after the VMM has
@@ -31,7 +31,7 @@ pub enum Done {
     RingFull,
     /// The access was made as to private memory and the frame is shared, or the other way round
     /// ([`Vcpu::fault_as`](crate::Vcpu::fault_as)). Nothing was done. The VMM converts the frame
-    /// ([`Memslots::set_private`](crate::memslots::Memslots::set_private)) or ends the guest.
+    /// ([`GuestSpace::set_private`](crate::guest_space::GuestSpace::set_private)) or ends the guest.
     /// (`KVM_EXIT_MEMORY_FAULT`.)
     MemoryFault {
         /// Whether the access was to private memory.

@@ -152,7 +152,7 @@ mod tests {
         let (mut idle, vm) =
             (Idle::take().unwrap(), Vm::<Ept4, _>::builder(Changing::default()).build().unwrap());
         let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)).memory(memory);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         (idle, vm)
     }
 
@@ -164,7 +164,10 @@ mod tests {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [Gfn(1), Gfn(2)] {
             vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-            assert_eq!(vm.translate(&mut idle, gfn).unwrap().leaf.memory, MemoryType::WriteCombining);
+            assert_eq!(
+                vm.memory().translate(&mut idle, gfn).unwrap().leaf.memory,
+                MemoryType::WriteCombining
+            );
         }
     }
 
@@ -176,7 +179,7 @@ mod tests {
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
         assert_eq!(vm.stats().permission_faults, 0);
     }
 }

@@ -15,7 +15,7 @@
 //! install: link missing tables; hole not newer than the stamp? CAS hole → leaf
 //! ```
 //! If the slot logs writes, the fault maps only 4 KiB, and without write permission unless it is a store. It logs a
-//! write permission after it has granted it ([`dirty`](crate::memslots::Memslots::dirty)). A store does not begin while
+//! write permission after it has granted it ([`dirty`](crate::guest_space::GuestSpace::dirty)). A store does not begin while
 //! its vCPU's ring is full.
 //!
 //! After any concurrent change, a CAS or the comparison with the stamp fails, and the fault retries with a new stamp.

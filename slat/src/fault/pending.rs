@@ -92,7 +92,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Ept4, _>::builder(Remote::default()).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let load = Fault { gpa: Gpa(0x5008), access: Access::Read };
     /// assert_eq!(vcpu.fault(&mut idle, load)?, Done::Pending);

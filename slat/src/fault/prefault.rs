@@ -63,10 +63,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(500), Gfn(600)))?, 12, "the slot ends at 512");
-    /// assert!(!vm.translate(&mut idle, Gfn(505)).unwrap().leaf.accessed);
+    /// assert!(!vm.memory().translate(&mut idle, Gfn(505)).unwrap().leaf.accessed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
@@ -90,11 +90,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let stored = Prefault::young(Access::Write);
     /// assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), stored)?, 8);
-    /// let leaf = vm.translate(&mut idle, Gfn(5)).unwrap().leaf;
+    /// let leaf = vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf;
     /// assert!(leaf.perms.allows(Access::Write) && leaf.accessed && leaf.dirty);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -156,7 +156,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// # let ram = Slot::new(SlotId(0), Gfn(0), 1 << 16, Hva(0x4000_0000));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut shown = Vec::new();
     /// let mapped = vcpu.populate(&mut idle, ram.id, Prefault::young(Access::Write), |done, all| {
@@ -173,7 +173,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         how: Prefault,
         mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<u64, FaultError> {
-        let found = self.vm.guest_space(self.space.id).and_then(|space| space.slots().get(idle, slot));
+        let found = self.vm.space(self.space.id).and_then(|space| space.get(idle, slot));
         let Some(gfns) = found.map(|slot| slot.gfns) else { return Ok(0) };
         let mut next = gfns.start;
         while next < gfns.end {

@@ -91,20 +91,20 @@ mod tests {
     ) -> (Outcome, Option<Leaf>) {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
         let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
-        let walk = vm.shared(&mut idle);
+        let walk = vm.memory().shared(&mut idle);
         let at = walk.descend(Gfn(5));
         std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
         let outcome = vcpu.tracked(&walk, at, fault, By::GUEST).unwrap();
         drop(walk);
-        (outcome, vm.translate(&mut idle, Gfn(5)).map(|found| found.leaf))
+        (outcome, vm.memory().translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }
 
     fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Why) {
-        let _change = vm.invalidate_gfns(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
+        let _change = vm.memory().invalidate(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Faults that say whether the guest meant private or shared memory.
 //!
-//! The part of a memslot that contains a frame determines whether it is private ([`Memslots::set_private`]), and its
+//! The part of a memslot that contains a frame determines whether it is private ([`GuestSpace::set_private`]), and its
 //! host address. A fault takes both from one look-up and confirms them by one stamp. It maps memory of the kind that
 //! the guest meant, or starts again: a conversion between look-up and install never lets an access reach memory of the
 //! other kind.
 //!
-//! [`Memslots::set_private`]: crate::memslots::Memslots::set_private
+//! [`GuestSpace::set_private`]: crate::guest_space::GuestSpace::set_private
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Level};
@@ -57,22 +57,22 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Split).build()?;
     /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000));
-    /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// // All memory is shared at first. The guest means private memory: the VMM converts it.
     /// let store = Fault { gpa: Gpa(0x5000), access: Access::Write };
     /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::MemoryFault { private: true });
-    /// vm.slots().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
+    /// vm.memory().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
     /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
-    /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
     /// // Changes at host addresses do not affect private memory. Changes of private memory do.
     /// vm.change(&mut idle, ram.hvas(), Why::Unmap, |_| { /* the host changes its own table */ });
-    /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
+    /// assert!(vm.memory().translate(&mut idle, Gfn(5)).is_some());
     /// let private = Span::sized(PrivateMemory(0).at(0x5000), 4096);
     /// vm.change(&mut idle, private, Why::Clear, |_| { /* the host changes its own table */ });
-    /// assert!(vm.translate(&mut idle, Gfn(5)).is_none());
+    /// assert!(vm.memory().translate(&mut idle, Gfn(5)).is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
@@ -119,7 +119,7 @@ mod tests {
         fn resolve(&self, idle: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
             if self.asked.fetch_add(1, Relaxed) == 0 {
                 let vm = self.vm.get().unwrap().upgrade().unwrap();
-                vm.slots().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
+                vm.memory().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
             }
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT & 0xff_ffff), ..HostPage::PLAIN })
         }
@@ -132,11 +132,14 @@ mod tests {
         let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(Converting::default()).build().unwrap());
         vm.host().vm.set(std::sync::Arc::downgrade(&vm)).unwrap();
         let ram = Slot::new(SlotId(0), Gfn(0), 8, RAM);
-        vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, OWN)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram, OWN)).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let store = Fault { gpa: Gfn(5).gpa(), access: Access::Write };
         let done = vcpu.fault_as(&mut idle, store, false).unwrap();
         drop(vcpu);
-        assert_eq!((done, vm.translate(&mut idle, Gfn(5))), (Done::MemoryFault { private: false }, None));
+        assert_eq!(
+            (done, vm.memory().translate(&mut idle, Gfn(5))),
+            (Done::MemoryFault { private: false }, None)
+        );
     }
 }

@@ -73,9 +73,9 @@ impl<F: Format> World<F> {
         };
         let vm = built(Vm::<F, _>::builder(host).vcpus(2)).build().unwrap();
         let ram = |id, gfns: Span<Gfn>| Slot::new(SlotId(id), gfns.start, gfns.len(), hva(gfns.start));
-        vm.slots().commit(idle, |tx| tx.create(ram(0, ALL))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(ram(0, ALL))).unwrap();
         if F::MAX_LEAF >= Level::G1 {
-            vm.slots().commit(idle, |tx| tx.create(ram(1, GIB))).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(ram(1, GIB))).unwrap();
         }
         Self { vm, told: Mutex::default() }
     }
@@ -123,11 +123,11 @@ impl<F: Format> World<F> {
     }
 
     pub(super) fn log(&self, idle: &mut Idle, on: bool) {
-        self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), on)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(0), on)).unwrap();
     }
 
     pub(super) fn harvest(&self, idle: &mut Idle) {
-        let harvest = self.vm.slots().harvest(idle, SlotId(0)).unwrap();
+        let harvest = self.vm.memory().harvest(idle, SlotId(0)).unwrap();
         self.told.lock().unwrap().extend(harvest.iter().map(|page| page.gfn));
         harvest.commit();
     }
@@ -141,7 +141,7 @@ impl<F: Format> World<F> {
     pub(super) fn knows_dirty(&self, idle: &mut Idle, gfn: Gfn) -> bool {
         let mut found = self.told.lock().unwrap().contains(&gfn);
         // A slot that does not log has no dirty pages.
-        let _ = self.vm.slots().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
+        let _ = self.vm.memory().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
         found
     }
 

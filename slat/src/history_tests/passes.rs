@@ -32,7 +32,7 @@ type World = Vm<Npt4, ReadOnly>;
 /// A VM in which the first pages are mapped read-only by leaves of `level`.
 fn world(idle: &mut Idle, level: Level) -> World {
     let vm = Vm::<Npt4, _>::builder(ReadOnly(level)).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, 1] {
         vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();

@@ -53,7 +53,7 @@ impl Host for OneMoves {
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
     let vm = Vm::<F, _>::builder(host).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = Fault { gpa: Gpa(0), access: Access::Write };
     assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
@@ -85,15 +85,17 @@ fn watch_split<F: Format>(split: impl FnOnce(&Vm<F, OneMoves>, &mut Idle)) -> (u
         bad += usize::from(wrong(&vm) > 0);
     };
     watched(watch, || split(&vm, &mut idle));
-    assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().level, Level::K4, "it was split");
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().level, Level::K4, "it was split");
     (writes, bad)
 }
 
 #[test]
 fn at_every_write_of_a_split_each_look_up_is_right() {
-    let split = |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    let split =
+        |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(1));
     assert_eq!(watch_split(split), (513, 0));
-    let split = |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    let split =
+        |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(1));
     assert_eq!(watch_split(split), (513, 0));
 }
 
@@ -116,7 +118,7 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
 fn stale_after_recovery(at: usize) -> (bool, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Npt4>(&mut idle);
-    vm.split(&mut idle, ALL, Level::K4).unwrap();
+    vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = seen(&vm, MOVED).unwrap();
     let (writes, lookups) = (Cell::new(0), vm.host.lookups.load(Relaxed));
     let watch = || {
@@ -176,11 +178,11 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     let mut idle = Idle::take().unwrap();
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
     let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-    vm.split(&mut idle, ALL, Level::K4).unwrap();
-    let old = vm.translate(&mut idle, MOVED).unwrap().leaf.pfn;
+    vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
+    let old = vm.memory().translate(&mut idle, MOVED).unwrap().leaf.pfn;
 
     let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
@@ -189,7 +191,8 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     drop(walk);
     change.debt(&mut idle).settle();
     drop(change);
-    let now = vm.translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
+    let now =
+        vm.memory().translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
     now == Some(old)
 }
 

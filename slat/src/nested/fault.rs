@@ -43,8 +43,8 @@ use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::{allows, served, serves};
 use crate::fault::{Done, Fault, FaultError};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, HostPage};
-use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::{Idle, NoIdle};
@@ -130,7 +130,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                     patience.wait();
                 }
                 Outcome::Covered => self.vcpu.rest_while(|| patience.wait()),
-                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
+                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.memory().tell_l1_store(idle, gpa, word),
                 Outcome::Table(L1Stop::Ask { gpa, hva, access }) => {
                     if let Err(error) = vm.host.resolve(idle, hva, access)
                         && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
@@ -189,15 +189,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
-    fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
+    fn memory(&self) -> GuestSpace<'_, F, H> {
+        GuestSpace { vm: self.vcpu.vm, space: self.vcpu.space }
     }
 
     /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
         let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
-        let slots = Memslots { vm, space };
+        let slots = GuestSpace { vm, space };
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);

@@ -92,7 +92,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<X64, _>::builder(ram).without_two_stages().build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// let offered = GuestPaging { physical_bits: 46, large_1g: false, reserves_global: false };

@@ -4,9 +4,9 @@ use super::format::L1Format;
 use super::outcome::Quick;
 use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
-use crate::memslots::Memslots;
 use crate::shadows::{Numbers, Pages, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
@@ -136,7 +136,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).expect("a pointer that VM entry takes");
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(ram).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
@@ -221,7 +221,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
         if let Some(asked) = state.visits(hold, table, active.now()) {
             shadow.flush(active, asked, || {
-                let slots = Memslots { vm, space };
+                let slots = GuestSpace { vm, space };
                 let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
                 Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.door.enter(), all);
             });

@@ -18,8 +18,8 @@ use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
 use crate::addr::{Gfn, Level, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::shadows::{
     Inside, Numbers, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps,
 };
@@ -33,7 +33,7 @@ use crate::table::pool::Cache;
 
 /// The shadow, the table and the slots that a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
-    pub(super) slots: Memslots<'a, F, H>,
+    pub(super) slots: GuestSpace<'a, F, H>,
     pub(super) shadows: &'a Shadows<F>,
     pub(super) shadow: &'a Shadow<F>,
     pub(super) table: T,

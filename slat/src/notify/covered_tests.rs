@@ -30,12 +30,12 @@ impl Host for Counts {
 fn beside_a_chain(narrow: bool) -> (u64, u64) {
     let vm = &Vm::<Npt4, _>::builder(Counts::default()).build().unwrap();
     let mut idle = Idle::take().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
     let begin = || {
         if narrow {
             vm.invalidate(PAGE, Why::Clear)
         } else {
-            vm.invalidate_gfns(Span::sized(Gfn(0), 1), Why::Clear)
+            vm.memory().invalidate(Span::sized(Gfn(0), 1), Why::Clear)
         }
     };
     let asked = || vm.host().0.load(Relaxed);

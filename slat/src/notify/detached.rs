@@ -68,13 +68,13 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     ///
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Arc::new(Vm::<Npt4, _>::builder(Identity).build()?);
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let fault = Fault { gpa: Gpa(0), access: Access::Read };
     /// vcpu.fault(&mut idle, fault)?;
     /// let (notifier, page) = (Notifier { vm: vm.clone(), open: Mutex::default() }, Span::sized(Hva(1 << 30), 4096));
     /// notifier.invalidate_range_start(&mut idle, page);
-    /// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
     /// notifier.invalidate_range_end(page);
     /// assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_debt_that_is_open_is_paid_when_it_is_attached_and_ends() {
         let (mut idle, vm) = (Idle::take().unwrap(), vm());
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         let mut change: Invalidation<'_, _, _> = vm.invalidate(FIRST, Why::Unmap);

@@ -77,7 +77,7 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Linear).build().unwrap();
         let hvas = Span::sized(Hva(1 << 30), 2 << 20);
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
         vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
@@ -85,6 +85,6 @@ mod tests {
             told.changed(idle, hvas, Some(to));
         })
         .unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
     }
 }

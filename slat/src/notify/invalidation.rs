@@ -86,7 +86,7 @@ use core::mem::ManuallyDrop;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
@@ -94,8 +94,8 @@ use core::mem::ManuallyDrop;
 /// let change = change.apply(&mut idle).settle(); // no vCPU uses the page any more
 /// // … here the host copies the page to another frame and changes its own table …
 /// drop(change); // faults continue, and ask the host again
-/// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
-/// assert!(vm.translate(&mut idle, Gfn(1)).is_some(), "not in the range");
+/// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
+/// assert!(vm.memory().translate(&mut idle, Gfn(1)).is_some(), "not in the range");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -130,12 +130,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new([(Hva(0x4000_0000), Pfn(7))].into()))).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1))?;
     /// let page = Span::sized(Hva(0x4000_0000), PAGE_SIZE);
     /// let freed = vm.change(&mut idle, page, Why::Unmap, |_| vm.host().0.lock().unwrap().remove(&page.start));
-    /// assert_eq!((freed, vm.translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
+    /// assert_eq!((freed, vm.memory().translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn change<R>(
@@ -188,11 +188,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
         Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
-    }
-
-    /// Like [`invalidate`](Self::invalidate), for guest frames of address space 0, whatever backs them.
-    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        self.invalidate_in(SpaceId(0), gfns, why)
     }
 
     pub(crate) fn invalidate_in(&self, space: SpaceId, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {

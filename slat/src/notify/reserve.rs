@@ -102,7 +102,7 @@ mod tests {
     /// A VM with two large pages, mapped by stores.
     fn vm(idle: &mut Idle) -> Vm<Npt4, Large> {
         let vm = Vm::<Npt4, _>::builder(Large).build().unwrap();
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [5, 600] {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
@@ -128,7 +128,7 @@ mod tests {
         let vm = vm(&mut idle);
         assert_eq!(clear(&vm, &mut idle, both_ends()), 2);
         assert_eq!((vm.stats().splits, vm.stats().leaves), ([2, 0], [1022, 0, 0]));
-        assert_eq!([511, 512].map(|gfn| vm.translate(&mut idle, Gfn(gfn))), [None; 2]);
+        assert_eq!([511, 512].map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn))), [None; 2]);
     }
 
     #[test]
@@ -172,6 +172,6 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);
         clear(&vm, &mut idle, both_ends());
-        assert!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
+        assert!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
     }
 }

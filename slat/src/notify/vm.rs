@@ -254,7 +254,7 @@ mod tests {
     fn a_page_is_settled_before_it_is_copied() {
         let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         let first = vm.invalidate(hvas, Why::Migrate);

@@ -45,13 +45,13 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    /// let before = vm.root();
+    /// let before = vm.memory().root();
     /// vm.zap_all(&mut idle)?;
     /// assert_eq!(vm.stats().mapped_bytes(), 0);
-    /// assert_ne!(vm.root(), before);
+    /// assert_ne!(vm.memory().root(), before);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {

@@ -85,7 +85,7 @@ impl Nest {
         let vm = Vm::<Npt4, _>::builder(host).vcpus(vcpus).build().expect("there is memory");
         let mut idle = Idle::take().expect("one on each thread");
         let slot = Slot::new(SlotId(0), Gfn(0), DATA + PAGES, Hva(BASE));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
         Self { vm }
     }
 

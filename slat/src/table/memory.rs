@@ -27,7 +27,7 @@
 //!   words are unchanged only if the table was linked when the section began, or later.
 //! * *Lists and caches.* They own their pages, and an owned page is not free. The pool writes notes under its lock.
 //!
-//! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in
+//! The root's frame ([`GuestSpace::root`](crate::GuestSpace::root)) is a number. A host that walks tables itself does so from a vCPU in
 //! the guest, or stops before it answers flushes.
 
 pub(crate) use super::node::{Node, Note};
@@ -87,7 +87,7 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// }
 /// let vm = Vm::<Npt4, _>::builder(DirectMap).build()?;
-/// assert_eq!(vm.root().address() % PAGE_SIZE, 0);
+/// assert_eq!(vm.memory().root().address() % PAGE_SIZE, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -141,10 +141,10 @@ pub unsafe trait TableMemory: Send + Sync {
     ///
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(frames).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5123), access: Access::Write })?;
-    /// assert!(vm.host().seen_at.contains_key(&vm.root()));
+    /// assert!(vm.host().seen_at.contains_key(&vm.memory().root()));
     /// assert_eq!(vm.stats().lent_bytes, 9 * PAGE_SIZE); // the root, and eight for the vCPU: one for each level, and for the next faults
     /// # drop(vcpu);
     /// # vm.zap_all(&mut idle)?;

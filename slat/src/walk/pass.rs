@@ -21,7 +21,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// # use slat::*;
     /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
     /// let mut young = 0;
-    /// vm.lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
+    /// vm.memory().lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
     /// println!("{young} pages of the first GiB were used since the last pass");
     /// # }
     /// ```

@@ -15,7 +15,7 @@ fn vm(vcpus: u32) -> (Idle, Vm<Ept4, Identity>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::builder(Identity::default()).vcpus(vcpus).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), PAGES, HVA);
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
@@ -25,11 +25,11 @@ fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access:
 
 fn dirty(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> Option<Vec<u64>> {
     let mut gfns = Vec::new();
-    vm.slots().dirty(idle, SLOT, |gfn| gfns.push(gfn.0)).ok().map(|()| gfns)
+    vm.memory().dirty(idle, SLOT, |gfn| gfns.push(gfn.0)).ok().map(|()| gfns)
 }
 
 fn log(vm: &Vm<Ept4, Identity>, idle: &mut Idle, on: bool) {
-    vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn stores_are_marked_and_loads_are_not() {
     assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Read), Done::Spurious, "still mapped, for loads");
     assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Fixed, "the store is what faults");
     touch(&mut vcpu, &mut idle, 600, Access::Read);
-    assert!(!vm.translate(&mut idle, Gfn(600)).unwrap().leaf.perms.allows(Access::Write));
+    assert!(!vm.memory().translate(&mut idle, Gfn(600)).unwrap().leaf.perms.allows(Access::Write));
     touch(&mut vcpu, &mut idle, 600, Access::Write);
     touch(&mut vcpu, &mut idle, 700, Access::Write);
     touch(&mut vcpu, &mut idle, 701, Access::Fetch);
-    vm.slots().mark_dirty(Span::sized(Gfn(900), 1));
-    vm.slots().mark_dirty(Span::sized(Gfn(PAGES), 1));
+    vm.memory().mark_dirty(Span::sized(Gfn(900), 1));
+    vm.memory().mark_dirty(Span::sized(Gfn(PAGES), 1));
     assert_eq!(dirty(&vm, &mut idle), Some(vec![5, 600, 700, 900]), "a device's write counts; none outside");
 }
 
@@ -63,7 +63,7 @@ fn a_log_moves_with_its_slot_and_ends_when_switched_off() {
     for gfn in [0, 9, PAGES - 1] {
         touch(&mut vcpu, &mut idle, gfn, Access::Write);
     }
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
     assert_eq!(dirty(&vm, &mut idle), Some(vec![100, 109, 100 + PAGES - 1]));
     assert_eq!(touch(&mut vcpu, &mut idle, 109, Access::Read), Done::Mapped(Level::K4), "zapped by the move");
     touch(&mut vcpu, &mut idle, 101, Access::Write);
@@ -78,12 +78,12 @@ fn a_log_moves_with_its_slot_and_ends_when_switched_off() {
     let region =
         |gfn, flags| Region { slot: SLOT, flags, gpa: Gfn(gfn).gpa(), bytes: PAGES * PAGE_SIZE, hva: HVA };
     touch(&mut vcpu, &mut idle, 101, Access::Write);
-    assert!(matches!(vm.slots().set(&mut idle, region(0, 0)), Ok(Change::Moved(_))));
+    assert!(matches!(vm.memory().set(&mut idle, region(0, 0)), Ok(Change::Moved(_))));
     assert_eq!(dirty(&vm, &mut idle), None);
-    assert!(matches!(vm.slots().set(&mut idle, region(8, Region::LOG_DIRTY)), Ok(Change::Moved(_))));
+    assert!(matches!(vm.memory().set(&mut idle, region(8, Region::LOG_DIRTY)), Ok(Change::Moved(_))));
     touch(&mut vcpu, &mut idle, 8, Access::Write);
     assert_eq!(dirty(&vm, &mut idle), Some(vec![8]));
-    assert!(matches!(vm.slots().set(&mut idle, Region::deletion(SLOT)), Ok(Change::Deleted(_))));
+    assert!(matches!(vm.memory().set(&mut idle, Region::deletion(SLOT)), Ok(Change::Deleted(_))));
     assert_eq!(dirty(&vm, &mut idle), None);
 }
 
@@ -93,7 +93,7 @@ fn a_refused_transaction_keeps_the_log() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     log(&vm, &mut idle, true);
     touch(&mut vcpu, &mut idle, 7, Access::Write);
-    let refused = vm.slots().commit(&mut idle, |tx| {
+    let refused = vm.memory().commit(&mut idle, |tx| {
         tx.set_log_dirty(SLOT, false)?;
         tx.set_log_dirty(SLOT, true)?;
         tx.delete(SLOT)?;
@@ -123,7 +123,7 @@ fn large_pages_are_split_for_the_log_and_come_back_after_it() {
 fn unmarked(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> usize {
     let marked = dirty(vm, idle).unwrap_or_default();
     let mut writable = Vec::new();
-    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(PAGES)), |mapping| {
+    vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(PAGES)), |mapping| {
         if mapping.leaf.perms.allows(Access::Write) {
             writable.extend(mapping.gfns.start.0..mapping.gfns.end.0);
         }

@@ -13,7 +13,6 @@ const PAGES: [&str; 17] = [
     "HostPage",
     "InGuest",
     "Invalidation",
-    "Memslots",
     "OwnedVcpu",
     "Region",
     "SecondaryMmu",

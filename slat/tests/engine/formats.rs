@@ -29,7 +29,7 @@ impl<F: Format> Machine<F> {
     fn with(level: Level, nx: bool) -> Self {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Identity::of(level)).nx_huge_pages(nx).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
 
@@ -44,12 +44,12 @@ impl<F: Format> Machine<F> {
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
-        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+        self.vm.memory().translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
     }
 
     fn leaves(&mut self) -> Vec<Mapping> {
         let mut found = Vec::new();
-        self.vm.lockless(&mut self.idle).for_each(frames(0, PAGES), |mapping| found.push(mapping));
+        self.vm.memory().lockless(&mut self.idle).for_each(frames(0, PAGES), |mapping| found.push(mapping));
         found
     }
 
@@ -113,7 +113,7 @@ fn a_root_of_many_pages<F: Format>() {
     let pages: Vec<u64> = seams.clone().flat_map(|seam| [seam * page - 1, seam * page]).collect();
     machine
         .vm
-        .slots()
+        .memory()
         .commit(&mut machine.idle, |tx| {
             seams.clone().try_for_each(|seam| {
                 tx.create(Slot::new(SlotId(seam as u32), Gfn(seam * page - 1), 2, RAM + (seam << 30)))
@@ -130,10 +130,14 @@ fn a_root_of_many_pages<F: Format>() {
     }
     let mut found = Vec::new();
     let everything = frames(0, 1 << F::FRAME_BITS);
-    machine.vm.lockless(&mut machine.idle).for_each(everything, |mapping| found.push(mapping.gfns.start.0));
+    machine
+        .vm
+        .memory()
+        .lockless(&mut machine.idle)
+        .for_each(everything, |mapping| found.push(mapping.gfns.start.0));
     assert_eq!(found, pages, "in order, over every seam");
     found.clear();
-    machine.vm.lockless(&mut machine.idle).age(everything, |accessed| {
+    machine.vm.memory().lockless(&mut machine.idle).age(everything, |accessed| {
         let is_young = |&bit: &u64| accessed.bits()[bit as usize / 64] >> (bit % 64) & 1 == 1;
         found.extend((0..512).filter(is_young).map(|bit| accessed.first().0 + bit));
     });
@@ -146,7 +150,10 @@ fn a_root_of_many_pages<F: Format>() {
     );
     for _ in 0..3 {
         machine.vm.zap_all(&mut machine.idle).unwrap();
-        assert_eq!((machine.tables(), machine.vm.root().0 % F::ROOT_PAGES as u64), (F::ROOT_PAGES as u64, 0));
+        assert_eq!(
+            (machine.tables(), machine.vm.memory().root().0 % F::ROOT_PAGES as u64),
+            (F::ROOT_PAGES as u64, 0)
+        );
         assert_eq!(machine.touch(Gfn(page), Access::Read), Done::Mapped(Level::K4));
     }
     assert_eq!(machine.vm.stats().lent_bytes, 2 * 64 * PAGE_SIZE, "old roots are used again");
@@ -167,7 +174,7 @@ fn a_dirty_leaf_stays_dirty_when_it_loses_write_permission() {
     machine.touch(Gfn(1), Access::Write);
     let before = machine.leaf(1).unwrap();
     assert!(before.dirty && before.perms.allows(Access::Write));
-    machine.vm.write_protect(&mut machine.idle, frames(0, 8)).settle();
+    machine.vm.memory().write_protect(&mut machine.idle, frames(0, 8)).settle();
     let protected = machine.leaf(1).unwrap();
     assert_eq!(protected, Leaf { perms: before.perms.without(Perms::WRITE), ..before });
     assert_eq!(machine.touch(Gfn(1), Access::Write), Done::Fixed);
@@ -178,7 +185,7 @@ fn faults_and_tracking<F: Format>() {
     let mut machine = Machine::<F>::new();
     let last = Gfn((1 << F::FRAME_BITS) - 1);
     let top = Slot::new(SlotId(1), last, 1, RAM + (1 << 36));
-    machine.vm.slots().commit(&mut machine.idle, |tx| tx.create(top)).unwrap();
+    machine.vm.memory().commit(&mut machine.idle, |tx| tx.create(top)).unwrap();
     assert_eq!(machine.touch(Gfn(3), Access::Read), Done::Mapped(Level::K4), "{}", F::NAME);
     assert_eq!(machine.touch(Gfn(3), Access::Write), Done::Spurious);
     assert_eq!(machine.touch(last, Access::Fetch), Done::Mapped(Level::K4), "the last page there is");
@@ -193,7 +200,7 @@ fn faults_and_tracking<F: Format>() {
     assert_eq!(machine.touch(Gfn(20), Access::Write), Done::Spurious, "writable at once");
 
     // Everything is tracked for writes; one page of each sort is written again.
-    let debt = machine.vm.write_protect(&mut machine.idle, frames(0, PAGES));
+    let debt = machine.vm.memory().write_protect(&mut machine.idle, frames(0, PAGES));
     assert_eq!(debt.pages(), 17);
     assert!(debt.settle());
     for gfn in [3, 20, 25] {
@@ -255,7 +262,7 @@ fn large_pages<F: Format>() {
     assert_eq!(machine.vm.stats().leaves, [0, 2, 0]);
     let tables = machine.tables();
 
-    assert_eq!(machine.vm.split(&mut machine.idle, frames(0, 1024), Level::K4), Ok(2));
+    assert_eq!(machine.vm.memory().split(&mut machine.idle, frames(0, 1024), Level::K4), Ok(2));
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([1024, 0, 0], tables + 2));
     for (index, found) in machine.leaves().into_iter().enumerate() {
         let used = index < 512;
@@ -263,14 +270,14 @@ fn large_pages<F: Format>() {
         assert_eq!((found.leaf.accessed, found.leaf.dirty, found.leaf.perms), (used, used, Perms::RWX));
     }
     assert_eq!(machine.touch(Gfn(700), Access::Fetch), first_use::<F>());
-    assert_eq!(machine.vm.recover(&mut machine.idle, frames(0, PAGES)), 2);
+    assert_eq!(machine.vm.memory().recover(&mut machine.idle, frames(0, PAGES)), 2);
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0, 2, 0], tables));
     assert_eq!(machine.touch(Gfn(1000), Access::Write), Done::Spurious, "present as a whole");
 
     // A large leaf that reaches out of the changed range is split; if its part stays as it is, it is not.
     machine.prefault(1024, 1025);
     let change =
-        machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
+        machine.vm.memory().invalidate(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
     drop(change);
     assert_eq!(machine.vm.stats().leaves, [1024, 1, 0]);
     let written: Vec<_> = machine.leaves().into_iter().filter(|found| !found.leaf.host_writable).collect();
@@ -283,14 +290,14 @@ fn the_end_of_all<F: Format>() {
     assert_eq!(empty, F::ROOT_PAGES as u64, "{}: a root", F::NAME);
     machine.touch(Gfn(9), Access::Write);
     machine.prefault(100, 1100);
-    let root = machine.vm.root();
+    let root = machine.vm.memory().root();
     machine.vm.zap_all(&mut machine.idle).unwrap();
-    assert_ne!(machine.vm.root(), root);
+    assert_ne!(machine.vm.memory().root(), root);
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty));
 
     assert_eq!(machine.touch(Gfn(9), Access::Write), Done::Mapped(Level::K4));
     assert_eq!(machine.prefault(100, 1100), 1000);
-    machine.vm.slots().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
+    machine.vm.memory().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
     assert_eq!(machine.touch(Gfn(9), Access::Read), Done::Mmio);
     // Leaf tables were freed with the slot; the tables above them are shared with what comes next.
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty + u64::from(F::LEVELS) - 2));
@@ -346,7 +353,7 @@ fn stores_to_tracked_pages_are_logged_and_loads_are_not() {
     let mut machine = Machine::<Ept4NoAd>::new();
     machine.prefault(0, 8);
     let log = |tx: &mut slots::Transaction<'_>| tx.set_log_dirty(SLOT, true);
-    machine.vm.slots().commit(&mut machine.idle, log).unwrap();
+    machine.vm.memory().commit(&mut machine.idle, log).unwrap();
     machine.prefault(8, 16);
     for gfn in [2, 10] {
         assert_eq!(machine.touch(Gfn(gfn), Access::Read), Done::Fixed);
@@ -354,7 +361,7 @@ fn stores_to_tracked_pages_are_logged_and_loads_are_not() {
         assert_eq!(machine.touch(Gfn(gfn + 1), Access::Write), Done::Fixed);
     }
     let mut dirty = Vec::new();
-    machine.vm.slots().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)).unwrap();
+    machine.vm.memory().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)).unwrap();
     assert_eq!(dirty, [3, 11]);
 }
 
@@ -378,11 +385,11 @@ fn a_budget_takes_leaf_tables_where_links_have_no_accessed_bit() {
             machine.touch(Gfn(gfn), Access::Write);
         }
         let tables = machine.tables();
-        let root = machine.vm.root();
+        let root = machine.vm.memory().root();
         machine.vm.set_table_budget(&mut machine.idle, (tables - 1) * PAGE_SIZE);
         let stats = machine.vm.stats();
         assert!(stats.leaves[0] < 4 && stats.tables_reclaimed > 0, "{}: {stats:?}", F::NAME);
-        assert_eq!(machine.vm.root(), root);
+        assert_eq!(machine.vm.memory().root(), root);
         assert!(machine.tables() >= u64::from(F::LEVELS) - 1, "{}: those above stay", F::NAME);
     }
     least::<Pae>();

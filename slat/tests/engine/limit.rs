@@ -14,7 +14,7 @@ fn vm(idle: &mut Idle, budget: u64) -> Vm<Npt4, Identity> {
         .table_budget(budget * PAGE_SIZE)
         .build()
         .unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4096 * TABLE, RAM))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4096 * TABLE, RAM))).unwrap();
     vm
 }
 
@@ -24,7 +24,7 @@ fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Resu
 
 /// Walks to `gfn` as the hardware does, setting Accessed on the way. Returns whether it is mapped.
 fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
-    let mut table = vm.root();
+    let mut table = vm.memory().root();
     for level in (1..=4).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM; no other thread is there to give it back.
         let entry = unsafe {
@@ -108,7 +108,7 @@ fn many_vcpus_share_a_small_budget() {
     assert_eq!(pages.reachable + pages.waiting + pages.free, pages.allocated);
     assert!(pages.reachable <= BUDGET + 4, "each may go one page beyond: {pages:?}");
     let mut leaves = 0;
-    vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |_| leaves += 1);
+    vm.memory().lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |_| leaves += 1);
     vm.collect(&mut idle);
     assert_eq!(vm.stats().leaves[0], leaves, "every leaf is accounted for");
 }

@@ -35,7 +35,7 @@ fn slot() -> Slot {
 fn vm<F: Format>(host: Says, slot: Slot, nx_huge_pages: bool) -> (Idle, Vm<F, Says>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx_huge_pages).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
@@ -44,7 +44,7 @@ fn fault(gfn: u64, access: Access) -> Fault {
 }
 
 fn leaf<F: Format>(vm: &Vm<F, Says>, idle: &mut Idle, gfn: u64) -> Leaf {
-    vm.translate(idle, Gfn(gfn)).unwrap().leaf
+    vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf
 }
 
 /// For each type of slot and page, the narrower one is mapped, small and large; then split, and recovered.
@@ -63,9 +63,9 @@ fn the_narrower_is_mapped<F: Format>() {
             }
             if level == Level::M2 {
                 let both = Span::new(Gfn(0), Gfn(2 * LARGE));
-                assert_eq!(vm.split(&mut idle, both, Level::K4), Ok(2));
+                assert_eq!(vm.memory().split(&mut idle, both, Level::K4), Ok(2));
                 assert_eq!(leaf(&vm, &mut idle, LARGE + 7).memory, narrower, "split");
-                assert_eq!(vm.recover(&mut idle, both), 2);
+                assert_eq!(vm.memory().recover(&mut idle, both), 2);
                 assert_eq!(leaf(&vm, &mut idle, LARGE).memory, narrower, "large again");
             }
         }
@@ -91,9 +91,9 @@ fn a_fetch_through_a_slot_that_does_not_execute_is_mmio() {
         vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
         assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Done::Mmio), "a leaf");
         let everything = Span::new(Gfn(0), Gfn(4 * LARGE));
-        vm.split(&mut idle, everything, Level::K4).unwrap();
+        vm.memory().split(&mut idle, everything, Level::K4).unwrap();
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "split");
-        vm.recover(&mut idle, everything);
+        vm.memory().recover(&mut idle, everything);
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "large again");
         assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Done::Mmio));
     }
@@ -151,7 +151,7 @@ fn a_change_of_type_that_is_told_page_by_page_leaves_no_leaf_of_the_old_type() {
         let mut change = vm.invalidate(page, Why::ChangePte);
         change.changed(&mut idle, page, Some(to)).settle();
         drop(change);
-        assert_eq!(vm.translate(&mut idle, Gfn(5)).is_some(), stays, "{to:?}");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).is_some(), stays, "{to:?}");
     }
 }
 
@@ -175,7 +175,7 @@ fn a_leaf_withdrawn_to_learn_of_an_access_comes_back_as_it_was() {
 fn a_format_that_knows_ordinary_memory_only_refuses_the_rest() {
     let (mut idle, vm) = vm::<Own>(says(HostPage::PLAIN), slot(), false);
     let device = Slot::new(SlotId(1), Gfn(1 << 20), 1, RAM).memory(MemoryType::Device);
-    let refused = vm.slots().commit(&mut idle, |tx| tx.create(device)).unwrap_err();
+    let refused = vm.memory().commit(&mut idle, |tx| tx.create(device)).unwrap_err();
     assert_eq!((refused.rule, refused.errno()), (Rule::MemoryType(MemoryType::Device), 22));
     assert_eq!(
         refused.to_string(),
@@ -193,7 +193,7 @@ fn a_request_in_the_kernels_terms_leaves_type_and_permission_alone() {
         vm::<Ept4>(says(HostPage::PLAIN), slot().memory(MemoryType::Device).no_execute(), false);
     let mut region = slots::Region::from(slot());
     region.flags = slots::Region::LOG_DIRTY;
-    vm.slots().commit(&mut idle, |tx| tx.set(region)).unwrap();
-    let now = vm.slots().get(&mut idle, SlotId(0)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.set(region)).unwrap();
+    let now = vm.memory().get(&mut idle, SlotId(0)).unwrap();
     assert_eq!(now, slot().memory(MemoryType::Device).no_execute().log_dirty());
 }

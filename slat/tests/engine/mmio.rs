@@ -19,7 +19,7 @@ fn touch<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
 
 /// Returns the level at which `gfn` is remembered as MMIO, if it is.
 fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
-    let mut table = vm.root();
+    let mut table = vm.memory().root();
     for level in (1..=F::LEVELS).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM, which is not given back meanwhile.
         let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
@@ -42,7 +42,7 @@ fn in_format<F: Format>() {
     assert_eq!(vm.table_pages(&mut idle).reachable, pages, "and no table");
 
     // A slot: the remembered words are forgotten, there and elsewhere.
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 512, 512))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 512, 512))).unwrap();
     assert_eq!(touch(&vm, &mut idle, 600), Done::Mapped(Level::K4));
     assert_eq!(touch(&vm, &mut idle, 5), Done::Mmio);
     assert_eq!(remembered(&vm, 5), Some(2), "its neighbour in the same GiB has a slot");
@@ -50,25 +50,25 @@ fn in_format<F: Format>() {
     assert_eq!(remembered(&vm, 5 * GIB), Some(3));
 
     // Inside 2 MiB that a slot shares: page by page.
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(1, 2048, 100))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(1, 2048, 100))).unwrap();
     assert_eq!(touch(&vm, &mut idle, 2200), Done::Mmio);
     assert_eq!((remembered(&vm, 2200), remembered(&vm, 2201)), (Some(1), None));
     assert_eq!(touch(&vm, &mut idle, 2050), Done::Mapped(Level::K4));
 
     // The slot grows over it through another one, is deleted, comes back.
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(2, 2148, 300))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(2, 2148, 300))).unwrap();
     assert_eq!(touch(&vm, &mut idle, 2200), Done::Mapped(Level::K4));
-    vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(2)).map(drop)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(2)).map(drop)).unwrap();
     assert_eq!(touch(&vm, &mut idle, 2200), Done::Mmio);
     assert_eq!(touch(&vm, &mut idle, 2200), Done::Mmio);
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SlotId(0), Gfn(4096)).map(drop)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SlotId(0), Gfn(4096)).map(drop)).unwrap();
     assert_eq!(touch(&vm, &mut idle, 600), Done::Mmio);
     assert_eq!(touch(&vm, &mut idle, 4096 + 88), Done::Mapped(Level::K4));
     assert_eq!(vm.stats().mmio_faults, 8);
 
     // To an invalidation it is a hole like any other.
     assert!(remembered(&vm, 600).is_some());
-    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1024)), Why::Clear).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1024)), Why::Clear).apply(&mut idle).settle());
     assert_eq!(remembered(&vm, 600), None);
     assert_eq!(touch(&vm, &mut idle, 600), Done::Mmio);
 }
@@ -83,7 +83,7 @@ fn every_format_remembers_and_forgets() {
 fn a_write_to_a_read_only_slot_is_mmio_and_not_remembered() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Identity::sleeping()).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 0, 8).readonly())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 0, 8).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gpa(0), access };
     assert_eq!(vcpu.fault(&mut idle, fault(Access::Write)), Ok(Done::Mmio));

@@ -67,7 +67,7 @@ const SLOT: SlotId = SlotId(0);
 fn vm(absent: Absent) -> (Idle, Vm<Npt4, Remote>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::builder(Remote { absent, ..Remote::default() }).vcpus(4).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 512, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 512, RAM))).unwrap();
     (idle, vm)
 }
 
@@ -175,12 +175,12 @@ fn changes_during_a_wait_are_found_by_the_next_access() {
     assert_eq!(vm.waiters(token(1)), [VcpuId(0)]);
     // The page moves to another frame, and its memslot to other guest frames.
     vm.host().here.lock().unwrap().insert(hva(1), Pfn(0x777));
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(1024))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(1024))).unwrap();
     vm.ready(token(1));
     assert_eq!(vcpu.take_ready(), Some(token(1)));
     assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Mmio));
     assert_eq!(vcpu.fault(&mut idle, load(1025)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vm.translate(&mut idle, Gfn(1025)).unwrap().leaf.pfn, Pfn(0x777));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(1025)).unwrap().leaf.pfn, Pfn(0x777));
 }
 
 #[test]

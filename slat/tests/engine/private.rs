@@ -36,7 +36,7 @@ fn ram() -> Slot {
 
 fn vm<F: Format>(level: Level) -> (Idle, Vm<F, Both>) {
     let (mut idle, vm) = (Idle::take().unwrap(), Vm::<F, _>::builder(Both(level)).build().unwrap());
-    vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
     (idle, vm)
 }
 
@@ -46,7 +46,7 @@ fn store(gfn: u64) -> Fault {
 
 /// Returns the frame's page, and the size of the leaf.
 fn mapped<F: Format>(vm: &Vm<F, Both>, idle: &mut Idle, gfn: u64) -> Option<(Pfn, Level)> {
-    let found = vm.translate(idle, Gfn(gfn))?;
+    let found = vm.memory().translate(idle, Gfn(gfn))?;
     Some((found.leaf.pfn + (gfn - found.gfns.start.0), found.level))
 }
 
@@ -65,7 +65,7 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
         assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::M2)), "{}", F::NAME);
     }
     let some = Span::new(Gfn(5), Gfn(8));
-    vm.slots().set_private(&mut idle, some, true).unwrap();
+    vm.memory().set_private(&mut idle, some, true).unwrap();
     for gfn in [0, 4, 8, LARGE - 1] {
         assert_eq!(mapped(&vm, &mut idle, gfn), Some((shared(gfn), Level::K4)), "beside the range");
     }
@@ -76,18 +76,18 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
         assert_eq!(mapped(&vm, &mut idle, gfn), Some((private(gfn), Level::K4)));
     }
     let all = Span::new(Gfn(0), Gfn(PAGES));
-    assert_eq!(vm.recover(&mut idle, all), 0, "two kinds make no large page");
+    assert_eq!(vm.memory().recover(&mut idle, all), 0, "two kinds make no large page");
     // A repeated conversion takes nothing.
-    vm.slots().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 6), Some((private(6), Level::K4)));
     // All of it becomes private: private frames stay.
-    vm.slots().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
     assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::K4)));
-    assert_eq!(vm.recover(&mut idle, all), 1, "one kind again");
+    assert_eq!(vm.memory().recover(&mut idle, all), 1, "one kind again");
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::M2)));
-    vm.slots().set_private(&mut idle, all, false).unwrap();
+    vm.memory().set_private(&mut idle, all, false).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 7), None);
     assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "it was shared all the time");
     assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Done::Mapped(Level::M2)));
@@ -105,7 +105,7 @@ fn a_conversion_takes_what_it_must_and_large_pages_span_no_two_kinds() {
 /// Frames 0 to 4 are shared, 4 to 8 private, and all are mapped.
 fn halves() -> (Idle, Vm<Npt4, Both>) {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
-    vm.slots().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
     let all = Span::new(Gfn(0), Gfn(8));
     let done = vm.vcpu(VcpuId(0)).unwrap().prefault_as(&mut idle, all, Prefault::young(Access::Write));
     assert_eq!(done, Ok(8));
@@ -113,7 +113,7 @@ fn halves() -> (Idle, Vm<Npt4, Both>) {
 }
 
 fn left(vm: &Vm<Npt4, Both>, idle: &mut Idle) -> Vec<u64> {
-    (0..8).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+    (0..8).filter(|&gfn| vm.memory().translate(idle, Gfn(gfn)).is_some()).collect()
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
     let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
     let (mut idle, vm) = halves();
     assert!(vm.young(&mut idle, whole(PRIVATE), Young::ClearAndFlush));
-    let young = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.accessed;
+    let young = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf.accessed;
     assert_eq!([0, 3, 4, 7].map(|gfn| young(&mut idle, gfn)), [true, true, false, false]);
     assert!(
         !vm.young(&mut idle, whole(PRIVATE), Young::Test) && vm.young(&mut idle, whole(SHARED), Young::Test)
@@ -152,7 +152,7 @@ fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
 
 fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
     let (mut idle, vm) = vm::<F>(Level::K4);
-    vm.slots().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let refused = |private| Ok(Done::MemoryFault { private });
     for (gfn, private) in [(0, false), (1, true)] {
@@ -161,7 +161,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
         // Withdrawn, if the format has no Accessed bit.
         vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
-        assert!(!vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
+        assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
         vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a leaf");
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Done::Spurious));
@@ -183,7 +183,7 @@ fn a_fault_that_means_the_other_kind_of_memory_does_nothing() {
 #[test]
 fn attributes_go_with_the_memslot() {
     let (mut idle, vm) = halves();
-    let slots = vm.slots();
+    let slots = vm.memory();
     assert_eq!(slots.len(), 1);
     assert_eq!(slots.get(&mut idle, SlotId(0)), Some(ram()));
     assert!(slots.find(&mut idle, Gfn(5)).unwrap().is_private());
@@ -217,7 +217,7 @@ fn attributes_go_with_the_memslot() {
 fn a_memslot_may_have_private_memory_alone() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
     let own = Slot::new(SlotId(1), Gfn(PAGES), 8, PrivateMemory(6).at(0));
-    vm.slots().commit(&mut idle, |tx| tx.create(own)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(own)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = store(PAGES + 3);
     assert_eq!(vcpu.fault_as(&mut idle, fault, false), Ok(Done::MemoryFault { private: false }));
@@ -234,13 +234,14 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
     struct Unheard;
     impl writes::WriteListener for Unheard {}
     let (mut idle, vm) = vm::<Ept4>(Level::K4);
-    let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(3), 1), std::sync::Arc::new(Unheard)).unwrap();
+    let tracking =
+        vm.memory().track_writes(&mut idle, Span::sized(Gfn(3), 1), std::sync::Arc::new(Unheard)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for private in [false, true] {
-        vm.slots().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
+        vm.memory().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Done::WriteTracked));
         let mut made = None;
-        let result = vm.slots().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
+        let result = vm.memory().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
         let expected = if private { Err(writes::StoreError::Private) } else { Ok(()) };
         assert_eq!((result, made), (expected, (!private).then_some(SHARED + 3 * PAGE_SIZE)));
     }
@@ -252,9 +253,9 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
 #[test]
 fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
-    let slots = vm.slots();
+    let slots = vm.memory();
     let still = |vm: &Vm<Npt4, Both>, idle: &mut Idle| -> Vec<u64> {
-        (0..16).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+        (0..16).filter(|&gfn| vm.memory().translate(idle, Gfn(gfn)).is_some()).collect()
     };
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     slots.set_private(&mut idle, Span::new(Gfn(4), Gfn(12)), true).unwrap();

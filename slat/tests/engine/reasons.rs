@@ -68,7 +68,7 @@ impl<F: Format> Machine<F> {
         let vm = Arc::new(with(Vm::<F, _>::builder(Told::default())).build().unwrap());
         let listener: Weak<Vm<F, Told>> = Arc::downgrade(&vm);
         vm.host().listener.set(listener).expect("once");
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
 
@@ -83,7 +83,7 @@ impl<F: Format> Machine<F> {
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
-        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+        self.vm.memory().translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
     }
 
     /// Changes pages in one event, each as given. Returns what the leaves were inside.
@@ -97,7 +97,7 @@ impl<F: Format> Machine<F> {
                     vm.host().pages.lock().unwrap().insert(at(number).start.0, to);
                 }
                 told.changed(idle, at(number), to);
-                inside.push(vm.translate(idle, Gfn(number)).map(|found| found.leaf));
+                inside.push(vm.memory().translate(idle, Gfn(number)).map(|found| found.leaf));
             }
         })
         .unwrap();
@@ -252,7 +252,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
             while vm.stats().retries == waits {
                 std::thread::yield_now();
             }
-            let there = |idle: &mut Idle| vm.translate(idle, Gfn(0)).is_some();
+            let there = |idle: &mut Idle| vm.memory().translate(idle, Gfn(0)).is_some();
             assert!((0..10_000).all(|_| there(idle)));
             vm.host().pages.lock().unwrap().insert(RAM.0, page(100, true));
             told.changed(idle, at(0), Some(page(100, true)));
@@ -313,14 +313,14 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     let Machine { idle, vm } = &mut machine;
     let ram = RAM + PAGES * PAGE_SIZE;
     let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) << 20), MANY, ram);
-    vm.slots().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
+    vm.memory().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for id in 1..4 {
         assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
     }
     drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle());
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
-    assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
+    assert_eq!(left.filter(|&gfn| vm.memory().translate(idle, gfn).is_some()).count(), 0);
 }
 
 /// A host that is about to copy a page pays the open debt of another change of that page, and nothing else.
@@ -355,9 +355,9 @@ type Way = fn(&Vm<Npt4, Plain>, &mut Idle, Why);
 
 const WAYS: [Way; 4] = [
     |vm, idle, why| drop(vm.invalidate(MEMORY, why).apply(idle).settle()),
-    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
+    |vm, idle, why| drop(vm.memory().invalidate(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
     |vm, idle, why| drop(vm.invalidate(MEMORY, why).changed(idle, MEMORY, None)),
-    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).changed(idle, MEMORY, None)),
+    |vm, idle, why| drop(vm.memory().invalidate(Span::sized(Gfn(0), 1), why).changed(idle, MEMORY, None)),
 ];
 
 const MEMORY: Span<Hva> = Span::new(RAM, Hva(RAM.0 + PAGE_SIZE));
@@ -375,13 +375,13 @@ impl Host for Plain {
 fn no_reason_and_no_order_of_calls_leaves_the_guest_a_page_that_it_may_store_to() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Plain).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for why in Why::ALL {
         for (number, invalidate) in WAYS.into_iter().enumerate() {
             vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
             invalidate(&vm, &mut idle, why);
-            let mapped = vm.translate(&mut idle, Gfn(0));
+            let mapped = vm.memory().translate(&mut idle, Gfn(0));
             assert!(
                 !mapped.is_some_and(|found| found.leaf.perms.allows(Access::Write)),
                 "{why:?}, way {number}"

@@ -26,7 +26,7 @@ fn vm<F: Format>(vcpus: u32) -> (Idle, Vm<F, Identity>) {
     let vm =
         Vm::builder(Identity::default()).vcpus(vcpus).address_spaces(2).dirty_log(ring()).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), PAGES, HVA).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
@@ -51,13 +51,13 @@ fn ring_of<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, vcpu: u32) -> Vec<u
 }
 
 fn all<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
-    told(vm.slots().harvest_all(idle).unwrap())
+    told(vm.memory().harvest_all(idle).unwrap())
 }
 
 /// Returns the frames that a vCPU may write.
 fn writable<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
     let mut writable = Vec::new();
-    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(4 * PAGES)), |mapping| {
+    vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(4 * PAGES)), |mapping| {
         if mapping.leaf.perms.allows(Access::Write) {
             writable.extend(mapping.gfns.start.0..mapping.gfns.end.0);
         }
@@ -112,11 +112,11 @@ fn a_full_ring_stops_its_vcpu_and_no_other_until_it_is_harvested() {
         for gfn in 0..FULL {
             assert_ne!(store(&mut one, &mut idle, gfn), Done::RingFull, "{gfn}");
         }
-        let (before, at) = (vm.stats(), vm.translate(&mut idle, Gfn(FULL)));
+        let (before, at) = (vm.stats(), vm.memory().translate(&mut idle, Gfn(FULL)));
         for _ in 0..3 {
             assert_eq!(store(&mut one, &mut idle, FULL), Done::RingFull, "again, until a harvest");
         }
-        assert_eq!(vm.translate(&mut idle, Gfn(FULL)), at, "nothing was done");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(FULL)), at, "nothing was done");
         assert_eq!(vm.stats(), before);
         assert_eq!(touch(&mut one, &mut idle, 3, Access::Read), Done::Spurious, "loads go on");
         for gfn in 200..300 {
@@ -142,8 +142,8 @@ fn a_harvest_that_is_given_back_comes_again() {
     assert_eq!(ring_of(&vm, &mut idle, 0), [], "they wait beside the slot, where marks of no vCPU are");
     store(&mut vcpu, &mut idle, 71);
     store(&mut vcpu, &mut idle, 8);
-    drop(vm.slots().harvest_all(&mut idle).unwrap());
-    vm.slots().mark_dirty(Span::new(Gfn(500), Gfn(502)));
+    drop(vm.memory().harvest_all(&mut idle).unwrap());
+    vm.memory().mark_dirty(Span::new(Gfn(500), Gfn(502)));
     store(&mut vcpu, &mut idle, 501);
     let before = vm.stats().flushes.paid;
     assert_eq!(ring_of(&vm, &mut idle, 0), [501]);
@@ -158,13 +158,13 @@ fn a_harvest_that_is_given_back_comes_again() {
 fn ring_entries_move_with_their_slot_and_end_with_its_log() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    let log = |idle: &mut Idle, on| vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     store(&mut vcpu, &mut idle, 5);
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
     store(&mut vcpu, &mut idle, 101);
     let harvest = vm.harvest_ring(&mut idle, VcpuId(0)).unwrap();
     assert_eq!(harvest.iter().map(|page| page.gfn.0).collect::<Vec<_>>(), [101, 105]);
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(200))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(200))).unwrap();
     harvest.give_back();
     store(&mut vcpu, &mut idle, 202);
     assert_eq!(all(&vm, &mut idle), [201, 202, 205]);
@@ -186,12 +186,12 @@ fn ring_entries_move_with_their_slot_and_end_with_its_log() {
     assert_eq!(all(&vm, &mut idle), [], "the next log wants nothing of the last one's");
 
     store(&mut vcpu, &mut idle, 207);
-    vm.slots().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
     assert_eq!(all(&vm, &mut idle), [], "no slot");
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 8, HVA).log_dirty())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 8, HVA).log_dirty())).unwrap();
     store(&mut vcpu, &mut idle, 7);
-    vm.slots().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 2, HVA).log_dirty())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 2, HVA).log_dirty())).unwrap();
     store(&mut vcpu, &mut idle, 1);
     assert_eq!(ring_of(&vm, &mut idle, 0), [1], "a smaller slot of the same name");
 }
@@ -199,7 +199,7 @@ fn ring_entries_move_with_their_slot_and_end_with_its_log() {
 #[test]
 fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
     let (mut idle, vm) = vm::<Ept4>(1);
-    let space = vm.guest_space(SpaceId(1)).unwrap().slots();
+    let space = vm.space(SpaceId(1)).unwrap();
     space.commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(16), 16, HVA).log_dirty())).unwrap();
     let run = |space, gfn| {
         let mut idle = Idle::take().unwrap();
@@ -222,12 +222,12 @@ fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
 fn with_a_log_that_begins_full_rings_tell_what_is_written_after_the_first_harvest() {
     let mut idle = Idle::take().unwrap();
     let vm: Vm<Npt4, _> = Vm::builder(Identity::default()).dirty_log(ring().initially_set()).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {
         store(&mut vcpu, &mut idle, gfn);
     }
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
     assert_eq!(store(&mut vcpu, &mut idle, 2), Done::Spurious, "nothing is tracked yet");
     assert_eq!(ring_of(&vm, &mut idle, 0), []);
     assert!(all(&vm, &mut idle).into_iter().eq(0..PAGES));
@@ -240,7 +240,7 @@ fn large_pages_are_told_by_the_small_ones_that_were_written() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().offer(Level::M2);
-    let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    let log = |idle: &mut Idle, on| vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     log(&mut idle, false);
     assert_eq!(store(&mut vcpu, &mut idle, 0), Done::Mapped(Level::M2));
     log(&mut idle, true);
@@ -254,7 +254,7 @@ fn large_pages_are_told_by_the_small_ones_that_were_written() {
 #[test]
 fn a_vm_has_rings_or_it_has_none() {
     let (mut idle, with) = vm::<Ept4>(2);
-    let slots = with.slots();
+    let slots = with.memory();
     let errors = [
         slots.harvest(&mut idle, SLOT).unwrap_err(),
         slots.dirty_bits(&mut idle, SLOT, &mut [0; 16]).unwrap_err(),
@@ -342,7 +342,7 @@ fn nothing_is_dropped_beside_running_vcpus() {
                 0 => all(&vm, idle),
                 _ if done => all(&vm, idle),
                 1 => {
-                    drop(vm.slots().harvest_all(idle).unwrap());
+                    drop(vm.memory().harvest_all(idle).unwrap());
                     vec![]
                 }
                 2 => {

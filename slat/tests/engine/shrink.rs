@@ -28,7 +28,7 @@ fn guest(idle: &mut Idle, gibs: u64) -> Vm<Npt4, Identity> {
         Slot::new(SlotId((first / 1024) as u32), Gfn(gfn), pages, RAM + gfn * PAGE_SIZE)
     };
     let mut slots = (0..gibs).step_by(1024).map(slot);
-    vm.slots().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot))).unwrap();
+    vm.memory().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot))).unwrap();
     vm
 }
 
@@ -49,7 +49,7 @@ fn lent_to_one_gib(idle: &mut Idle) -> u64 {
 
 /// The guest gives all beyond its first GiB back, by one invalidation.
 fn shrink_to_one_gib(vm: &Vm<Npt4, Identity>, idle: &mut Idle, gibs: u64) {
-    drop(vm.invalidate_gfns(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Why::Unmap).apply(idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Why::Unmap).apply(idle).settle());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     let vm = guest(&mut idle, 1);
     touch_gibs(&vm, &mut idle, 0..1, 1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(GIB)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(GIB)), Why::Unmap).apply(&mut idle).settle());
     touch(&mut vcpu, &mut idle, 0);
     let at_hand = vm.stats().table_bytes;
     vcpu.give_tables_back();
@@ -137,7 +137,7 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     let pages = vm.table_pages(&mut idle);
     assert_eq!(pages.reachable + pages.free, pages.allocated, "nothing is at hand");
     touch(&mut vcpu, &mut idle, TABLE);
-    assert!(vm.translate(&mut idle, Gfn(TABLE)).is_some(), "it gets others");
+    assert!(vm.memory().translate(&mut idle, Gfn(TABLE)).is_some(), "it gets others");
 }
 
 /// Lends blocks of the heap, and fills returned blocks with a pattern. If `SINGLE`, page by page in scrambled order:
@@ -246,7 +246,9 @@ fn churn<F: Format, const SINGLE: bool>() {
     let rounds = if cfg!(debug_assertions) { 40 } else { 200 };
     let mut idle = Idle::take().unwrap();
     let vm = &Vm::<F, _>::builder(Lender::<SINGLE>::default()).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), REGIONS * TABLE, RAM))).unwrap();
+    vm.memory()
+        .commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), REGIONS * TABLE, RAM)))
+        .unwrap();
     thread::scope(|scope| {
         for id in 0..2 {
             scope.spawn(move || {
@@ -256,7 +258,7 @@ fn churn<F: Format, const SINGLE: bool>() {
                     let gfn = random.below(REGIONS * TABLE);
                     touch(&mut vcpu, &mut idle, gfn);
                     let gfn = Gfn(random.below(REGIONS * TABLE));
-                    let found = vm.translate(&mut idle, gfn);
+                    let found = vm.memory().translate(&mut idle, gfn);
                     assert!(found.is_none_or(|found| found.leaf.pfn == Pfn(gfn.0)), "{gfn:?}: {found:?}");
                 }
             });
@@ -265,7 +267,7 @@ fn churn<F: Format, const SINGLE: bool>() {
         for round in 0..rounds {
             let first = random.below(REGIONS);
             let gfns = Span::new(Gfn(first * TABLE), Gfn(first.midpoint(REGIONS) * TABLE + 1));
-            drop(vm.invalidate_gfns(gfns, Why::Unmap).apply(&mut idle).settle());
+            drop(vm.memory().invalidate(gfns, Why::Unmap).apply(&mut idle).settle());
             match round % 8 {
                 0 => vm.zap_all(&mut idle).unwrap(),
                 1..4 => vm.collect(&mut idle),
@@ -301,7 +303,7 @@ fn a_few_single_pages_are_lent_and_not_compacted() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Lender::<true>::default()).build().unwrap();
     assert_eq!(vm.stats().lent_bytes, PAGE_SIZE, "the root");
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 40 * TABLE, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 40 * TABLE, RAM))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     (0..40).for_each(|region| touch(&mut vcpu, &mut idle, region * TABLE));
     drop(vcpu);

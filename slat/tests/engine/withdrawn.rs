@@ -13,7 +13,7 @@ const PAGES: u64 = 8 * 512;
 
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Identity> {
     let vm = Vm::builder(Identity::default()).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
     vm
 }
 
@@ -22,7 +22,7 @@ fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64,
 }
 
 fn leaf<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Option<Leaf> {
-    vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf)
+    vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf)
 }
 
 fn hvas(from: u64, pages: u64) -> Span<Hva> {
@@ -44,7 +44,7 @@ macro_rules! in_every_format {
 
 /// Returns the lowest entry for `gfn`, as the hardware finds it, and its word.
 fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
-    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
+    let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
         let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
@@ -79,7 +79,7 @@ fn of_a_large_page_withdrawn_come_small_pages_withdrawn() {
         assert_eq!(touch(&mut vcpu, idle, 1024 + 77, Access::Read), Done::Fixed);
         assert!(!is_withdrawn(&vm, 1024) && is_withdrawn(&vm, 2048));
 
-        assert_eq!(vm.split(idle, Span::new(Gfn(1024), Gfn(2560)), Level::K4), Ok(2));
+        assert_eq!(vm.memory().split(idle, Span::new(Gfn(1024), Gfn(2560)), Level::K4), Ok(2));
         assert_eq!([1024, 1535, 2048, 2559].map(|gfn| is_withdrawn(&vm, gfn)), [false, false, true, true]);
         let frame = |gfn| Pfn((HVA.0 >> PAGE_SHIFT) + gfn);
         assert_eq!([1535, 2559].map(|gfn| leaf(&vm, idle, gfn).unwrap().pfn), [1535, 2559].map(frame));
@@ -130,7 +130,7 @@ fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
             withdraw(&vm, gfn);
         }
 
-        let debt = vm.write_protect(idle, Span::sized(Gfn(0), 1));
+        let debt = vm.memory().write_protect(idle, Span::sized(Gfn(0), 1));
         assert_eq!(debt.pages(), 1);
         debt.settle();
         assert!(is_withdrawn(&vm, 0));
@@ -141,7 +141,7 @@ fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
         );
         assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Done::Fixed);
         withdraw(&vm, 0);
-        vm.write_protect(idle, Span::sized(Gfn(0), 1)).settle();
+        vm.memory().write_protect(idle, Span::sized(Gfn(0), 1)).settle();
         assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Done::Fixed, "both at once");
         assert!(leaf(&vm, idle, 0).unwrap().perms.allows(Access::Write));
 
@@ -176,11 +176,11 @@ fn a_store_to_a_withdrawn_leaf_is_logged_and_a_load_is_not() {
             touch(&mut vcpu, idle, gfn, Access::Write);
             withdraw(&vm, gfn);
         }
-        vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+        vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
         assert_eq!(touch(&mut vcpu, idle, 1, Access::Read), Done::Fixed);
         assert_eq!(touch(&mut vcpu, idle, 2, Access::Write), Done::Fixed);
         let mut marked = Vec::new();
-        vm.slots().dirty(idle, SLOT, |gfn| marked.push(gfn.0)).unwrap();
+        vm.memory().dirty(idle, SLOT, |gfn| marked.push(gfn.0)).unwrap();
         assert_eq!(marked, [2]);
         let writable = |gfn| leaf(&vm, idle, gfn).unwrap().perms.allows(Access::Write);
         assert_eq!([0, 1, 2, 3].map(writable), [false, false, true, false], "only what is marked");

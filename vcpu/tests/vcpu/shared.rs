@@ -131,7 +131,7 @@ impl Machine {
         let vm = Arc::new(Vm::<Npt4, _>::builder(host).vcpus(VCPUS).build().unwrap());
         space.register(&vm);
         let slot = Slot::new(SlotId(0), Gfn(0), pages, HVA);
-        vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
         Self { arena, space, vm }
     }
 

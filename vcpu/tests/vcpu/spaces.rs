@@ -42,7 +42,7 @@ fn the_memory_of_the_other_space_is_seen_at_once() {
     let vm = Vm::<Ept4, _>::builder(FewFrames).address_spaces(2).build().unwrap();
     for (space, first) in [(0, 0), (1, PAGES as u64 / 2)] {
         let slot = Slot::new(SlotId(0), Gfn(0), PAGES as u64 / 2, Hva(first << PAGE_SHIFT));
-        vm.guest_space(SpaceId(space)).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.space(SpaceId(space)).unwrap().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     }
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window);
     for (space, bytes) in [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])] {

@@ -254,7 +254,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             apic::Write::Init => {}
             apic::Write::Startup(page) => {
                 second::start(page);
-                self.guest.vm.slots().commit(idle, |tx| {
+                self.guest.vm.memory().commit(idle, |tx| {
                     tx.delete(Layout::apic().id)?;
                     tx.create(Layout::apic())
                 })?;

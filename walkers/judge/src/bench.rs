@@ -69,7 +69,7 @@ pub(crate) fn build<F: Format, M: Machine>(
     let own = machine.fixed().iter().zip(3..);
     let own = own.map(|(own, id)| Slot::new(SlotId(id), own.gfn, own.pages, FIXED + own.pfn.address()));
     let all = slots.into_iter().chain(own);
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| {
             for slot in all {
                 tx.create(slot)?;

@@ -85,7 +85,7 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
     ) {
         let slot = slot(SlotId(self.next_id));
         self.next_id += 1;
-        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
+        let Some(slots) = self.vm.space(space) else { return };
         match slots.commit(idle, |tx| tx.create(slot)) {
             Ok(()) => self.slots.push(Known { space, slot, fixed }),
             Err(error) => report.differ(format_args!("the engine refused a memslot: {error}")),
@@ -211,7 +211,7 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
     /// Maps the guest's own frames again, if they were removed.
     pub(crate) fn map_fixed<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         for gfn in self.fixed_gfns() {
-            if let Some(root) = self.vm.guest_space(self.vcpu.space()).map(|space| space.root()) {
+            if let Some(root) = self.vm.space(self.vcpu.space()).map(|space| space.root()) {
                 // SAFETY: a root that is linked; nothing of the engine runs beside this.
                 let path = unsafe { tables::path::<F>(root, gfn) };
                 let word = path[path.len() - 1].word;

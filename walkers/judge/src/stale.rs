@@ -92,7 +92,7 @@ impl Took {
         let frame = self.pattern.frames().start + self.page;
         let used = self.goes_through(machine, root, frame);
         if self.why == Why::SoftDirty {
-            vm.write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
+            vm.memory().write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
         } else {
             let page = SMALL_REGION * Level::M2.pages() + self.page;
             let _change = vm.invalidate(hvas(page, 1), self.why).apply(idle).settle();

@@ -39,7 +39,7 @@ impl Ours {
         let vm: Vm<Npt4, _> = builder.build().expect("the pool grows on demand");
         let slot = Slot::new(SlotId(0), gfns.start, gfns.len(), hva(gfns.start));
         let mut idle = Idle::take().expect("this thread runs no vCPU");
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
         Self { vm }
     }
 }
@@ -66,6 +66,6 @@ impl Vcpu for Thread<'_> {
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
-        self.vcpu.vm().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
+        self.vcpu.vm().memory().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
     }
 }

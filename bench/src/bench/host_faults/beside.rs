@@ -105,7 +105,7 @@ pub fn sample(
     space.mmap(Place::Fixed(ELSEWHERE), changed, Prot::ReadWrite, Backing::Anonymous)?;
     let idle = &mut idle()?;
     let pages = bytes / PAGE_SIZE;
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(pages), changed / PAGE_SIZE, ELSEWHERE)))?;
     fill(&space, idle, elsewhere)?;
     let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -94,7 +94,7 @@ impl ZappedRange {
             .vcpus(u32::from(self.vcpus) + 1)
             .baseline(Baseline::NONE.mmu_lock(lock));
         let vm = builder.build().map_err(machine_error)?;
-        vm.slots().commit(idle, |tx| {
+        vm.memory().commit(idle, |tx| {
             tx.create(slot(0, self.gfns()))?;
             (1..=self.vcpus).try_for_each(|nth| tx.create(slot(u32::from(nth), elsewhere(nth))))
         })?;

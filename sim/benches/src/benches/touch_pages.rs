@@ -234,7 +234,7 @@ mod tests {
         let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
         let young = |idle: &mut Idle| {
             let mut young = 0;
-            vm.lockless(idle).age(all, |seen| young += seen.count());
+            vm.memory().lockless(idle).age(all, |seen| young += seen.count());
             young
         };
         guest.touch(&mut idle, Gfn(0)).unwrap();

@@ -45,7 +45,7 @@ fn impossible<F: Format>() -> Vec<HostPage> {
 /// A VM, of which a vCPU has mapped the pages before [`PAGE`], and so remembers the table.
 fn vm<F: Format>(idle: &mut Idle, answers: bool) -> Vm<F, Wrong> {
     let vm = Vm::<F, _>::builder(Wrong { page: Mutex::new(None), answers }).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
     vm
 }
 
@@ -73,8 +73,8 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let range = Span::sized(PAGE, 1);
             note("prefault", vcpu.prefault(&mut idle, range).is_err());
             // The size of the page does not matter to a frame that is held alone, but the host's error does.
-            note("hold", vm.hold(&mut idle, PAGE, Access::Write).is_err());
-            note("leaf", vm.translate(&mut idle, PAGE).is_none());
+            note("hold", vm.memory().hold(&mut idle, PAGE, Access::Write).is_err());
+            note("leaf", vm.memory().translate(&mut idle, PAGE).is_none());
             // The right page again, to read; then the host tells that the wrong one is there.
             let readable = HostPage { pfn: Pfn((HVA.0 >> PAGE_SHIFT) + PAGE.0), writable: false, ..page };
             *vm.host().page.lock().unwrap() = Some(HostPage { level: Level::K4, ..readable });
@@ -83,7 +83,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let mut change = vm.invalidate(hvas, Why::ChangePte);
             change.changed(&mut idle, hvas, Some(HostPage { writable: false, ..page })).settle();
             drop(change);
-            note("change", vm.translate(&mut idle, PAGE).is_none());
+            note("change", vm.memory().translate(&mut idle, PAGE).is_none());
         }
     }
     wrong
@@ -107,7 +107,7 @@ fn every_frame_of_the_format_is_mapped() {
         *vm.host().page.lock().unwrap() = Some(HostPage { pfn: last, ..HostPage::PLAIN });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
-        assert_eq!(vm.translate(&mut idle, PAGE).unwrap().leaf.pfn, last, "{}", F::NAME);
+        assert_eq!(vm.memory().translate(&mut idle, PAGE).unwrap().leaf.pfn, last, "{}", F::NAME);
     }
     last::<Npt4>();
     last::<Ept4>();

@@ -37,7 +37,7 @@ impl<F: Format> Aged<F> {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Computed(Flat)).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 2 * LARGE, BASE);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         Self { idle, vm }
     }
 
@@ -62,7 +62,10 @@ impl<F: Format> Aged<F> {
             self.vm.age(&mut self.idle, all, &mut |seen| young.extend(seen.pages().map(frame)));
         } else {
             let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-            self.vm.lockless(&mut self.idle).age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+            self.vm
+                .memory()
+                .lockless(&mut self.idle)
+                .age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
         }
         young
     }

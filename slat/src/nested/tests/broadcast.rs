@@ -57,7 +57,7 @@ fn returns_early(patience: Duration) -> bool {
     let table = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap();
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(1).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     // The shadow exists before L1 flushes it.
     let _ = vcpu.nested(&mut idle, table).unwrap();

@@ -233,7 +233,7 @@ impl World<'_> {
             if done == Done::Mmio {
                 return Ok(End::Device(g1));
             }
-            let Some(Mapping { leaf, .. }) = vm.translate(idle, Gfn(g1)) else { continue };
+            let Some(Mapping { leaf, .. }) = vm.memory().translate(idle, Gfn(g1)) else { continue };
             if access != Access::Write || leaf.perms.allows(Access::Write) {
                 return Ok(use_page(vm.host(), leaf.pfn, access, value));
             }
@@ -408,7 +408,7 @@ impl World<'_> {
     /// Harvests a log of both: the same data pages are dirty.
     fn harvest(&mut self, idle: &mut Idle) -> Result<(), String> {
         let mut dirty = self.vms.map(|vm| {
-            let harvest = vm.slots().harvest(idle, SlotId(1)).unwrap();
+            let harvest = vm.memory().harvest(idle, SlotId(1)).unwrap();
             let dirty: Vec<u64> = harvest.iter().map(|page| page.gfn.0).collect();
             harvest.commit();
             dirty
@@ -440,7 +440,7 @@ impl World<'_> {
             33..=36 => self.host(idle),
             37 => {
                 let g1s = Span::sized(Gfn(self.rng.u64(DATA..PAGES)), 2);
-                self.vms.iter().for_each(|vm| _ = vm.write_protect(idle, g1s).settle());
+                self.vms.iter().for_each(|vm| _ = vm.memory().write_protect(idle, g1s).settle());
             }
             38 => {
                 let hvas = Span::sized(BASE + (DATA << PAGE_SHIFT), (PAGES - DATA) << PAGE_SHIFT);
@@ -472,11 +472,11 @@ fn world(mode: (u64, u64), seed: u64, steps: u32, ends: &mut Ends) -> Result<(),
         let data = Slot::new(SlotId(1), Gfn(DATA), PAGES - DATA, at(DATA));
         let large = Slot::new(SlotId(2), Gfn(LARGE), LARGE_PAGES, at(PAGES));
         let data = if seed.is_multiple_of(2) { data.log_dirty() } else { data };
-        vm.slots()
+        vm.memory()
             .commit(&mut idle, |tx| [tables, data, large].into_iter().try_for_each(|slot| tx.create(slot)))
             .unwrap();
         if !seed.is_multiple_of(2) {
-            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
+            vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
         }
         vm
     });
@@ -531,7 +531,7 @@ fn stores_after_flush() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Bytes::new()).vcpus(2).without_two_stages().build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), PAGES, BASE);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     let put = |frame: u64, nth: u64, entry: u64| {
         vm.host().words[(frame * 512 + nth) as usize].store(entry, Relaxed);
     };

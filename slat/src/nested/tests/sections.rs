@@ -119,7 +119,7 @@ impl<F: Format> Host for Recorder<F> {
 fn calls() -> Calls {
     let mut idle = Idle::take().unwrap();
     let vm = Recorder::<Npt4>::vm(|builder| builder);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE))).unwrap();
     let put = |frame, entry, word| vm.host().put(frame, entry, word);
     for level in 0..3 {
         put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
@@ -138,12 +138,12 @@ fn calls() -> Calls {
             let done = l2.fault(&mut idle, access);
             assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
             drop(l2.enter(&mut idle, &mut NoTlb));
-            let _ = vm.slots().try_walk_l1(&table, access);
-            let _ = vm.slots().look_l1(&table, access.gpa);
+            let _ = vm.memory().try_walk_l1(&table, access);
+            let _ = vm.memory().look_l1(&table, access.gpa);
         }
         let (at, mut bytes) = (Gfn(40).gpa(), [0; 12]);
-        vm.slots().read_bytes(&mut idle, at, &mut bytes).unwrap();
-        vm.slots().write_bytes(&mut idle, at, &bytes).unwrap();
+        vm.memory().read_bytes(&mut idle, at, &mut bytes).unwrap();
+        vm.memory().write_bytes(&mut idle, at, &bytes).unwrap();
         vcpu.l1_flushes(|_: &EptTable| true);
         let _ = vcpu.nested(&mut idle, table).unwrap();
         vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1024), |_: &EptTable| true);
@@ -184,7 +184,7 @@ fn calls_without_a_token() -> Calls {
     let mut idle = Idle::take().unwrap();
     let vm = Recorder::<X64>::vm(Builder::without_two_stages);
     let ram = Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     // The guest's table, in long mode: its page 7 is at linear page 5 of the lowest 2 MiB.
     for level in 0..3 {
         vm.host().put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
@@ -201,7 +201,7 @@ fn calls_without_a_token() -> Calls {
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
     core::mem::forget(change.begin_event(&mut idle, None));
-    let slots = vm.slots();
+    let slots = vm.memory();
     drop(idle);
 
     vm.host().calls.lock().unwrap().clear();

@@ -197,7 +197,7 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64, patience: Duration) -> Op
     }
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     drop(vcpu.nested(&mut idle, table()));
     std::thread::scope(|scope| {

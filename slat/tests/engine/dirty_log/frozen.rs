@@ -50,7 +50,7 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, _>::builder(Interrupted::default()).dirty_log(DirtyLog::bitmap().track(track));
     let vm = vm.build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
     access(&vm, &mut idle, PAGE, Access::Write);
     let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
     drop(vm.invalidate(hvas, Why::WriteProtect).apply(&mut idle).settle());
@@ -76,8 +76,8 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
         assert_eq!(refused, Err(FaultError::Host(HostError::Fault)), "{track:?}");
     });
     assert!(vm.host().next.lock().unwrap().is_empty(), "the host was asked twice");
-    assert_eq!(vm.translate(&mut idle, PAGE), None, "taken away");
-    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    assert_eq!(vm.memory().translate(&mut idle, PAGE), None, "taken away");
+    let harvest = vm.memory().harvest(&mut idle, SLOT).unwrap();
     assert!(harvest.iter().map(|page| page.gfn).eq([PAGE]), "{track:?}: {harvest:?}");
     harvest.commit();
 }

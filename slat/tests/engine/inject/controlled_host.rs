@@ -155,7 +155,7 @@ pub fn on_a_vm(lock: MmuLock, test: impl FnOnce(&TestVm<'_>, &mut Idle)) {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::builder(Lent(&host)).vcpus(4).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap();
         let slot = Slot::new(RAM, ALL.start, ALL.len(), HVA);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         test(&vm, &mut idle);
         is_sound(&vm, &mut idle);
     });
@@ -172,7 +172,7 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
         }
     }
     for gfn in (ALL.start.0..ALL.end.0).step_by(61).map(Gfn) {
-        let found = vm.translate(idle, gfn).unwrap();
+        let found = vm.memory().translate(idle, gfn).unwrap();
         let pfn = found.leaf.pfn + (gfn.0 - found.gfns.start.0);
         assert_eq!(pfn, host.page(gfn).pfn, "{gfn:?} is mapped to what the host has");
         assert!(found.leaf.perms.allows(Access::Write));

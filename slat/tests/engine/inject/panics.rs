@@ -41,7 +41,7 @@ fn in_the_host_that_is_asked() {
         on_a_vm(lock, |vm, idle| {
             vm.host().0.will(Gfn(5), When::Panics);
             dies(vm, |vm, idle| assert!(store(vm, idle, VcpuId(0), Gfn(5)).is_ok()));
-            assert_eq!(vm.translate(idle, Gfn(5)), None);
+            assert_eq!(vm.memory().translate(idle, Gfn(5)), None);
             assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
         });
     }
@@ -73,12 +73,12 @@ fn in_an_upgrade() {
             host.read_only.store(true, SeqCst);
             let read = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
             vm.vcpu(VcpuId(0)).unwrap().fault(idle, read).unwrap();
-            let before = vm.translate(idle, Gfn(5));
+            let before = vm.memory().translate(idle, Gfn(5));
             host.read_only.store(false, SeqCst);
             *host.looked_up.lock().unwrap() = Some(Gfn(5));
             dies(vm, |vm, idle| assert!(store(vm, idle, VcpuId(0), Gfn(5)).is_ok()));
             assert!(before.is_some());
-            assert_eq!(vm.translate(idle, Gfn(5)), before, "the guest still has its page");
+            assert_eq!(vm.memory().translate(idle, Gfn(5)), before, "the guest still has its page");
             assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Done::Fixed));
         });
     }
@@ -94,14 +94,15 @@ fn in_a_recovery() {
             for gfn in [0, 512, 1024] {
                 assert_eq!(store(vm, idle, VcpuId(0), Gfn(gfn)), Ok(Done::Mapped(Level::M2)));
             }
-            assert_eq!(vm.split(idle, ALL, Level::K4), Ok(3));
+            assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(3));
             *host.looked_up.lock().unwrap() = Some(Gfn(512));
             dies(vm, |vm, idle| {
-                let _ = vm.recover(idle, ALL);
+                let _ = vm.memory().recover(idle, ALL);
             });
-            let levels = [5, 517, 1029].map(|gfn| vm.translate(idle, Gfn(gfn)).map(|found| found.level));
+            let levels =
+                [5, 517, 1029].map(|gfn| vm.memory().translate(idle, Gfn(gfn)).map(|found| found.level));
             assert_eq!(levels, [Some(Level::M2), Some(Level::K4), Some(Level::K4)]);
-            assert_eq!(vm.recover(idle, ALL), 2);
+            assert_eq!(vm.memory().recover(idle, ALL), 2);
         });
     }
 }
@@ -111,14 +112,14 @@ fn in_a_transaction() {
     on_a_vm(MmuLock::None, |vm, idle| {
         store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         dies(vm, |vm, idle| {
-            let _ = vm.slots().commit(idle, |tx| -> Result<(), SlotError> {
+            let _ = vm.memory().commit(idle, |tx| -> Result<(), SlotError> {
                 tx.delete(RAM)?;
                 tx.create(Slot::new(SlotId(3), Gfn(0), 8, Hva(0)).log_dirty())?;
                 panics()
             });
         });
-        assert_eq!((vm.slots().len(), vm.slots().find(idle, Gfn(5)).unwrap().id), (1, RAM));
-        assert!(vm.translate(idle, Gfn(5)).is_some(), "nothing has changed");
+        assert_eq!((vm.memory().len(), vm.memory().find(idle, Gfn(5)).unwrap().id), (1, RAM));
+        assert!(vm.memory().translate(idle, Gfn(5)).is_some(), "nothing has changed");
     });
 }
 
@@ -138,7 +139,10 @@ fn in_a_change_of_the_host() {
                 });
             });
             assert_eq!(vm.stats().flushes.paid, before + 1);
-            assert!(vm.translate(idle, Gfn(5)).is_none() && vm.translate(idle, Gfn(6)).is_some());
+            assert!(
+                vm.memory().translate(idle, Gfn(5)).is_none()
+                    && vm.memory().translate(idle, Gfn(6)).is_some()
+            );
             assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Done::Mapped(Level::K4)));
         });
     }
@@ -149,7 +153,7 @@ fn in_an_observer() {
     for lock in POLICIES {
         on_a_vm(lock, |vm, idle| {
             store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
-            dies(vm, |vm, idle| vm.shared(idle).for_each(ALL, |_| panics()));
+            dies(vm, |vm, idle| vm.memory().shared(idle).for_each(ALL, |_| panics()));
             unmap(vm, idle, ALL);
             vm.collect(idle);
         });

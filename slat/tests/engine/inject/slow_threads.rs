@@ -27,7 +27,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
     on_a_vm(MmuLock::None, |vm, idle| {
         (0..1024).for_each(|gfn| assert!(store(vm, idle, VcpuId(0), Gfn(gfn)).is_ok()));
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
-        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(many)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         let (collected, deleted) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             let go = go;
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let walk = vm.lockless(&mut idle);
+                let walk = vm.memory().lockless(&mut idle);
                 let before = walk.translate(Gfn(5));
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
@@ -53,9 +53,9 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             scope.spawn(move || {
                 let mut idle = self::idle();
                 let slot = Slot::new(SlotId(9), Gfn(1 << 20), 512, HVA);
-                vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+                vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
                 begins_too.send(()).unwrap();
-                vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(9))).unwrap();
+                vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(9))).unwrap();
                 deleted.store(true, SeqCst);
             });
             (0..2).for_each(|_| begun.recv().unwrap());
@@ -72,7 +72,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             go.send(()).unwrap();
         });
         assert_eq!((collected.load(SeqCst), deleted.load(SeqCst)), (true, true));
-        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
     });
 }
 
@@ -81,14 +81,14 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
 fn a_reader_that_stays_keeps_no_fault() {
     on_a_vm(MmuLock::None, |vm, idle| {
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
-        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(many)).unwrap();
         store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         thread::scope(|scope| {
             let go = go;
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let _walk = vm.lockless(&mut idle);
+                let _walk = vm.memory().lockless(&mut idle);
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
             });
@@ -100,7 +100,7 @@ fn a_reader_that_stays_keeps_no_fault() {
             assert_eq!(vm.stats().tables_waiting, 1, "the one that was unmapped");
             go.send(()).unwrap();
         });
-        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
     });
 }
 
@@ -165,8 +165,8 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
             unmap(vm, idle, ALL);
             vm.collect(idle);
             vm.zap_all(idle).unwrap();
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
             others_go_on(vm, idle, VcpuId(1));
             assert_eq!(vm.unanswered().next(), None, "flushes wait for no vCPU out of the guest");
             let again = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
@@ -189,14 +189,18 @@ fn a_host_that_blocks_keeps_its_own_fault_only() {
                 vm.host().0.moves(Gfn(5), Pfn(0x77_7777));
                 drop(change);
                 vm.zap_all(idle).unwrap();
-                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
-                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+                vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+                vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
                 others_go_on(vm, idle, VcpuId(1));
-                assert_eq!(vm.translate(idle, Gfn(5)), None);
+                assert_eq!(vm.memory().translate(idle, Gfn(5)), None);
                 go.send(()).unwrap();
                 assert_eq!(waiting.join().unwrap(), Ok(Done::Mapped(Level::K4)));
             });
-            assert_eq!(vm.translate(idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x77_7777), "the page of now");
+            assert_eq!(
+                vm.memory().translate(idle, Gfn(5)).unwrap().leaf.pfn,
+                Pfn(0x77_7777),
+                "the page of now"
+            );
         });
     }
 }

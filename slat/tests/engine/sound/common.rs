@@ -81,7 +81,7 @@ macro_rules! vm {
             .address_spaces(2)
             .build()
             .unwrap();
-        $vm.slots()
+        $vm.memory()
             .commit(&mut $idle, |tx| tx.create($crate::sound::common::ram(0, 0, 8, 0x4000_0000)))
             .unwrap();
         let mut $vcpu = $vm.vcpu(slat::VcpuId(0)).unwrap();

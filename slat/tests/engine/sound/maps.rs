@@ -129,8 +129,8 @@ fn a_page_beyond_the_format_has_no_entry() {
 #[test]
 fn a_format_of_another_crate_works_by_an_unsafe_impl() {
     vm!(Own, |hva| Some(page(hva)), idle, vm, _vcpu);
-    assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
-    assert_eq!(vm.translate(&mut idle, Gfn(6)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(6)), None);
     edges::<Own>();
 }
 

@@ -14,7 +14,7 @@ use std::thread;
 #[test]
 fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(1, 8, 8, 0x9000_0000))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(1, 8, 8, 0x9000_0000))).unwrap();
     let (in_guest, held) = (Barrier::new(2), Barrier::new(3));
     let (deleting, deletes) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
@@ -36,14 +36,14 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         });
         in_guest.wait();
         scope.spawn(move || {
-            let (mut idle, slots) = (Idle::take().unwrap(), vm.slots());
+            let (mut idle, slots) = (Idle::take().unwrap(), vm.memory());
             let _snapshot = slots.snapshot(&mut idle);
             held.wait();
             let _ = released.recv();
         });
         scope.spawn(move || {
             held.wait();
-            vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
+            vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
         });
         held.wait();
         deletes.recv().unwrap();
@@ -63,7 +63,7 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         release.send(()).unwrap();
         assert_eq!(again, Ok(Done::Mmio), "B is still gone");
     });
-    assert_eq!(vm.translate(&mut idle, Gfn(9)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(9)), None);
 }
 
 /// Beside an active invalidation in its own 2 MiB a frame is confirmed alone: a host that panics during that fault
@@ -104,5 +104,5 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
         assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
         assert!(vm.stats().retries > retries, "the fault waited for the invalidation that covers it");
     });
-    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
 }

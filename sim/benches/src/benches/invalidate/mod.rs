@@ -209,7 +209,7 @@ impl Lap {
     ) -> Result<Vec<Tally>, String> {
         let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
         let elsewhere = layout.place(0).start;
-        vm.lockless(&mut idle()?).for_each(ALL, |mapping| {
+        vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
             right += u64::from(mapping.leaf.pfn == frame(mapping.gfns.start));
             there += u64::from(mapping.gfns.start < elsewhere);
             leaves[usize::from(mapping.level.number()) - 1] += 1;

@@ -122,7 +122,7 @@ impl Ground {
     }
 
     fn versions(&self) -> u64 {
-        self.vm.slots().generation().number()
+        self.vm.memory().generation().number()
     }
 }
 

@@ -105,7 +105,7 @@ impl<const LIE: u8> Design for Liar<LIE> {
         if LIE == STUCK || LIE == LOST && moves.is_multiple_of(2) {
             return Ok(());
         }
-        vm.slots().commit(idle, |tx| tx.move_to(id, gfn)).map(|_| ()).map_err(|error| error.to_string())
+        vm.memory().commit(idle, |tx| tx.move_to(id, gfn)).map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {

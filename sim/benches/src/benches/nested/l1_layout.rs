@@ -258,7 +258,7 @@ impl Engine {
         let builder = Vm::builder(layout.host()).vcpus(layout.vcpus);
         let (vm, first) = (with_one_slot(builder, layout.frames())?, layout.first_large());
         let large = Slot::new(SlotId(1), first, TABLE * TABLE, hva_of(first));
-        vm.slots().commit(&mut idle()?, |tx| tx.create(large)).map_err(|error| error.to_string())?;
+        vm.memory().commit(&mut idle()?, |tx| tx.create(large)).map_err(|error| error.to_string())?;
         Ok(Self { vm })
     }
 }

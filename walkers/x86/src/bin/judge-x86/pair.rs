@@ -277,7 +277,7 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
         Slot::new(SlotId(1), fixed.gfn, fixed.pages, FIXED + fixed.pfn.address()),
     ];
     let created =
-        shared.vm.slots().commit(&mut idle, |tx| slots.into_iter().try_for_each(|slot| tx.create(slot)));
+        shared.vm.memory().commit(&mut idle, |tx| slots.into_iter().try_for_each(|slot| tx.create(slot)));
     created.expect("two slots that do not overlap");
     // ORDER(pair): Release; pairs with the Acquire in `second`.
     NEXT.store((&raw const shared).cast_mut().cast(), Release);
@@ -314,9 +314,9 @@ fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) ->
         let page = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (PAGES - 1);
         match round % 16 {
             13 => {
-                let _ = vm.write_protect(idle, Span::sized(FIRST + page / 2, PAGES / 2)).settle();
+                let _ = vm.memory().write_protect(idle, Span::sized(FIRST + page / 2, PAGES / 2)).settle();
             }
-            14 => vm.lockless(idle).age(Span::sized(FIRST, PAGES), |_| ()),
+            14 => vm.memory().lockless(idle).age(Span::sized(FIRST, PAGES), |_| ()),
             15 => {
                 vm.zap_all(idle).expect("memory for a root");
                 outcome.zaps += 1;

@@ -155,7 +155,7 @@ impl Design for Adapter {
 
     fn prepare(vm: &Machine<Self>, idle: &mut Idle) -> Result<(), String> {
         let all = Slot::new(SlotId(0), Gfn(0), FRAMES, Hva(0));
-        vm.slots().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
+        vm.memory().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
     }
 
     fn populate(vm: &Machine<Self>, _: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), String> {
@@ -192,7 +192,7 @@ impl Design for Adapter {
 fn replace(vm: &Machine<Adapter>, idle: &mut Idle, place: usize, new: Option<Record>) {
     let mut writer = vm.host().slots.writer();
     let old = writer.current().records()[place];
-    let going = vm.invalidate_gfns(old.slot().gfns, Why::Slot);
+    let going = vm.memory().invalidate(old.slot().gfns, Why::Slot);
     writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
     let _going = going.apply(idle).settle();
     writer.publish(|next, now| next.copy(now, Some(place), new));
@@ -206,6 +206,6 @@ fn around(
     change: &mut impl FnMut(),
 ) {
     let Some(gfns) = parts.next() else { return change() };
-    let _invalidation = vm.invalidate_gfns(gfns, Why::Clear).apply(idle).settle();
+    let _invalidation = vm.memory().invalidate(gfns, Why::Clear).apply(idle).settle();
     around(vm, idle, parts, change);
 }
