@@ -6,7 +6,8 @@ use slat::{
     Pfn, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
-/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
+/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever. Tables are on the heap: on bare
+/// metal also implement `TableMemory` and `Host::tables`, unless memory is mapped one to one.
 struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
 impl Host for Machine {

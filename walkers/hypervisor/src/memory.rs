@@ -28,8 +28,7 @@ use core::sync::atomic::{
 use slat::table::Word;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
-    VcpuId,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, VcpuId,
 };
 use slat_walker_x86::smp;
 use spin::Mutex;
