@@ -10,7 +10,6 @@ mod oracle;
 use crate::Input;
 use oracle::{Change, Limits, Oracle, PAGE, Record, Request};
 use slat::slots::{self, Region};
-use slat::table::TableMemory;
 use slat::table::formats::Npt5;
 use slat::{Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, SpaceId, Span, Vm};
 
@@ -24,9 +23,6 @@ const ARENA: u64 = 0x7000_0000_0000;
 /// A host with nothing behind its addresses.
 #[derive(Debug)]
 struct Nothing;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nothing {}
 
 impl Host for Nothing {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 /// # use slat::{*, table::formats::Npt4};
 /// # use slat_migrate::VmLog;
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -138,7 +137,6 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
     /// # use slat::{*, table::formats::Npt4};
     /// # use slat_migrate::VmLog;
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }

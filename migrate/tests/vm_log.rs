@@ -8,7 +8,7 @@ use breaks::Breaks;
 use slat::table::formats::Ept4;
 use slat::{
     Access, DirtyPage, DirtyWord, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Vm,
+    Span, Vm,
 };
 use slat_migrate::{
     LogError, MemoryRange, MigrateError, Outcome, PreCopy, Progress, Receiver, Session, Source, Target, VmLog,
@@ -29,9 +29,6 @@ const SECOND: SlotId = SlotId(1);
 
 /// The guest's memory: a number per page.
 struct Memory(Vec<AtomicU64>);
-
-// SAFETY: the default functions allocate tables in this process and give their own addresses.
-unsafe impl TableMemory for Memory {}
 
 impl Host for Memory {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

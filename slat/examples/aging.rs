@@ -4,14 +4,12 @@
 use slat::table::formats::Sv39x4NoAd;
 use slat::{
     Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
-    TableMemory, Vcpu, VcpuId, Vm, Why,
+    Vcpu, VcpuId, Vm, Why,
 };
 use std::error::Error;
 
 /// REPLACE: your memory. Here frame = address.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

@@ -4,7 +4,7 @@
 use slat::table::Word;
 use slat::{
     Access, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType, Next,
-    Perms, Pfn, Resume, Slot, SlotId, TableMemory, VcpuId, Vm,
+    Perms, Pfn, Resume, Slot, SlotId, VcpuId, Vm,
 };
 
 /// REPLACE: your processor's bits. Here a leaf has bit 63, and a link has not; the frame number begins at bit 8.
@@ -59,8 +59,6 @@ unsafe impl Format for Mine {
 
 /// The host maps everything: frame = address, in pages of 2 MiB.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })

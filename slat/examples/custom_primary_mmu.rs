@@ -4,7 +4,7 @@
 use slat::table::formats::Npt4;
 use slat::{
     Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn,
-    SecondaryMmu, Slot, SlotId, Span, TableMemory, VcpuId, Vm, Why,
+    SecondaryMmu, Slot, SlotId, Span, VcpuId, Vm, Why,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,9 +12,6 @@ use std::sync::{Arc, Mutex};
 /// One address space, seen by any number of VMs. REPLACE: your page tables. Here frames by host page.
 #[derive(Clone, Default)]
 struct Process(Arc<Mutex<BTreeMap<Hva, Pfn>>>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Process {}
 
 impl Host for Process {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -3,15 +3,12 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, TableMemory,
-    Vcpu, VcpuId, Vm,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, Vcpu, VcpuId, Vm,
 };
 use std::error::Error;
 
 /// REPLACE: your memory. Here frame = address.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

@@ -3,15 +3,13 @@
 use slat::table::formats::Ept4;
 use slat::{
     Access, CpuId, Emulate, Fault, FaultError, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, Next,
-    PAGE_SIZE, Pfn, Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
+    PAGE_SIZE, Pfn, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
-/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
+/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever. Tables are on the heap: on bare
+/// metal also implement `TableMemory` and `Host::tables`, unless memory is mapped one to one.
 struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
-// SAFETY: the defaults take table pages from the global allocator and keep the contract.
-// REPLACE on bare metal: all four functions, so that a table's frame number is the one that the hardware needs.
-unsafe impl TableMemory for Machine {}
 impl Host for Machine {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let offset = hva.0.checked_sub(RAM.0).ok_or(HostError::Fault)?;

@@ -5,7 +5,7 @@ use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
     Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, SecondaryMmu,
-    Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
+    Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
 
@@ -15,9 +15,6 @@ const HVA: Hva = Hva(1 << 40);
 
 /// A host whose frame is the address, writable, and known without sleeping.
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

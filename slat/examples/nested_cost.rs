@@ -8,7 +8,7 @@ use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::{Word, formats::Ept4};
 use slat::{
     Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Resume,
-    Slot, SlotId, Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Slot, SlotId, Span, Translations, VcpuId, Vm, Why,
 };
 use std::hint::{black_box, spin_loop};
 use std::ops::Range;
@@ -28,9 +28,6 @@ const ROUNDS: usize = 9;
 
 /// A host whose frame is the address. L1's tables are words here; the rest of its memory is never read.
 struct Flat(Vec<AtomicU64>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Flat {}
 
 impl Host for Flat {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

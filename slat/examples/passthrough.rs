@@ -4,7 +4,7 @@
 use slat::table::formats::Ept4;
 use slat::{
     Access, Emulate, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, Next, PAGE_SHIFT,
-    Pfn, Slot, SlotId, TableMemory, VcpuId, Vm,
+    Pfn, Slot, SlotId, VcpuId, Vm,
 };
 
 const RAM: Hva = Hva(0x7000_0000);
@@ -16,9 +16,6 @@ const DEVICE: Pfn = Pfn(0xf_e000);
 
 /// A host whose frame is the address, except for the device.
 struct Machine;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

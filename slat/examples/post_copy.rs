@@ -4,7 +4,7 @@
 use slat::table::formats::Ept4;
 use slat::{
     Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Leave, Next, PAGE_SIZE, Pfn, Slot, SlotId,
-    TableMemory, Token, VcpuId, Vm,
+    Token, VcpuId, Vm,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -20,8 +20,6 @@ struct Pages {
     requests: VecDeque<Hva>,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Target {}
 impl Host for Target {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let (page, mut pages) = (Hva(hva.0 & !(PAGE_SIZE - 1)), self.0.lock().unwrap());

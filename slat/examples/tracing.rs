@@ -4,8 +4,8 @@
 use slat::table::formats::Ept4;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
-    TableMemory, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, VcpuId, Vm,
+    Why,
 };
 use std::fmt::Debug;
 use tracing::field::{Field, Visit};
@@ -15,8 +15,6 @@ use tracing::{Event, Metadata, Subscriber};
 /// REPLACE: your host, with this `observe`.
 struct Traced;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Traced {}
 impl Host for Traced {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

@@ -114,7 +114,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Sleeps in the host if a page is absent. For many accesses to one page, [`hold`](Self::hold) it.
     ///
     /// ```
-    /// use slat::{table::{TableMemory, Word, formats::Ept4}, *};
+    /// use slat::{table::{Word, formats::Ept4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
@@ -125,8 +125,6 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -12,8 +12,9 @@ use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
+#[cfg(doc)]
 use crate::table::memory::TableMemory;
-use crate::table::retire::TableEvents;
+use crate::table::memory::{Heap, TablesOf};
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
 use slat_slots::MemoryType;
@@ -152,8 +153,7 @@ impl HostError {
 /// repeat it. A transaction of memslots took place if the published slots say so. An invalidation whose
 /// [`apply`](crate::Invalidation::apply) panicked has not protected its range: begin it again.
 ///
-/// Exceptions: [`TableMemory::pfn`] and [`TableMemory::at`] must not panic. If
-/// [`compare_exchange`](Self::compare_exchange) panics, it must not have stored. If a function that takes memory back
+/// Exceptions: [`TableMemory::at`] must not panic. If [`compare_exchange`](Self::compare_exchange) panics, it must not have stored. If a function that takes memory back
 /// panics, that memory is lost, because the engine cannot know how far the function came. Without the feature `std` a
 /// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick), of
 /// [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
@@ -168,8 +168,6 @@ impl HostError {
 /// /// Frames by host page. A page is allocated when it is first touched.
 /// #[derive(Default)]
 /// struct Lazy(Mutex<BTreeMap<u64, Pfn>>);
-///
-/// unsafe impl TableMemory for Lazy {} // table pages from the global allocator
 ///
 /// impl Host for Lazy {
 ///     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -194,7 +192,15 @@ impl HostError {
 /// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Host: TableMemory {
+pub trait Host: Send + Sync {
+    /// Where the tables of the host's VMs are. By default they are on the [`Heap`], and a frame number is an address:
+    /// for software walkers, and for machines that map memory one to one. Any other hypervisor implements
+    /// [`TableMemory`] for its host, and returns [`Own`](crate::table::Own). Only the type of the result counts: the
+    /// engine never calls this.
+    fn tables() -> impl TablesOf<Self> {
+        Heap
+    }
+
     /// Returns the page at `hva` for this access, if the host can do so without sleeping. The engine calls this inside
     /// a section of the read side: take no lock that may be held during an invalidation, and do not allocate. The
     /// thread's token is in use, or cannot be [taken](Idle::take). The default sends every fault to
@@ -293,7 +299,6 @@ pub trait Host: TableMemory {
     /// struct Machine {
     ///     broadcasts: AtomicU64,
     /// }
-    /// # unsafe impl TableMemory for Machine {}
     /// impl Host for Machine {
     ///     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
     ///         // DSB ISHST; TLBI IPAS2E1IS for each of `gfns`; DSB ISH; TLBI VMALLE1IS; DSB ISH
@@ -349,16 +354,6 @@ pub trait Host: TableMemory {
     #[inline(always)]
     fn observe(&self, event: TraceEvent) {
         let _ = event;
-    }
-}
-
-impl<H: Host> TableEvents for H {
-    fn grace_period_ended(&self) {
-        self.observe(TraceEvent::GracePeriod);
-    }
-
-    fn tables_freed(&self, level: Level, leaves: u64) {
-        self.observe(TraceEvent::TablesFreed { level, leaves });
     }
 }
 

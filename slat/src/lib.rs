@@ -6,11 +6,10 @@
 //! mappings.
 //!
 //! ```
-//! use slat::{table::{TableMemory, formats::Ept4}, *};
+//! use slat::{table::formats::Ept4, *};
 //!
 //! /// The host says what is at a host address. Here the frame is always the address.
 //! struct Identity;
-//! unsafe impl TableMemory for Identity {} // table pages from the global allocator
 //! impl Host for Identity {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 //!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })

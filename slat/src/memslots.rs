@@ -74,7 +74,6 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::Rule, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -128,7 +127,6 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::CommitError, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -209,7 +207,6 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::{Change, Region}, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }

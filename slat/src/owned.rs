@@ -18,7 +18,6 @@ use alloc::sync::Arc;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -109,7 +108,7 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::{Access, Emulate, Gpa, HostError, HostPage, Hva, Span};
     use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -121,9 +120,6 @@ mod tests {
             self.0.store(true, SeqCst);
         }
     }
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Told {}
 
     impl Host for Told {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

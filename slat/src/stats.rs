@@ -22,7 +22,6 @@ use core::fmt;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -331,11 +330,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             tables.pages()
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.map(|shadows| shadows.pages(&self.host));
+        let nested = nested.map(|shadows| shadows.pages(self.tables()));
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + nested.sum::<u64>(),
-            waiting: self.grace.count::<F, H>(&self.host),
+            waiting: self.grace.count::<F, _>(self.tables()),
             free: self.pool.free(),
             allocated: self.pool.allocated(),
         }

@@ -20,7 +20,6 @@
 //! /// A host that records the events.
 //! #[derive(Default)]
 //! struct Recorder(Mutex<Vec<TraceEvent>>);
-//! unsafe impl TableMemory for Recorder {}
 //! impl Host for Recorder {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 //!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })

@@ -19,6 +19,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
+use crate::table::memory::{TableMemory, tables_of};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -196,7 +197,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
         // From here on an error drops the partial VM, which returns its memory to the host.
-        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
+        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, vm.tables(), &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
             vm.rings.make(size, policy.vcpus)?;
@@ -243,6 +244,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
+    /// The memory of its tables: see [`Host::tables`]. For a walk of the tables in software.
+    #[inline(always)]
+    pub fn tables(&self) -> &impl TableMemory {
+        tables_of(&self.host)
+    }
+
     /// Waits for a grace period, then frees the pages of all unhooked tables and uncounts their leaves. The VM also
     /// does so by itself in small steps, when many tables wait or pages run short. No thread waits for those steps.
     pub fn collect(&self, _idle: &mut Idle) {
@@ -251,7 +258,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Returns table memory to the host: [collects](Self::collect), and then returns every chunk whose pages are all
     /// free. Returns the number of bytes by which the VM's memory shrank. Waits for a grace period; may sleep in
-    /// [`TableMemory::free_chunk`](crate::TableMemory).
+    /// [`TableMemory::take_back`](crate::TableMemory::take_back).
     ///
     /// Without this call the VM keeps some free chunks, and returns the others when it takes tables apart. No page
     /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also
@@ -262,7 +269,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -284,7 +291,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn shrink(&self, idle: &mut Idle) -> u64 {
         let before = self.pool.lent();
         self.collect(idle);
-        self.pool.shrink(&self.host);
+        self.pool.shrink(self.tables());
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
     }
 
@@ -377,6 +384,6 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
-        unsafe { self.pool.release(&self.host) };
+        unsafe { self.pool.release(tables_of(&self.host)) };
     }
 }

@@ -115,7 +115,6 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     ///         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

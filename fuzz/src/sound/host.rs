@@ -2,7 +2,6 @@
 
 use super::step::Nested;
 use crate::vm::plain_host::{Changed, PAGES, PlainHost, hva, number};
-use slat::table::TableMemory;
 use slat::{
     Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn,
     SecondaryMmu, SpaceId, Span, VcpuId, Vm, Why,
@@ -55,9 +54,6 @@ pub struct Crafty<F: Format> {
     /// Whether it may call back: no flush would wait forever.
     pub quiet: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl<F: Format> TableMemory for Crafty<F> {}
 
 impl<F: Format> Crafty<F> {
     pub fn new(largest: Level, sleeps: bool, fuse: Arc<Fuse>) -> Self {

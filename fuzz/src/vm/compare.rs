@@ -54,7 +54,7 @@ impl<F: Format> Machine<'_, F> {
         found.tables += 1;
         for index in 0..512_u64.min(1 << (F::FRAME_BITS - level.shift())) {
             // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
-            let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(index as usize).as_ref() };
+            let entry = unsafe { self.vm.tables().at(table).cast::<Entry>().add(index as usize).as_ref() };
             let (word, first) = (entry.load(), first + index * level.pages());
             match word.kind::<F>(level) {
                 Kind::Table(below) => self.read((below, level.down()), first, found),

@@ -129,7 +129,7 @@ impl<'v, F: Format> Machine<'v, F> {
         loop {
             // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
             let entry =
-                unsafe { self.vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+                unsafe { self.vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
             let word = entry.load();
             match word.kind::<F>(level) {
                 Kind::Table(below) => {

@@ -168,8 +168,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 let skip = left.trailing_zeros();
                 let run = (left >> skip).trailing_ones();
                 let pages = Span::sized(page + u64::from(skip), run.into());
-                let (host, active) = (&self.vm.host, &self.vm.active);
-                shadows.reach_whole(host, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+                let (memory, active) = (self.vm.tables(), &self.vm.active);
+                shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
                 page = pages.end;
                 left = left.checked_shr(skip + run).unwrap_or(0);
             }

@@ -48,11 +48,10 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// `GET_DIRTY_LOG` without manual protection, of the TDP MMU series.
     ///
     /// ```
-    /// use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// use slat::{*, table::formats::Npt4};
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -105,7 +104,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -234,7 +233,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -288,7 +287,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         };
         let by_leaf = vm.logs_by_bits() && {
             // SAFETY: in `reading`, reachable tables stay allocated; the slot's frames fit the format.
-            let at = unsafe { self.space.radix.descend(&vm.host, gfn) };
+            let at = unsafe { self.space.radix.descend(vm.tables(), gfn) };
             at.level == Level::K4 && F::is_present(at.word) && at.word.0 & F::DIRTY != 0
         };
         tables_before_marks();

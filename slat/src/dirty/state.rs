@@ -18,7 +18,7 @@ use crate::table::format::Format;
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
-/// # struct Identity; unsafe impl TableMemory for Identity {}
+/// # struct Identity;
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }

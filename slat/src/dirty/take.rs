@@ -249,7 +249,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
             add(into, written.first().0 - gfns.start.0, written.bits());
             true
         };
-        let mut pass = Pass::<F, Written, H, _>::new(&vm.host, How::every_leaf(found), told);
+        let mut pass = Pass::<F, Written, _, _>::new(vm.tables(), How::every_leaf(found), told);
         // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
         let goal = unsafe { pass.stretch(walk.root(), left) };
         if goal >= left.end {

@@ -45,7 +45,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// ```
     /// # use slat::{*, table::formats::Ept4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -106,7 +105,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
             return Ok(None);
         }
         // SAFETY: as in `descend`.
-        let mut node = unsafe { self.space.radix.top(&self.vm.host, gfn) };
+        let mut node = unsafe { self.space.radix.top(self.vm.tables(), gfn) };
         let mut level = F::ROOT_LEVEL;
         loop {
             // SAFETY: as in `descend`.
@@ -115,7 +114,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
             if F::is_table(word, level) {
                 touch(entry, word, F::touch_link(level))?;
                 // SAFETY: a link of this table, read in this section.
-                node = unsafe { Node::follow(&self.vm.host, F::pfn(word)) };
+                node = unsafe { Node::follow(self.vm.tables(), F::pfn(word)) };
                 level = level.down();
                 continue;
             }

@@ -135,9 +135,6 @@ mod tests {
         device: AtomicBool,
     }
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Changing {}
-
     impl Host for Changing {
         fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
             let device = self.device.load(Relaxed);

@@ -80,7 +80,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// /// Pages that have arrived, and pages that were requested. A page's token is its address, the default.
     /// #[derive(Default)]
     /// struct Remote(Mutex<[BTreeSet<u64>; 2]>);
-    /// # unsafe impl TableMemory for Remote {}
     /// impl Host for Remote {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         let (page, [here, asked]) = (hva.0 & !0xfff, &mut *self.0.lock().unwrap());

@@ -29,7 +29,6 @@ const STRETCHES: u64 = 1024;
 /// ```
 /// use slat::{table::formats::Npt4, *};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -130,9 +129,6 @@ mod tests {
     use crate::*;
 
     struct Identity;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
 
     impl Host for Identity {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

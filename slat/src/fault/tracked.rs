@@ -74,9 +74,6 @@ mod tests {
 
     struct Identity;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
-
     impl Host for Identity {
         fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
             Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

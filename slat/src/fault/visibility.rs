@@ -44,7 +44,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// /// A host with shared memory at host addresses, and private memory without.
     /// struct Split;
-    /// unsafe impl TableMemory for Split {}
     /// impl Host for Split {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         let frame = match hva.private_memory() {
@@ -115,9 +114,6 @@ mod tests {
         vm: OnceLock<std::sync::Weak<Vm<Npt4, Converting>>>,
         asked: AtomicU64,
     }
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Converting {}
 
     impl Host for Converting {
         fn resolve(&self, idle: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -36,9 +36,6 @@ impl Ram {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Host for Ram {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         assert_eq!(hva.offset(), 0);

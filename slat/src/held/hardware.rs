@@ -34,7 +34,6 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// ```
     /// use slat::{*, table::formats::Ept4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })

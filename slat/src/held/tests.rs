@@ -1,4 +1,3 @@
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -11,9 +10,6 @@ const HVA: Hva = Hva(1 << 30);
 struct Machine {
     broadcasts: bool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -1,7 +1,6 @@
 //! A VM on a host that a test controls, for one thread: the starting state of an operation.
 
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -31,9 +30,6 @@ pub(super) struct Backing {
     pub(super) answers: AtomicBool,
     elsewhere: Mutex<BTreeMap<Hva, HostPage>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Backing {}
 
 impl Backing {
     fn page(&self, hva: Hva) -> HostPage {
@@ -103,7 +99,7 @@ impl<F: Format> World<F> {
     /// The guest stores to `gfn`: by the hardware, if the leaf allows it.
     pub(super) fn store(&self, idle: &mut Idle, gfn: Gfn) {
         // SAFETY: tables are given back by `collect`, which is not called meanwhile.
-        let at = unsafe { self.vm.spaces[0].radix.descend(&self.vm.host, gfn) };
+        let at = unsafe { self.vm.spaces[0].radix.descend(self.vm.tables(), gfn) };
         if F::is_present(at.word) && F::writable(at.word) {
             assert!(at.entry.touch(at.word, F::touch(Access::Write)));
         } else {

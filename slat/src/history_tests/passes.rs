@@ -10,7 +10,6 @@ use crate::sync::mode::Shared;
 use crate::table::entry::{Entry, Word};
 use crate::table::formats::Npt4;
 use crate::table::history::meddled;
-use crate::table::memory::TableMemory;
 use crate::table::pool::Cache;
 use crate::walk::Walk;
 use crate::*;
@@ -21,9 +20,6 @@ const BASE: Hva = Hva(1 << 30);
 
 /// A host of read-only pages.
 struct ReadOnly(Level);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for ReadOnly {}
 
 impl Host for ReadOnly {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -51,13 +47,13 @@ fn page(gfn: u64, pages: u64) -> Span<Hva> {
 
 fn word(vm: &World, gfn: u64) -> Word {
     // SAFETY: no thread frees tables meanwhile.
-    unsafe { vm.spaces[0].radix.descend(&vm.host, Gfn(gfn)) }.word
+    unsafe { vm.spaces[0].radix.descend(vm.tables(), Gfn(gfn)) }.word
 }
 
 /// An upgrade freezes the leaf of `gfn`, and stops.
 fn freeze(vm: &World, gfn: u64) {
     // SAFETY: no thread frees tables meanwhile.
-    let at = unsafe { vm.spaces[0].radix.descend(&vm.host, Gfn(gfn)) };
+    let at = unsafe { vm.spaces[0].radix.descend(vm.tables(), Gfn(gfn)) };
     at.entry.cas(at.word, Word::frozen(gfn)).expect("a leaf");
 }
 

@@ -11,7 +11,6 @@ use crate::table::format::Kind;
 use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
-use crate::table::memory::TableMemory;
 use crate::walk::Walk;
 use crate::why::Why;
 use crate::*;
@@ -27,9 +26,6 @@ struct OneMoves {
     moved: AtomicBool,
     lookups: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for OneMoves {}
 
 impl OneMoves {
     fn page(&self, hva: Hva) -> HostPage {
@@ -68,7 +64,7 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
 /// Returns the frame that the hardware finds for `gfn`.
 fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
     // SAFETY: only `collect` frees tables, and it is not called meanwhile.
-    let at = unsafe { vm.spaces[0].radix.descend(&vm.host, gfn) };
+    let at = unsafe { vm.spaces[0].radix.descend(vm.tables(), gfn) };
     let inside = gfn.0 & (at.level.pages() - 1);
     F::is_present(at.word).then(|| F::pfn(at.word) + inside)
 }
@@ -157,8 +153,6 @@ fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
 /// A host that moves a page while a recovery asks it. Returns whether the page's old frame is mapped in the end.
 fn stale_where_the_host_moves_it_when_asked() -> bool {
     struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Asked {}
     impl Host for Asked {
         fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
             let page = self.0.lookup(hva, access);

@@ -142,7 +142,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         // Otherwise an invalidation has made a hole of the entry, and the table is still this thread's to unlink.
         change.owed.owe(step.gfns);
         // SAFETY: linked until this walk froze the link, in its section.
-        let table = unsafe { Node::follow(&vm.host, table) };
+        let table = unsafe { Node::follow(vm.tables(), table) };
         change.owed.unlink(table, at.level.down());
         if ours {
             walk.seat.tally.add(Count::recovered(at.level));

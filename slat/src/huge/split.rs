@@ -31,9 +31,8 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// [`NoMemory`] if table pages are missing. Leaves split so far stay split.
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Huge;
-    /// # unsafe impl TableMemory for Huge {}
     /// # impl Host for Huge {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -153,7 +152,7 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
     let execute = if small { Perms::EXECUTE } else { Perms::NONE };
     let large = Leaf { perms: large.perms.with(execute), ..large };
-    link_parts::<F, H>(&vm.host, node, at, (at.word, large))
+    link_parts::<F, _>(vm.tables(), node, at, (at.word, large))
 }
 
 #[cfg(all(test, loom))]

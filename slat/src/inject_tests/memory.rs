@@ -3,8 +3,8 @@
 use super::leak::leaked;
 use crate::inject::{self, Point};
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use crate::*;
 use core::ptr::NonNull;
 use std::boxed::Box;
@@ -26,19 +26,27 @@ struct Lender {
 
 // SAFETY: the heap's own functions, counted.
 unsafe impl TableMemory for Lender {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.lent.fetch_add(1, Relaxed);
-        table::Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         self.lent.fetch_sub(1, Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { table::Heap.free_chunk(chunk) }
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Lender {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let level = if hva < HVA + 512 * PAGE_SIZE { Level::M2 } else { Level::K4 };
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })

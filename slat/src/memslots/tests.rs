@@ -2,14 +2,11 @@
 
 use super::*;
 use crate::Hva;
-use crate::table::{TableMemory, formats::Npt4};
+use crate::table::formats::Npt4;
 use crate::vm::Vm;
 use crate::{Access, Fault, HostError, HostPage, VcpuId};
 
 struct Plain;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Plain {}
 
 impl Host for Plain {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -189,7 +189,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _no_idle = NoIdle::new();
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
-        let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
+        let at = unsafe { self.shadow.radix.descend(vm.tables(), gfn) };
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
@@ -200,7 +200,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
         let slots = GuestSpace { vm, space };
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
@@ -208,7 +208,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
-        let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
+        let at = unsafe { shadow.radix.descend(memory, if is_ours { g2 } else { Gfn(0) }) };
         if at.word.is_frozen() {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
@@ -274,7 +274,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
         let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
         learned.wide = wide;
-        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
+        let page =
+            offered.or_else(|| vm.host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
         let Some(page) = page else { return Ok(Outcome::Ask(ask)) };
         let free = if wide.is_some() { Level::G1 } else { stamp.free };
         let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);

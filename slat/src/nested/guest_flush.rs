@@ -50,7 +50,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// fault.
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::X64}, *};
+    /// use slat::{nested::*, table::{Word, formats::X64}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire, Release}};
     ///
     /// /// The guest's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
@@ -61,8 +61,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

@@ -41,7 +41,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// [`GuestTable::new`] says so.
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::Ept4}, *};
+    /// use slat::{nested::*, table::{Word, formats::Ept4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: eight pages at host address 0x10_0000.
@@ -52,8 +52,6 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -11,6 +11,7 @@ use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
 use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -23,7 +24,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         replaced: bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
         let &Found { at, leaf, slots, slot, page, stores, gpa } = found;
         let (g1, level) = (leaf.gfn, page.level);
         let composed = self.compose(page, &leaf, &slot, stores);
@@ -33,7 +34,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
         let is_row = is_leaf::<F>(at.word)
-            && rows_of::<F, H>(&at, g2)
+            && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
         if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
@@ -43,16 +44,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
-        let hint = self.shadows.enter_hint(host, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
+        let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if is_leaf::<F>(at.word) {
             return Ok(self.met_leaf(found, announced, composed, is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
         }
-        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
@@ -66,7 +67,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 && hint.stands()
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
         if !thaw_with(frozen, rows, new, row) {
             return Ok(Outcome::Changed);
         }
@@ -143,9 +144,9 @@ fn done(done: Next, gpa: Gpa) -> Outcome {
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.
-fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
+fn rows_of<'a, F: Format>(memory: &impl TableMemory, at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
     // SAFETY: `at` was met in a section that goes on.
-    let rows = unsafe { Rows::of::<H>(at.node) };
+    let rows = unsafe { Rows::of(memory, at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 

@@ -81,7 +81,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let hints = match quick.hints {
             Some((tag, hints)) if tag == hinted => hints,
             _ => {
-                let hints = self.shadows.reverse.beside(&vm.host, says.gfn)?;
+                let hints = self.shadows.reverse.beside(vm.tables(), says.gfn)?;
                 quick.hints = Some((hinted, hints));
                 hints
             }
@@ -120,7 +120,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let index = F::index(g2, Level::K4);
         // SAFETY: in the section in which `down` was met.
-        let Some(rows) = (unsafe { RowsOf::table::<H>(down.node) }) else { return };
+        let Some(rows) = (unsafe { RowsOf::table(vm.tables(), down.node) }) else { return };
         self.quick = Some(Quick {
             number,
             line: announced.line,

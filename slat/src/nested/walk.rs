@@ -128,12 +128,11 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// starts over. The host must implement [`Host::read`] and [`Host::compare_exchange`].
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
+    /// use slat::{nested::*, table::{Word, formats::Npt4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
     /// struct Ram(Vec<AtomicU64>);
-    /// unsafe impl TableMemory for Ram {}
     /// impl Host for Ram {
     ///     fn read(&self, hva: Hva) -> Option<Word> {
     ///         Some(Word(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire)))

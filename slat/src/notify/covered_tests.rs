@@ -1,7 +1,6 @@
 //! Rule 13: progress of a fault whose page is covered by one invalidation after the other.
 
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::thread;
@@ -14,9 +13,6 @@ const CHAIN: u64 = 50;
 /// A host that counts how often it is asked.
 #[derive(Default)]
 struct Counts(AtomicU64);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counts {}
 
 impl Host for Counts {
     fn lookup(&self, _: Hva, _: Access) -> Option<HostPage> {

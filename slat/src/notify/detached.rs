@@ -44,7 +44,6 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     /// use slat::{notify::Detached, table::formats::Npt4, *};
     /// use std::{collections::BTreeMap, sync::{Arc, Mutex}};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -109,15 +108,12 @@ impl<F: Format, H: Host> Vm<F, H> {
 mod tests {
     use super::Detached;
     use crate::notify::Invalidation;
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
     use std::vec::Vec;
 
     #[derive(Debug)]
     struct Plain;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Plain {}
 
     impl Host for Plain {
         fn lookup(&self, _: Hva, _: Access) -> Option<HostPage> {

@@ -59,14 +59,11 @@ impl PageBehind {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu, Why};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     /// A host of small read-only pages, whose frame numbers are their addresses.
     struct Linear;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Linear {}
 
     impl Host for Linear {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

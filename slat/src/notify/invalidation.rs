@@ -78,7 +78,6 @@ use core::mem::ManuallyDrop;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -123,7 +122,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # use slat::{*, table::formats::Npt4};
     /// # use std::{collections::BTreeMap, sync::Mutex};
     /// # struct Table(Mutex<BTreeMap<Hva, Pfn>>);
-    /// # unsafe impl TableMemory for Table {}
     /// # impl Host for Table {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         let pfn = *self.0.lock().unwrap().get(&hva).ok_or(HostError::Fault)?;
@@ -177,7 +175,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }

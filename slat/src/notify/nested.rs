@@ -61,19 +61,19 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         owed: &mut Owed,
         defers: bool,
     ) -> bool {
-        let (host, active) = (&self.vm.host, &self.vm.active);
+        let (memory, active) = (self.vm.tables(), &self.vm.active);
         let (mut any, mut is_short) = (false, false);
         let has_seat = self.reserve.with(|cache| {
             let mut pages = Pages { defers, ..Pages::of(cache) };
             let has_seat = self.for_frames(space, scope, |left, all| {
-                any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
+                any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
             });
             is_short = pages.is_short;
             has_seat
         });
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
         if !has_seat || self.why == Why::Slot {
-            shadows.reach_all(host, active, Reach::Zap);
+            shadows.reach_all(memory, active, Reach::Zap);
             any = true;
         }
         if any {
@@ -94,7 +94,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             if let Some(shadows) = space.nested.get() {
                 // Without a seat the hints stay, and may cost a needless flush later.
                 self.for_frames(space, Scope::Whole, |left, all| {
-                    shadows.reverse.remove(&self.vm.host, left, all);
+                    shadows.reverse.remove(self.vm.tables(), left, all);
                 });
             }
         }

@@ -52,7 +52,7 @@ impl Reserve {
     pub(super) fn fill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
         vm.maps_large_pages()
             && self.with(|pages| {
-                _ = vm.pool.top_up(&vm.host, pages, wanted, || vm.dead_tables().reuse());
+                _ = vm.pool.top_up(vm.tables(), pages, wanted, || vm.dead_tables().reuse());
                 pages.len() > 0
             })
     }
@@ -85,16 +85,13 @@ impl Reserve {
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     const BASE: Hva = Hva(1 << 30);
 
     /// A host of large pages, whose frame numbers are their addresses.
     struct Large;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Large {}
 
     impl Host for Large {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -173,7 +173,6 @@ impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
 mod tests {
     use crate::inject;
     use crate::notify::Again;
-    use crate::table::TableMemory;
     use crate::table::formats::Npt4;
     use crate::*;
     use std::sync::mpsc::channel;
@@ -182,9 +181,6 @@ mod tests {
     use std::vec::Vec;
 
     struct Nowhere;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Nowhere {}
 
     impl Host for Nowhere {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -246,9 +242,6 @@ mod tests {
 
     /// A host that resolves each address to the same page.
     struct One;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for One {}
 
     impl Host for One {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -36,9 +36,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -68,7 +67,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             let Some(fresh) = fresh.filled(change.begun.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-            let old = space.radix.replace_root(&self.host, fresh);
+            let old = space.radix.replace_root(self.tables(), fresh);
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
@@ -83,6 +82,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn fresh_root(&self, idle: &mut Idle) -> Result<FreshRoot<'_>, NoMemory> {
         let mut spare = self.pool.scratch();
         self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
-        self.pool.fresh_root(&self.host, &mut spare)
+        self.pool.fresh_root(self.tables(), &mut spare)
     }
 }

@@ -30,9 +30,6 @@ struct Small {
     dead: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Small {}
-
 impl Host for Small {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let page = (hva.0 - BASE >> 12) - DATA;

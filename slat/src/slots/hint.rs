@@ -9,7 +9,6 @@
 //! ```
 //! # use slat::{*, slots::Hint, table::formats::Npt4};
 //! # struct Nothing;
-//! # unsafe impl slat::table::TableMemory for Nothing {}
 //! # impl Host for Nothing {
 //! #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 //! # }

@@ -5,7 +5,7 @@
 //! while it lives, so sleeping inside a walk does not compile:
 //!
 //! ```compile_fail,E0499
-//! # use slat::{*, table::TableMemory};
+//! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! let walk = vm.memory().shared(idle);
 //! vm.host().resolve(idle, Hva(0), Access::Read); // second mutable borrow: rejected

@@ -135,9 +135,6 @@ mod tests {
 
     struct Identity;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
-
     impl Host for Identity {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })

@@ -92,9 +92,6 @@ struct Counting {
     asked: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counting {}
-
 impl Counting {
     fn page(&self, hva: Hva) -> HostPage {
         let (region, large) = (hva.0 >> Level::M2.shift() >> PAGE_SHIFT, self.large.load(SeqCst));

@@ -153,13 +153,13 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     pub(crate) fn descend(&self, gfn: Gfn) -> At<'_> {
         // SAFETY: this walk is a section of the read side, or holds the lock of all unlinking, as long as it is
         // borrowed.
-        unsafe { self.space.radix.descend(&self.vm.host, gfn) }
+        unsafe { self.space.radix.descend(self.vm.tables(), gfn) }
     }
 
     /// Returns the root of the table.
     pub(crate) fn root(&self) -> Node {
         // SAFETY: as in `descend`.
-        unsafe { self.space.radix.root(&self.vm.host) }
+        unsafe { self.space.radix.root(self.vm.tables()) }
     }
 
     /// Iterates over the entries of `gfns`, down to entries of level `lowest`.
@@ -224,13 +224,13 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
+        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, gfn, at, level) }
     }
 
     /// Descends from an entry that links a table to `gfn`'s entry in it.
     pub(crate) fn step_down<'w>(&'w self, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::step_down(&self.vm.host, gfn, at) }
+        unsafe { Radix::<F>::step_down(self.vm.tables(), gfn, at) }
     }
 
     /// Takes the write permission from every leaf in the range. The leaf still records that the host allows writes, so
@@ -293,7 +293,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let (vm, how, mut left) = (self.vm, Reach::WithdrawWrite, Stretches::new(gfns));
         while !left.is_over() {
             self.rest();
-            if shadows.reach(&vm.host, &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
+            if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
                 owed.owe_nested();
             }
         }
@@ -330,7 +330,7 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
         self.walk.taken += 1;
         // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next rest. A
         // step borrows `self`, so it ends before that.
-        let step = unsafe { self.cursor.next(&self.walk.vm.host) };
+        let step = unsafe { self.cursor.next(self.walk.vm.tables()) };
         step.map(|step| (&*self.walk, step))
     }
 

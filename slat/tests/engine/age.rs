@@ -13,9 +13,6 @@ const PAGES: u64 = 4096;
 struct Identity;
 const HUGE: u64 = 2048;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let huge = (HUGE..PAGES).contains(&((hva.0 - RAM.0) >> PAGE_SHIFT));
@@ -80,7 +77,7 @@ fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
 fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) -> u64) -> &Entry {
     let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
-        let page = Identity.at(table).cast::<Entry>();
+        let page = vm.tables().at(table).cast::<Entry>();
         // SAFETY: a table of a VM from which nothing is unlinked in these tests.
         let entry = unsafe { page.add(F::index(gfn, level)).as_ref() };
         let word = entry.load();

@@ -13,9 +13,6 @@ fn idle() -> Idle {
 /// Large pages where address and frame are congruent; page by page otherwise.
 struct Machine;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
-
 impl Host for Machine {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         // Frames are addresses, less the bits that no format can encode.

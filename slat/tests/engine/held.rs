@@ -2,7 +2,6 @@
 
 use slat::notify::{Event, SecondaryMmu};
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -21,9 +20,6 @@ struct Mover {
     error: std::sync::Mutex<Option<HostError>>,
     kicks: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Mover {}
 
 impl Host for Mover {
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -348,9 +344,6 @@ struct Moving {
     /// Whether a frame is the page's.
     given: [[AtomicBool; 4]; 4],
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Moving {}
 
 impl Host for Moving {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

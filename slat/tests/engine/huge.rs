@@ -1,9 +1,8 @@
 //! Huge pages: when they are mapped, split and recovered in place, and not executable on request.
 
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::{CHUNK_BYTES, TableMemory};
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::*;
-use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
@@ -16,25 +15,28 @@ struct Sized {
     chunks: AtomicU64,
 }
 
-fn chunk() -> Layout {
-    Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES).unwrap()
-}
-
-// SAFETY: chunks come from the allocator, once each; the names are the defaults.
+// SAFETY: the heap's own functions.
 unsafe impl TableMemory for Sized {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.chunks.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
-        // SAFETY: not of size zero.
-        NonNull::new(unsafe { alloc(chunk()) })
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, page: NonNull<u8>) {
-        // SAFETY: as above, with this layout.
-        unsafe { dealloc(page.as_ptr(), chunk()) }
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Sized {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage {
             pfn: Pfn(hva.0 >> 12),

@@ -27,8 +27,9 @@ fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
     let mut table = vm.memory().root();
     for level in (1..=4).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM; no other thread is there to give it back.
-        let entry =
-            unsafe { vm.host().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref() };
+        let entry = unsafe {
+            vm.tables().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref()
+        };
         let word = entry.load();
         if !Npt4::is_present(word) {
             return false;

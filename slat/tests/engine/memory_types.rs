@@ -13,9 +13,6 @@ const LARGE: u64 = Level::M2.pages();
 /// Frame = address; the test sets everything else.
 struct Says(Mutex<HostPage>);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Says {}
-
 impl Host for Says {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..*self.0.lock().unwrap() })

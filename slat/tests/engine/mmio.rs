@@ -22,7 +22,7 @@ fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
     let mut table = vm.memory().root();
     for level in (1..=F::LEVELS).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM, which is not given back meanwhile.
-        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+        let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
         match entry.load().kind::<F>(level) {
             Kind::Table(pfn) => table = pfn,
             Kind::Mmio(_) => return Some(level.number()),

@@ -1,7 +1,6 @@
 //! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and changes meanwhile.
 
 use slat::table::formats::Npt4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -29,9 +28,6 @@ struct Remote {
     kicks: [AtomicU64; 4],
     questions: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Remote {}
 
 impl Remote {
     fn comes(&self, page: Hva) {

@@ -16,9 +16,6 @@ const PAGES: u64 = 4 * LARGE;
 /// A host with pages of this size, of both kinds of memory.
 struct Both(Level);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Both {}
-
 fn frame(hva: Hva) -> Pfn {
     Pfn(hva.private_memory().map_or(hva.0 >> PAGE_SHIFT, |(_, offset)| OWN + (offset >> PAGE_SHIFT)))
 }

@@ -3,7 +3,6 @@
 
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -21,9 +20,6 @@ struct Told {
     late: Mutex<Option<(u64, bool)>>,
     listener: OnceLock<Weak<dyn SecondaryMmu>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Told {}
 
 impl Host for Told {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -372,9 +368,6 @@ const MEMORY: Span<Hva> = Span::new(RAM, Hva(RAM.0 + PAGE_SIZE));
 
 /// A host of one page.
 struct Plain;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Plain {}
 
 impl Host for Plain {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -3,7 +3,8 @@
 use crate::common::identity::Identity;
 use crate::common::random::Random;
 use slat::table::formats::{Arm64, Npt4, RiscV};
-use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES, TableMemory};
+use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
+use slat::table::{Own, TableMemory, TablesOf};
 use slat::*;
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -157,7 +158,7 @@ fn layout(pages: usize) -> Layout {
 }
 
 impl<const SINGLE: bool> Lender<SINGLE> {
-    fn lend(&self, pages: usize) -> Option<NonNull<u8>> {
+    fn take(&self, pages: usize) -> NonNull<u8> {
         let mut lent = self.0.lock().unwrap();
         // SAFETY: not of size zero.
         let fresh = |pages| unsafe { alloc(layout(pages)) }.expose_provenance();
@@ -172,10 +173,10 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         };
         assert_eq!(lent.blocks.insert(block, pages), None);
         lent.most = lent.most.max(lent.blocks.values().sum());
-        NonNull::new(std::ptr::with_exposed_provenance_mut(block))
+        NonNull::new(std::ptr::with_exposed_provenance_mut(block)).unwrap()
     }
 
-    fn take_back(&self, block: NonNull<u8>, pages: usize) {
+    fn put(&self, block: NonNull<u8>, pages: usize) {
         let mut lent = self.0.lock().unwrap();
         let address = block.as_ptr().addr();
         assert_eq!(lent.blocks.remove(&address), Some(pages), "lent, once, as so many pages");
@@ -202,45 +203,34 @@ impl<const SINGLE: bool> Drop for Lender<SINGLE> {
     }
 }
 
-/// Frames of single pages are not their addresses, and the lender does not map addresses to frames.
+/// The frame of a page is its address, plus this.
 const FIRST: u64 = 0x1_0000;
 
-// SAFETY: blocks of the heap, each lent once; a frame is the address, or so many more.
+// SAFETY: blocks of the heap, each lent once; frame and address differ by `FIRST`.
 unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        assert!(!SINGLE);
-        self.lend(CHUNK_PAGES)
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.take_back(chunk, CHUNK_PAGES);
-    }
-
-    fn alloc_frames(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
-        assert!(SINGLE);
-        let first = self.lend(pages)?;
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        assert!(SINGLE || pages == CHUNK_PAGES);
+        let first = self.take(pages);
         Some((first, Pfn((first.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT) + FIRST)))
     }
 
-    unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         assert_eq!(self.at(pfn), first);
-        self.take_back(first, pages);
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        assert!(!SINGLE);
-        Pfn(page.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT)
+        self.put(first, pages);
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
-        let frame = pfn.0 - if SINGLE { FIRST } else { 0 };
-        NonNull::new(std::ptr::with_exposed_provenance_mut((frame << PAGE_SHIFT) as usize)).unwrap()
+        NonNull::new(std::ptr::with_exposed_provenance_mut(((pfn.0 - FIRST) << PAGE_SHIFT) as usize)).unwrap()
     }
 }
 
 impl<const SINGLE: bool> Host for Lender<SINGLE> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn((hva.0 - RAM.0) >> PAGE_SHIFT), ..HostPage::PLAIN })
     }

@@ -47,7 +47,7 @@ fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
     let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
-        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+        let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
         let word = entry.load();
         let Kind::Table(below) = word.kind::<F>(level) else { return (entry, word, level) };
         (table, level) = (below, level.down());

@@ -8,7 +8,7 @@
 use slat::nested::{EptFeatures, EptTable, L1Access};
 use slat::notify::{Event, SecondaryMmu, Young};
 use slat::table::formats::{Ept4NoAd, Npt4};
-use slat::table::{Heap, Word};
+use slat::table::{Heap, Own, TableMemory, TablesOf, Word};
 use slat::*;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -43,54 +43,33 @@ impl<const SINGLE: bool> Machine<SINGLE> {
         Self { pages: RwLock::default(), words: (0..PAGES * 512).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    fn lends(&self, first: Option<NonNull<u8>>, pages: usize) -> Option<NonNull<u8>> {
-        let (first, mut all) = (first?, self.pages.write().unwrap());
-        for page in 0..pages {
-            // SAFETY: inside what was lent.
-            let page = unsafe { first.add(page << PAGE_SHIFT) };
-            all.insert(frame(page), Page(page));
-        }
-        Some(first)
-    }
-
-    fn takes_back(&self, first: NonNull<u8>, pages: usize) {
-        let (mut all, first) = (self.pages.write().unwrap(), frame(first));
-        for page in 0..pages as u64 {
-            all.remove(&(first + page));
-        }
-    }
-
     fn word(&self, hva: Hva) -> &AtomicU64 {
         &self.words[((hva.0 - HVA.0) / 8) as usize]
     }
 }
 
-// SAFETY: the heap's own functions; `pfn` and `at` are inverse to each other.
+// SAFETY: the heap's own pages; `at` leads from a frame to its page.
 unsafe impl<const SINGLE: bool> TableMemory for Machine<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.lends(Heap.alloc_chunk(), table::memory::CHUNK_PAGES)
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        // Not the frame that the heap returns, so that no pointer is made of a number.
+        let (first, mut all) = (Heap.lend(pages)?.0, self.pages.write().unwrap());
+        for page in 0..pages {
+            // SAFETY: inside what was lent.
+            let page = unsafe { first.add(page << PAGE_SHIFT) };
+            all.insert(frame(page), Page(page));
+        }
+        Some((first, frame(first)))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.takes_back(chunk, table::memory::CHUNK_PAGES);
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        let mut all = self.pages.write().unwrap();
+        for page in 0..pages as u64 {
+            all.remove(&(pfn + page));
+        }
         // SAFETY: required of the caller.
-        unsafe { Heap.free_chunk(chunk) }
-    }
-
-    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
-        self.lends(Heap.alloc_pages(pages), pages)
-    }
-
-    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-        self.takes_back(first, pages);
-        // SAFETY: required of the caller.
-        unsafe { Heap.free_pages(first, pages) }
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        frame(page)
+        unsafe { Heap.take_back(first, pfn, pages) }
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
@@ -99,6 +78,10 @@ unsafe impl<const SINGLE: bool> TableMemory for Machine<SINGLE> {
 }
 
 impl<const SINGLE: bool> Host for Machine<SINGLE> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }

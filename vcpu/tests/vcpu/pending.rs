@@ -21,9 +21,6 @@ struct Remote {
     sleeper: Mutex<Option<Thread>>,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Remote {}
-
 impl Host for Remote {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let page = (hva.0 - RAM.0) / PAGE_SIZE;

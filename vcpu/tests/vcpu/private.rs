@@ -99,9 +99,6 @@ impl Host for BothMemories {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for BothMemories {}
-
 #[derive(Clone, Copy)]
 enum Op {
     Load(Gpa),

@@ -1,7 +1,6 @@
 //! A vCPU that switches to another address space sees that space's memory at once, whatever its caches hold.
 
 use slat::table::formats::Ept4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit, Window};
@@ -11,9 +10,6 @@ const PAGES: usize = 8;
 
 /// A host of a few frames. A host address is the frame's.
 struct FewFrames;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for FewFrames {}
 
 impl Host for FewFrames {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

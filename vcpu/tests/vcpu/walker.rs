@@ -76,7 +76,7 @@ fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
     // SAFETY: a table page of this VM's memory, which is not taken apart. Its entries are read as the walker
     // reads them.
     let first =
-        |table: Pfn| unsafe { machine.vm.host().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
+        |table: Pfn| unsafe { machine.vm.tables().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
     let root = first(machine.vm.memory().root());
     [root, first(F::pfn(slat::table::Word(root)))]
 }

@@ -4,15 +4,12 @@ use crate::guest::{self, Counts, Cpu, Exit, Turns, Workload};
 use slat::table::formats::Npt4;
 use slat::{
     Access, CpuId, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, Span,
-    TableMemory, Translations, VcpuId, Vm,
+    Translations, VcpuId, Vm,
 };
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// The frame of each page of the guest; 0 where there is none yet.
 struct Memory(Vec<AtomicU64>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Memory {}
 
 impl Memory {
     fn page(&self, hva: Hva) -> &AtomicU64 {

@@ -171,7 +171,7 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
         program: &mut impl Program,
         mut again: Option<(Gfn, Access)>,
     ) -> Option<(Gfn, Access, NoFrame)> {
-        let host = self.vcpu.vm().host();
+        let memory = self.vcpu.vm().tables();
         let mut inside = self.vcpu.enter(idle, &mut self.tlb).poll();
         loop {
             let (gfn, access) = if let Some(again) = again.take() {
@@ -196,7 +196,7 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
                     pfn
                 } else {
                     // SAFETY: in guest mode, and with every flush that is answered or broadcast `tables` forgets.
-                    let found = unsafe { walk(host, root, &mut tlb.tables, (gfn, access)) };
+                    let found = unsafe { walk(memory, root, &mut tlb.tables, (gfn, access)) };
                     tlb.remember(gfn, found?, access)
                 };
                 Ok(program.judge(gfn, pfn))

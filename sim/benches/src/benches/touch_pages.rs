@@ -158,11 +158,11 @@ impl<'vm> Guest<'vm> {
     /// Enters the guest, where first of all the access goes on that faulted last. Leaves it when it has computed for so long, and
     /// whatever kicks take; or at once for a page that is missing again.
     fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
-        let host = self.vcpu.vm().host();
+        let memory = self.vcpu.vm().tables();
         let mut inside = self.vcpu.enter(idle, &mut self.tables).poll();
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
-            let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };
+            let found = unsafe { walk(memory, inside.root(), &mut self.tables, (gfn, Access::Write)) };
             if found.is_err() {
                 return Some(gfn);
             }

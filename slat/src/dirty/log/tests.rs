@@ -15,7 +15,6 @@ use crate::sync::tally::Count;
 use crate::table::Version;
 use crate::table::entry::Word;
 use crate::table::formats::Npt4;
-use crate::table::memory::TableMemory;
 use crate::*;
 use std::sync::mpsc::channel;
 use std::thread::yield_now;
@@ -24,9 +23,6 @@ const SLOT: SlotId = SlotId(0);
 const PAGE: Gfn = Gfn(9);
 
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -7,9 +7,9 @@
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicBool, AtomicU64, SeqCst};
+use crate::table::Word;
 use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::table::history::watched;
-use crate::table::{TableMemory, Word};
 use crate::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
@@ -35,9 +35,6 @@ struct Machine {
     go: AtomicBool,
     published: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {

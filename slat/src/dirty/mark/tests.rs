@@ -1,13 +1,10 @@
 //! Marks that are made part by part.
 
 use super::{CHUNK, WORD};
-use crate::table::{TableMemory, formats::Npt4};
+use crate::table::formats::Npt4;
 use crate::*;
 
 struct Nowhere;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nowhere {}
 
 impl Host for Nowhere {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

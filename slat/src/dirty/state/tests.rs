@@ -1,13 +1,9 @@
 use crate::table::formats::Npt4;
-use crate::table::memory::TableMemory;
 use crate::*;
 
 const SLOT: SlotId = SlotId(0);
 
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {

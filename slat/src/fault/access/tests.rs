@@ -8,9 +8,6 @@ use alloc::vec::Vec;
 /// Gives out each page of host memory, in pages of up to 2 MiB.
 struct Ram(Level);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Host for Ram {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.0, ..HostPage::PLAIN })

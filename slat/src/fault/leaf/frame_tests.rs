@@ -16,9 +16,6 @@ struct Wrong {
     answers: bool,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Wrong {}
-
 impl Host for Wrong {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let right = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN };

@@ -8,9 +8,6 @@ use std::thread;
 /// A host that backs everything by read-only pages of 2 MiB.
 struct Huge;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Huge {}
-
 impl Host for Huge {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: false, ..HostPage::PLAIN })
@@ -64,9 +61,6 @@ struct Asked {
     looks: AtomicU64,
     asks: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Asked {}
 
 impl Host for Asked {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
@@ -148,9 +142,6 @@ struct Falls {
     asked: std::sync::mpsc::SyncSender<()>,
     ended: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Falls {}
 
 impl Host for Falls {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {

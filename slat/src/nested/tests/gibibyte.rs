@@ -2,8 +2,8 @@
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicU64, Relaxed};
+use crate::table::Word;
 use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Npt5, Pae, Sv48x4};
-use crate::table::{TableMemory, Word};
 use crate::tries::tries;
 use crate::*;
 use fastrand::Rng;
@@ -31,9 +31,6 @@ struct Whole {
     moved: Mutex<BTreeMap<u64, Pfn>>,
     moment: Mutex<Option<Moment>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Whole {}
 
 impl Whole {
     fn new() -> Self {

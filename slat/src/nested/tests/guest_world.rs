@@ -45,9 +45,6 @@ struct Bytes {
 
 const WRITABLE: u64 = 1 << 63;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Bytes {}
-
 fn page(hva: Hva) -> usize {
     ((hva.0 - BASE.0) >> PAGE_SHIFT) as usize
 }

@@ -42,9 +42,6 @@ impl Halves {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Halves {}
-
 impl Host for Halves {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let page = (hva.0 - BASE.0) >> PAGE_SHIFT;

@@ -83,9 +83,6 @@ struct Ram {
     resolved: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Ram {
     fn new() -> Self {
         Self {

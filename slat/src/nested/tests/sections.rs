@@ -4,8 +4,8 @@
 //! If the engine read it outside of a section, it would read it after that.
 
 use super::*;
-use crate::table::Heap;
 use crate::table::formats::X64;
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -55,6 +55,15 @@ impl<F: Format> Recorder<F> {
 
 // SAFETY: the heap's own functions.
 unsafe impl<F: Format> TableMemory for Recorder<F> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        Heap.lend(pages)
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         self.record("at");
         Heap.at(pfn)
@@ -62,6 +71,10 @@ unsafe impl<F: Format> TableMemory for Recorder<F> {
 }
 
 impl<F: Format> Host for Recorder<F> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.record("lookup");
         let frame = (hva.0 - BASE.0) >> PAGE_SHIFT;

@@ -38,9 +38,6 @@ struct Moving {
     sleeps: bool,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Moving {}
-
 const WRITABLE: u64 = 1 << 63;
 
 fn page(hva: Hva) -> usize {

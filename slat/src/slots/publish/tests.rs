@@ -1,14 +1,11 @@
 //! Tests of a reader that stays in its version, beside more new versions than there are cells.
 
 use super::CELLS;
-use crate::table::{TableMemory, formats::Npt4};
+use crate::table::formats::Npt4;
 use crate::*;
 use std::thread;
 
 struct Nowhere;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nowhere {}
 
 impl Host for Nowhere {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

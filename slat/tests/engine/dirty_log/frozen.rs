@@ -12,7 +12,6 @@
 
 use super::subject::access;
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -28,9 +27,6 @@ struct Interrupted {
     read_only: AtomicBool,
     next: Mutex<Vec<(Sender<()>, Receiver<()>)>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Interrupted {}
 
 impl Host for Interrupted {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

@@ -24,7 +24,7 @@ fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
     let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
-        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
+        let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
         let word = entry.load();
         match word.kind::<F>(level) {
             Kind::Table(below) => {

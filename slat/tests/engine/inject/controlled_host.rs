@@ -1,9 +1,8 @@
 //! A VM whose host a test controls when it is asked for a page; and the final checks.
 
 use slat::baselines::{Baseline, MmuLock};
-use slat::table::Heap;
-use slat::table::TableMemory;
 use slat::table::formats::Npt4;
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::*;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -46,15 +45,19 @@ pub struct Staged {
 
 // SAFETY: the heap's own functions, counted.
 unsafe impl TableMemory for Staged {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.lent.fetch_add(1, SeqCst);
-        Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         self.lent.fetch_sub(1, SeqCst);
-        // SAFETY: the caller's word.
-        unsafe { Heap.free_chunk(chunk) }
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
@@ -88,13 +91,17 @@ pub struct Lent<'h>(pub &'h Staged);
 
 // SAFETY: by way of the host's own.
 unsafe impl TableMemory for Lent<'_> {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.0.alloc_chunk()
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.0.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
-        unsafe { self.0.free_chunk(chunk) }
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { self.0.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
@@ -103,6 +110,10 @@ fn gfn_of(hva: Hva) -> Gfn {
 }
 
 impl Host for Lent<'_> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let gfn = gfn_of(hva);
         if self.0.looked_up.lock().unwrap().take_if(|panics| *panics == gfn).is_some() {

@@ -9,7 +9,6 @@ use crate::common::thorough::thorough;
 use slat::memslots::Generation;
 use slat::slots::{self, Region};
 use slat::table::formats::Ept5;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +17,6 @@ pub const ARENA: u64 = 0x7000_0000_0000;
 
 /// A host with nothing behind its addresses.
 pub struct Nothing;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nothing {}
 
 impl Host for Nothing {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -10,7 +10,6 @@ use super::subject::ARENA;
 use crate::common::random::Random;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -37,9 +36,6 @@ fn rover(by: u64) -> Slot {
 
 /// A frame for each address; for every third it answers only when asked to sleep.
 struct Linear;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Linear {}
 
 impl Linear {
     fn page(hva: Hva) -> HostPage {

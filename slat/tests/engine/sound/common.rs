@@ -1,8 +1,7 @@
 //! A VM of one slot over a host that is a function, for tests of promises.
 
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Slot, SlotId, Span, TableMemory,
-    Translations, VcpuId,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Slot, SlotId, Span, Translations, VcpuId,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,9 +16,6 @@ impl By {
         Self(Box::new(answer))
     }
 }
-
-// SAFETY: table memory is the default, which keeps the promise.
-unsafe impl TableMemory for By {}
 
 impl Host for By {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

@@ -1,8 +1,8 @@
 //! Invalidations end, and pay their debts, however their owner ends them.
 
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
-use slat::table::TableMemory;
 use slat::table::formats::{Npt4, Sv39x4};
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::*;
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -93,9 +93,6 @@ fn an_invalidation_that_is_leaked_leaves_its_flush_to_the_next_one() {
 /// A host that panics when it kicks these vCPUs.
 #[derive(Default)]
 struct KickPanics(Mutex<Vec<VcpuId>>);
-
-// SAFETY: table memory is the default, which keeps the promise.
-unsafe impl TableMemory for KickPanics {}
 
 impl Host for KickPanics {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -286,12 +283,25 @@ struct Once(AtomicBool);
 
 // SAFETY: the heap's own functions.
 unsafe impl TableMemory for Once {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        (!self.0.swap(true, SeqCst)).then(|| slat::table::Heap.alloc_chunk())?
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        (!self.0.swap(true, SeqCst)).then(|| Heap.lend(pages))?
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Once {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(page(hva))
     }

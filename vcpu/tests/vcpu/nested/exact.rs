@@ -14,8 +14,8 @@
 use super::kinds::{Builds, Ept, Kind, Paging, Scope};
 use crate::tries::tries;
 use slat::nested::NestedError;
+use slat::table::Word;
 use slat::table::formats::{Ept4, Npt4, Npt5, X64};
-use slat::table::{TableMemory, Word};
 use slat::*;
 use slat_vcpu::cpu::{Core, Exit, L2Exit, Program, Step};
 use slat_vcpu::nested::{Said, Since};
@@ -43,9 +43,6 @@ pub struct Unique {
     frames: Vec<AtomicU64>,
     next: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Unique {}
 
 fn number(hva: Hva) -> usize {
     ((hva.0 - BASE.0) / PAGE_SIZE) as usize

@@ -7,7 +7,6 @@ use crate::benches::tests::setting;
 use crate::benches::{Check, Policy, Setting, Tally, Work};
 use crate::host::SimHost;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, SlotId, Span, VcpuId, Why};
 
 const ALL: [Test; 7] = [
@@ -77,9 +76,6 @@ const ASTRAY: u8 = 1;
 const STUCK: u8 = 2;
 /// A slot that moves away does not come back.
 const LOST: u8 = 3;
-
-// SAFETY: the defaults keep the trait's contract.
-unsafe impl<const LIE: u8> TableMemory for Liar<LIE> {}
 
 impl<const LIE: u8> Host for Liar<LIE> {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {

@@ -10,8 +10,8 @@ use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
 use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::table::Word;
 use slat::table::formats::Ept4;
-use slat::table::{TableMemory, Word};
 use slat::{
     Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next, Pfn, Resume, Slot, SlotId, Span, Vcpu,
     VcpuId, Vm, Why,
@@ -201,9 +201,6 @@ impl L1Memory {
         entry.store(entry.load(Relaxed) ^ 1 << 9, Relaxed);
     }
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for L1Memory {}
 
 impl Host for L1Memory {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {

@@ -19,7 +19,7 @@ use core::sync::atomic::{
 };
 use slat::{
     Access, Next, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Span, Translations, VcpuId, Vm, Why,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
@@ -81,9 +81,6 @@ struct Moving {
     mail: &'static Mail,
     flushes: bool,
 }
-
-// SAFETY: the defaults keep the contract; memory is mapped one to one.
-unsafe impl TableMemory for Moving {}
 
 impl Moving {
     fn frame(&self, page: u64, side: u64) -> Pfn {

@@ -35,7 +35,7 @@ use super::design::{Design, Machine};
 use crate::host::SimHost;
 use crate::world::pause;
 use publish::Published;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, TableMemory, VcpuId, Why};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, VcpuId, Why};
 
 /// Ids are below this: as many as the kernel lets users have on x86.
 pub const IDS: u32 = 32_764;
@@ -99,9 +99,6 @@ impl Array {
         Ok((place, new))
     }
 }
-
-// SAFETY: the trait's defaults keep its contract.
-unsafe impl TableMemory for Adapter {}
 
 impl Adapter {
     /// What is behind a guest frame: nothing, a slot that is going, or a page.
