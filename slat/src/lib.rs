@@ -147,6 +147,7 @@ pub mod memslots;
 pub mod nested;
 pub mod notify;
 mod owned;
+mod owning;
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -186,7 +187,7 @@ pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 #[doc(inline)]
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
 #[doc(inline)]
-pub use notify::{Again, Applied, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young};
 #[doc(inline)]
 pub use owned::OwnedVcpu;
 #[doc(inline)]

@@ -30,8 +30,7 @@ use crate::callbacks::{Caught, Finally};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
 use crate::memslots::Snapshot;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -163,10 +162,12 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
-        let change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
+        let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() {
-            drop(change.apply(idle).settle());
+            change.edit(idle, Scope::Whole, None);
+            change.settle(true);
         }
+        drop(change);
         Ok(tracking)
     }
 

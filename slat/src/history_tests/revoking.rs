@@ -140,8 +140,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("unmap all, and the debt is left open", |world: &World<F>, idle| {
-            let mut change = world.vm.invalidate(hvas(ALL), Why::Unmap);
-            change.edit_all(idle, None);
+            drop(world.vm.invalidate(hvas(ALL), Why::Unmap).apply(idle));
         })
         .after(World::populate)
         .renumbers(ALL)

@@ -294,10 +294,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             drop(change);
             world.vm.memory().write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
             world.vm.forget(&mut world.idle, all());
-            let mut left = world.vm.invalidate(all(), Why::Clear);
-            core::mem::forget(left.begin_event(&mut world.idle, None));
-            let detached = left.detach();
-            drop(world.vm.attach(detached));
+            drop(world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle));
         })),
         case("age", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
@@ -322,8 +319,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("unmap and shrink", |world| {
             fill_tables(world, if SINGLE { 24 } else { 320 });
             let far = Span::sized(FAR, 1 << 20);
-            let mut change = world.vm.memory().invalidate(far, Why::Unmap);
-            change.begin_event(&mut world.idle, None).without_grace().settle();
+            drop(world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle));
         }, |world| { let _ = world.vm.shrink(&mut world.idle); }),
         case("a budget", |world| { store_all(world); let _ = world.vm.zap_all(&mut world.idle); }, |world| {
             let budget = 24 * PAGE_SIZE;

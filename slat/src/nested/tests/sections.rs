@@ -4,6 +4,7 @@
 //! If the engine read it outside of a section, it would read it after that.
 
 use super::*;
+use crate::notify::begun::Scope;
 use crate::table::formats::X64;
 use crate::table::{Heap, Own, TableMemory, TablesOf};
 use core::ptr::NonNull;
@@ -200,7 +201,7 @@ fn calls_without_a_token() -> Calls {
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
-    core::mem::forget(change.begin_event(&mut idle, None));
+    change.begun.edit(&mut idle, Scope::Whole, None);
     let slots = vm.memory();
     drop(idle);
 
