@@ -46,13 +46,14 @@
 //!
 //! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
-use super::active::{Epoch, Ticket};
+use super::active::Ticket;
 use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
 use super::host_range::{PageBehind, walk_behind};
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
+use crate::fault::pursuit::Start;
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
@@ -334,8 +335,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// After a freeze: whether no other invalidation is active over any of it, and the slots are those of `epoch`.
-    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        self.begun.ticket.is_alone(epoch, gfns, hvas)
+    pub(crate) fn is_alone(&self, start: Start, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        self.begun.ticket.is_alone(start, gfns, hvas)
     }
 
     /// Takes it apart into its record and its debts, without ending it.
