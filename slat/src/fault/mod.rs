@@ -48,7 +48,7 @@ use crate::sync::mode::Shared;
 use crate::sync::readside::Seat;
 use crate::sync::tally::{Count, RetryCause};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Perms};
+use crate::table::format::{Access, Format, Kind, Perms};
 use crate::table::pool::NoMemory;
 use crate::table::radix::{At, Reached};
 use crate::trace::{FaultResult, TraceEvent};
@@ -80,8 +80,6 @@ pub(crate) enum Outcome {
     Ask,
     /// The fault has unmapped the old page to make room for the host's new one: retry.
     Replaced,
-    /// The host will have the page later.
-    Pending,
 }
 
 /// The origin of an access.
@@ -119,7 +117,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Done::RingFull);
         }
         let mut faulting = Faulting { vcpu: self, idle, fault, by, seat, asked: false };
-        let Some(done) = faulting.pursue()? else { return self.pending(idle, fault, by) };
+        let done = faulting.pursue()?;
+        if done == Done::Pending {
+            return self.pending(idle, fault, by);
+        }
         self.observed(fault, done.into());
         Ok(done)
     }
@@ -138,34 +139,45 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(self.mmio());
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
-        let mut at = walk.descend(gfn);
+        let at = walk.descend(gfn);
         if let Some(private) = self.disagrees(&walk, at, &by.wanted(fault)) {
             return Ok(Outcome::Done(Done::MemoryFault { private }));
         }
-        if F::is_present(at.word) {
-            return Ok(self.present(&walk, at, fault)?);
-        }
-        if at.word.is_tracked() {
-            return Ok(self.tracked(&walk, at, fault, by)?);
-        }
+        Ok(match at.word.kind::<F>(at.level) {
+            Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
+            Kind::Tracked => self.tracked(&walk, at, fault, by)?,
+            Kind::Hole(_) | Kind::Mmio(_) | Kind::Frozen(_) => self.absent(&walk, at, fault, by)?,
+        })
+    }
+
+    /// Maps the page at `at`, which maps none, unless the host would sleep.
+    #[inline(never)]
+    fn absent<'w>(
+        &mut self,
+        walk: &'w Walk<'_, F, H, Shared>,
+        mut at: At<'w>,
+        fault: Fault,
+        by: By,
+    ) -> Result<Outcome, NoMemory> {
+        let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let start = Start::now(&vm.active);
         if at.word.is_mmio() {
             let Some(now) = self.not_mmio(at) else { return Ok(self.mmio()) };
             at = now;
         }
-        let pursuit = match self.pursue((start, by.wanted(fault)), seat, Some(at), None) {
+        let pursuit = match self.pursue((start, by.wanted(fault)), walk.seat, Some(at), None) {
             Ok(pursuit) => pursuit,
             Err(stop) => {
                 if stop == Stop::NoMemslot {
                     // If no page for a table is left, the next fault looks the slot up again.
-                    let _ = self.remember_mmio(&walk, at, gfn, start);
+                    let _ = self.remember_mmio(walk, at, gfn, start);
                 }
                 return Ok(self.stopped(stop));
             }
         };
         let Some(answer) = pursuit.look::<F, H>(&vm.host) else { return Ok(Outcome::Ask) };
         let answer = self.allowed(answer);
-        Ok(self.install(&walk, at, by, answer)?)
+        self.install(walk, at, by, answer)
     }
 
     /// The steps before the host is asked, for the page at the lowest entry `at`, if a walk is there, and of at least the
@@ -227,7 +239,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(HostError::Pending) => {
                 self.waiting.ever = true;
                 self.token = vm.host.token(pursuit.hva());
-                return Ok(Outcome::Pending);
+                return Ok(Outcome::Done(Done::Pending));
             }
             Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
             Err(error) => return Err(error.into()),
@@ -319,25 +331,29 @@ struct Faulting<'a, 'vm, F: Format, H: Host> {
 }
 
 impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
-    /// `None` if the page is pending.
-    type Done = Option<Done>;
+    type Done = Done;
     type Error = FaultError;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<Result<Option<Done>, Again>, FaultError> {
-        let Self { vcpu, idle, fault, by, seat, asked } = self;
+    fn attempt(&mut self) -> Result<Result<Done, Again>, FaultError> {
+        let Self { vcpu, idle, fault, by, seat, .. } = self;
         if vcpu.cache.len() < usize::from(F::LEVELS) {
             // The result is ignored, because not every fault needs a table. A fault that misses a page returns the
             // error.
             let _ = vcpu.vm.top_up(idle, &mut vcpu.cache, vcpu.vm.pages_at_hand());
         }
         let outcome = match vcpu.attempt(idle, *fault, (*by, seat))? {
-            Outcome::Ask => vcpu.ask(idle, *fault, (*by, seat), asked)?,
+            Outcome::Ask => {
+                // A copy, so that the pursuer needs no memory.
+                let mut asked = self.asked;
+                let outcome = vcpu.ask(idle, *fault, (*by, seat), &mut asked)?;
+                self.asked = asked;
+                outcome
+            }
             outcome => outcome,
         };
         Ok(match outcome {
-            Outcome::Done(done) => Ok(Some(done)),
-            Outcome::Pending => Ok(None),
+            Outcome::Done(done) => Ok(done),
             Outcome::Replaced => Err(Again::Now),
             Outcome::Retry | Outcome::Ask => Err(Again::Lost),
             Outcome::Moved => Err(Again::Moved),
@@ -350,10 +366,12 @@ impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
         self.vcpu.memo.listed(&self.vcpu.vm.active, self.fault.gpa.gfn())
     }
 
+    #[inline(always)]
     fn count(&self, cause: RetryCause) {
         self.vcpu.count_retry(self.fault, cause);
     }
 
+    #[inline(always)]
     fn rest_while(&self, wait: impl FnOnce()) {
         self.vcpu.rest_while(wait);
     }
