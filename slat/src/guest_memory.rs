@@ -263,7 +263,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         for _ in 0..ATTEMPTS {
             let snapshot = self.snapshot(idle);
             let slot = allowed(&snapshot, part, kind)?;
-            if access(&|| snapshot.mark_store(self, gfn), part.hva(&slot)) {
+            if access(&|| snapshot.mark_store(gfn), part.hva(&slot)) {
                 return Ok(());
             }
             drop(snapshot);

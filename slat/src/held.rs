@@ -33,7 +33,7 @@
 //!
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
-use crate::addr::{Gfn, Hva, Level, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
 use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Start, Stop, Wanted};
 use crate::host::{Host, HostError, Token};
@@ -74,6 +74,8 @@ pub struct HeldUse<'h, F: Format, H: Host> {
     cell: &'h HoldCell,
     gfn: Gfn,
     pfn: Pfn,
+    /// [`Held::place`].
+    place: Hva,
     /// [`Held::unmarked`].
     unmarked: &'h mut bool,
     /// Borrowed: the thread may not sleep, nor settle an invalidation.
@@ -210,10 +212,11 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     #[inline(always)]
     fn used(&mut self, writes: bool) -> Option<HeldUse<'_, F, H>> {
         self.end_leaked();
-        let Self { slots, cell, gfn, pfn, unmarked, .. } = self;
+        let Self { slots, cell, gfn, pfn, place, unmarked, .. } = self;
         let begun = cell.begin(slots.vm.reads.barrier);
         *unmarked = begun && writes;
-        begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, unmarked, _idle: PhantomData })
+        let (gfn, pfn, place) = (*gfn, *pfn, *place);
+        begun.then_some(HeldUse { slots, cell, gfn, pfn, place, unmarked, _idle: PhantomData })
     }
 
     /// Ends a use whose guard was leaked.
@@ -235,9 +238,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     /// Marks the page dirty if its memslot logs. Call it after hardware has written the frame, or may have, and before
     /// [`refresh`](Self::refresh). The memslot may have moved meanwhile: its log is found where it is now.
     pub fn mark_dirty(&self) {
-        let Memslots { vm, space } = &self.slots;
-        let seat = vm.borrow_seat_without_idle();
-        space.memslots.mark_dirty_at(&vm.reads, &seat, (self.gfn, self.place));
+        mark_held(&self.slots, self.gfn, self.place);
     }
 
     /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]
@@ -319,6 +320,11 @@ fn asked<T, E>(
     Ok(answer)
 }
 
+fn mark_held<F: Format, H: Host>(Memslots { vm, space }: &Memslots<'_, F, H>, gfn: Gfn, place: Hva) {
+    let seat = vm.borrow_seat_without_idle();
+    space.memslots.mark_dirty_at(&vm.reads, &seat, (gfn, place));
+}
+
 impl<F: Format, H: Host> Drop for Held<'_, F, H> {
     fn drop(&mut self) {
         self.end_leaked();
@@ -359,7 +365,7 @@ impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
         if core::mem::take(self.unmarked) {
             // Before the use ends. A transaction that moves, deletes or cuts off the memslot's frame waits for the use
             // before it publishes, so the frame still has its memslot. Its log may have begun since the use did.
-            self.slots.mark_dirty(Span::sized(self.gfn, 1));
+            mark_held(self.slots, self.gfn, self.place);
         }
         self.cell.end();
     }

@@ -1,6 +1,7 @@
 //! A held frame, and invalidations whose host reuses the old frame.
 
 use super::*;
+use crate::addr::Span;
 use crate::loom_tests::explore_within;
 use crate::notify::active::Active;
 use crate::slots::watched::Watched;

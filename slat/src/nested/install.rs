@@ -6,6 +6,7 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
+use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
 use crate::fault::{Done, FaultError};
 use crate::host::Host;
@@ -68,12 +69,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(frozen, rows, new, row) {
+        let thaw = || thaw_with(frozen, rows, new, row);
+        let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
+            let known = KnownLogs::of(slots.version()).to_ring(self.vcpu.ring, space.id);
+            known.allow(Span::sized(g1, 1), thaw)
+        } else {
+            thaw()
+        };
+        if !thawed {
             return Ok(Outcome::Changed);
-        }
-        if composed.perms.allows(Access::Write) && slot.log_dirty {
-            // After the permission, which a harvest that takes the mark has to see.
-            space.mark_stores(slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
