@@ -271,13 +271,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 mod tests {
     use crate::notify::Invalidation;
     use crate::notify::active::Page;
-    use crate::table::{TableMemory, Word, formats::Npt4};
+    use crate::table::{Word, formats::Npt4};
     use crate::*;
     use std::sync::Arc;
     use std::vec::Vec;
 
     /// A host that is dropped with its VM.
-    struct Plain(Arc<()>);
+    struct Plain(#[allow(dead_code, reason = "only its drop counts")] Arc<()>);
 
     impl Host for Plain {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -334,7 +334,7 @@ mod tests {
         let (mut idle, (vm, _host)) = (Idle::take().unwrap(), vm());
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         let mut change = vm.invalidate_owned(FIRST, Why::Unmap);
         core::mem::forget(change.changed(&mut idle, FIRST, None));
         let before = vm.stats().flushes.paid;
