@@ -42,9 +42,9 @@ use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::{allows, served, serves};
-use crate::fault::{Done, Fault, FaultError};
+use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, HostPage};
-use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::{Idle, NoIdle};
@@ -82,9 +82,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Done::Mapped(_), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Done::Spurious, .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Done::Mmio, .. } => self.count(NestedCount::Mmio),
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
             L2Done::Handled { .. } => {}
             L2Done::ForL1(_) => self.count(NestedCount::Refused),
         }
@@ -130,7 +130,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                     patience.wait();
                 }
                 Outcome::Covered => self.vcpu.rest_while(|| patience.wait()),
-                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
+                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.memory().tell_l1_store(idle, gpa, word),
                 Outcome::Table(L1Stop::Ask { gpa, hva, access }) => {
                     if let Err(error) = vm.host.resolve(idle, hva, access)
                         && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
@@ -140,7 +140,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 }
                 Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
                 // L1 edits T meanwhile: L2 tries again.
-                Outcome::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
+                Outcome::Table(_) => {
+                    return Ok(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) });
+                }
                 Outcome::AnotherPage(g1s) => {
                     vm.take_away(idle, self.vcpu.space(), g1s);
                     learned.replaced = true;
@@ -169,8 +171,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Err(error.into());
         }
         let done = self.vcpu.fault(idle, fault)?;
-        let waits =
-            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        let waits = matches!(
+            done,
+            Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
+        );
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
@@ -185,26 +189,26 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _no_idle = NoIdle::new();
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
-        let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
+        let at = unsafe { self.shadow.radix.descend(vm.tables(), gfn) };
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
-    fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
+    fn memory(&self) -> GuestSpace<'_, F, H> {
+        GuestSpace { vm: self.vcpu.vm, space: self.vcpu.space }
     }
 
     /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
-        let slots = Memslots { vm, space };
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
+        let slots = GuestSpace { vm, space };
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);
         // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
-        let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
+        let at = unsafe { shadow.radix.descend(memory, if is_ours { g2 } else { Gfn(0) }) };
         if at.word.is_frozen() {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
@@ -242,16 +246,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let wants = if stores { Access::Write } else { access.access };
         let Some(slot) = find(g1) else {
             let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
-            return if nowhere { handled(Done::Mmio) } else { Ok(Outcome::Covered) };
+            return if nowhere { handled(Next::Emulate(Emulate::NoMemory)) } else { Ok(Outcome::Covered) };
         };
         if !is_ours || !allows(&slot, wants) {
-            return handled(Done::Mmio);
+            return handled(Next::Emulate(Emulate::NoMemory));
         }
         if stores && space.watched.has(g1) {
-            return handled(Done::WriteTracked);
+            return handled(Next::Emulate(Emulate::Tracked));
         }
         if stores && self.vcpu.ring.is_some_and(Ring::is_full) {
-            return handled(Done::RingFull);
+            return handled(Next::Leave(Leave::RingFull));
         }
         let hva = slot.hva_of(g1);
         let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::M2, Word::OLDEST) {
@@ -270,7 +274,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
         let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
         learned.wide = wide;
-        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
+        let page =
+            offered.or_else(|| vm.host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
         let Some(page) = page else { return Ok(Outcome::Ask(ask)) };
         let free = if wide.is_some() { Level::G1 } else { stamp.free };
         let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);

@@ -6,11 +6,12 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
-use crate::fault::{Done, FaultError};
+use crate::fault::{Emulate, FaultError, Next, Resume};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
 use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -23,17 +24,17 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         replaced: bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
         let &Found { at, leaf, slots, slot, page, stores, gpa } = found;
         let (g1, level) = (leaf.gfn, page.level);
         let composed = self.compose(page, &leaf, &slot, stores);
         let new = F::leaf(&composed, level);
         // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
-            return Ok(done(Done::Mmio, gpa));
+            return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
         let is_row = is_leaf::<F>(at.word)
-            && rows_of::<F, H>(&at, g2)
+            && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
         if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
@@ -43,16 +44,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
-        let hint = self.shadows.enter_hint(host, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
+        let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if is_leaf::<F>(at.word) {
             return Ok(self.met_leaf(found, announced, composed, is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
         }
-        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
@@ -66,7 +67,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 && hint.stands()
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
         if !thaw_with(frozen, rows, new, row) {
             return Ok(Outcome::Changed);
         }
@@ -77,7 +78,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
         }
-        Ok(done(Done::Mapped(level), gpa))
+        Ok(done(Next::Resume(Resume::Mapped(level)), gpa))
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
@@ -90,11 +91,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
+            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Done::Spurious, gpa });
+            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -138,14 +139,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 }
 
-fn done(done: Done, gpa: Gpa) -> Outcome {
+fn done(done: Next, gpa: Gpa) -> Outcome {
     Outcome::Done(L2Done::Handled { done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.
-fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
+fn rows_of<'a, F: Format>(memory: &impl TableMemory, at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
     // SAFETY: `at` was met in a section that goes on.
-    let rows = unsafe { Rows::of::<H>(at.node) };
+    let rows = unsafe { Rows::of(memory, at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 

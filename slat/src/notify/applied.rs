@@ -15,7 +15,6 @@ use core::marker::PhantomData;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;
-/// # unsafe impl TableMemory for Nothing {}
 /// # impl Host for Nothing {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }

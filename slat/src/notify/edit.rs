@@ -287,7 +287,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 self.owed.owe(covers);
                 // Rule 9, but the subtree is not overwritten (`table/retire.rs` says why).
                 // SAFETY: the table was linked until this walk unhooked it just now, in its section.
-                let top = unsafe { Node::follow(&walk.vm.host, pfn) };
+                let top = unsafe { Node::follow(walk.vm.tables(), pfn) };
                 self.owed.unlink(top, level.down());
             }
             // The recovery that froze the link gives the table back (`huge/recover.rs`).

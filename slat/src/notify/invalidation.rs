@@ -68,7 +68,6 @@ use alloc::sync::Arc;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -77,7 +76,7 @@ use alloc::sync::Arc;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
@@ -85,8 +84,8 @@ use alloc::sync::Arc;
 /// let change = change.apply(&mut idle).settle(); // no vCPU uses the page any more
 /// // … here the host copies the page to another frame and changes its own table …
 /// drop(change); // faults continue, and ask the host again
-/// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
-/// assert!(vm.translate(&mut idle, Gfn(1)).is_some(), "not in the range");
+/// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
+/// assert!(vm.memory().translate(&mut idle, Gfn(1)).is_some(), "not in the range");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -110,7 +109,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # use slat::{*, table::formats::Npt4};
     /// # use std::{collections::BTreeMap, sync::Mutex};
     /// # struct Table(Mutex<BTreeMap<Hva, Pfn>>);
-    /// # unsafe impl TableMemory for Table {}
     /// # impl Host for Table {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         let pfn = *self.0.lock().unwrap().get(&hva).ok_or(HostError::Fault)?;
@@ -119,12 +117,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new([(Hva(0x4000_0000), Pfn(7))].into()))).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1))?;
     /// let page = Span::sized(Hva(0x4000_0000), PAGE_SIZE);
     /// let freed = vm.change(&mut idle, page, Why::Unmap, |_| vm.host().0.lock().unwrap().remove(&page.start));
-    /// assert_eq!((freed, vm.translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
+    /// assert_eq!((freed, vm.memory().translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn change<R>(
@@ -164,7 +162,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -178,11 +175,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
         Begun::try_begin(self, Range::Hvas(hvas), why, true).map(Invalidation::of).ok_or(Again)
-    }
-
-    /// Like [`invalidate`](Self::invalidate), for guest frames of address space 0, whatever backs them.
-    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        self.invalidate_in(SpaceId(0), gfns, why)
     }
 
     pub(crate) fn invalidate_in(&self, space: SpaceId, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
@@ -210,7 +202,6 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
     /// # use slat::{table::formats::Npt4, *};
     /// use std::{collections::BTreeMap, sync::{Arc, Mutex}};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -235,15 +226,15 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
     ///
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Arc::new(Vm::<Npt4, _>::builder(Identity).build()?);
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let fault = Fault { gpa: Gpa(0), access: Access::Read };
-    /// vcpu.fault(&mut idle, fault)?;
+    /// let _ = vcpu.fault(&mut idle, fault)?;
     /// let (notifier, page) = (Notifier { vm: vm.clone(), open: Mutex::default() }, Span::sized(Hva(1 << 30), 4096));
     /// notifier.invalidate_range_start(&mut idle, page);
-    /// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
     /// notifier.invalidate_range_end(page);
-    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn invalidate_owned(self: &Arc<Self>, hvas: Span<Hva>, why: Why) -> Invalidation<'static, F, H> {
@@ -281,16 +272,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 mod tests {
     use crate::notify::Invalidation;
     use crate::notify::active::Page;
-    use crate::table::{TableMemory, Word, formats::Npt4};
+    use crate::table::{Word, formats::Npt4};
     use crate::*;
     use std::sync::Arc;
     use std::vec::Vec;
 
     /// A host that is dropped with its VM.
     struct Plain(#[allow(dead_code, reason = "its drop is counted")] Arc<()>);
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Plain {}
 
     impl Host for Plain {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -345,9 +333,9 @@ mod tests {
     #[test]
     fn a_debt_that_is_open_is_paid_at_the_end() {
         let (mut idle, (vm, _host)) = (Idle::take().unwrap(), vm());
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         let mut change = vm.invalidate_owned(FIRST, Why::Unmap);
         core::mem::forget(change.changed(&mut idle, FIRST, None));
         let before = vm.stats().flushes.paid;

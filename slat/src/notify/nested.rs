@@ -43,15 +43,15 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of one space.
     fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, extent: &Extent<'_>, defers: bool) {
         let (vm, mut any) = (self.target.vm.get(), false);
-        let (host, active) = (&vm.host, &vm.active);
+        let (memory, active) = (vm.tables(), &vm.active);
         let mut pages = Pages { defers, ..Pages::of(&mut self.reserve.pages) };
         let has_seat = for_frames(vm, space, extent, |left, all| {
-            any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
+            any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
         });
         self.reserve.is_short |= pages.is_short;
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
         if !has_seat || self.target.why == Why::Slot {
-            shadows.reach_all(host, active, Reach::Zap);
+            shadows.reach_all(memory, active, Reach::Zap);
             any = true;
         }
         if any {
@@ -69,7 +69,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             if let Some(shadows) = space.nested.get() {
                 // Without a seat the hints stay, and may cost a needless flush later.
                 for_frames(vm, space, &range.part(&Scope::Whole), |left, all| {
-                    shadows.reverse.remove(&vm.host, left, all);
+                    shadows.reverse.remove(vm.tables(), left, all);
                 });
             }
         }

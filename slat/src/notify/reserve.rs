@@ -39,7 +39,7 @@ impl Reserve {
         if !asks {
             vm.pool.top_up_free(&mut self.pages, wanted);
         } else if vm.maps_large_pages() {
-            _ = vm.pool.top_up(&vm.host, &mut self.pages, wanted, || vm.dead_tables().reuse());
+            _ = vm.pool.top_up(vm.tables(), &mut self.pages, wanted, || vm.dead_tables().reuse());
         }
         self.pages.len() > 0
     }
@@ -56,16 +56,13 @@ impl Reserve {
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     const BASE: Hva = Hva(1 << 30);
 
     /// A host of large pages, whose frame numbers are their addresses.
     struct Large;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Large {}
 
     impl Host for Large {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -76,11 +73,11 @@ mod tests {
     /// A VM with two large pages, mapped by stores.
     fn vm(idle: &mut Idle) -> Vm<Npt4, Large> {
         let vm = Vm::<Npt4, _>::builder(Large).build().unwrap();
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [5, 600] {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-            assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+            assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
         }
         drop(vcpu);
         vm
@@ -102,7 +99,7 @@ mod tests {
         let vm = vm(&mut idle);
         assert_eq!(clear(&vm, &mut idle, both_ends()), 2);
         assert_eq!((vm.stats().splits, vm.stats().leaves), ([2, 0], [1022, 0, 0]));
-        assert_eq!([511, 512].map(|gfn| vm.translate(&mut idle, Gfn(gfn))), [None; 2]);
+        assert_eq!([511, 512].map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn))), [None; 2]);
     }
 
     #[test]
@@ -146,6 +143,6 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);
         clear(&vm, &mut idle, both_ends());
-        assert!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
+        assert!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
     }
 }

@@ -176,7 +176,6 @@ impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
 mod tests {
     use crate::inject;
     use crate::notify::Again;
-    use crate::table::TableMemory;
     use crate::table::formats::Npt4;
     use crate::*;
     use std::sync::mpsc::channel;
@@ -185,9 +184,6 @@ mod tests {
     use std::vec::Vec;
 
     struct Nowhere;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Nowhere {}
 
     impl Host for Nowhere {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -250,9 +246,6 @@ mod tests {
     /// A host that resolves each address to the same page.
     struct One;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for One {}
-
     impl Host for One {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
             Ok(HostPage::PLAIN)
@@ -264,9 +257,9 @@ mod tests {
     fn a_page_is_settled_before_it_is_copied() {
         let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         let first = vm.invalidate(hvas, Why::Migrate);
         let owed = first.apply(&mut idle);
         let copies = || {

@@ -35,9 +35,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -45,13 +44,13 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    /// let before = vm.root();
+    /// let before = vm.memory().root();
     /// vm.zap_all(&mut idle)?;
     /// assert_eq!(vm.stats().mapped_bytes(), 0);
-    /// assert_ne!(vm.root(), before);
+    /// assert_ne!(vm.memory().root(), before);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
@@ -68,7 +67,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             let Some(fresh) = fresh.filled(change.ticket.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-            let old = space.radix.replace_root(&self.host, fresh);
+            let old = space.radix.replace_root(self.tables(), fresh);
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
@@ -84,6 +83,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn fresh_root(&self, idle: &mut Idle) -> Result<FreshRoot<'_>, NoMemory> {
         let mut spare = self.pool.scratch();
         self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
-        self.pool.fresh_root(&self.host, &mut spare)
+        self.pool.fresh_root(self.tables(), &mut spare)
     }
 }

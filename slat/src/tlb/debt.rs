@@ -14,7 +14,7 @@
 //! #![deny(unused_must_use)]
 //! # use slat::*;
 //! fn forget<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//!     vm.write_protect(idle, Span::new(Gfn(0), Gfn(1)));
+//!     vm.memory().write_protect(idle, Span::new(Gfn(0), Gfn(1)));
 //! }
 //! ```
 
