@@ -213,7 +213,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
             let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
-            change.edit(idle, Scope::Parts(gfns), None);
+            change.edit(idle, &Scope::Parts(gfns), None);
             change.settle(true);
         }
     }

@@ -139,6 +139,7 @@ mod inject;
 pub mod inject;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod inject_tests;
+mod lent;
 mod loaded;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -147,7 +148,6 @@ pub mod memslots;
 pub mod nested;
 pub mod notify;
 mod owned;
-mod owning;
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

@@ -136,10 +136,9 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         mut seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
         let vm = self.vm;
-        let space = self.space;
         let mut left = Behind::new(hvas);
         let mut go_on = true;
-        while go_on && let Some(part) = space.memslots.behind(self.published(), &left) {
+        while go_on && let Some(part) = self.behind(&left) {
             let mut told = |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
