@@ -73,9 +73,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H, impl TableMemory> {
-        let Self { grace, reads, host, pool, .. } = self;
-        DeadTables { grace, reads, memory: self.tables(), host, pool, format: PhantomData }
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+        let Self { grace, reads, host: events, pool, .. } = self;
+        DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }
 
     /// Waits for a grace period, and takes a few dead tables apart.
