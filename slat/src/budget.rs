@@ -157,7 +157,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [Shrinks](Self::shrink) table memory to little more than the tables need. If the tables lie in more chunks than
     /// necessary, takes back tables in sparsely used chunks; later faults map their pages again. Returns the number of
     /// bytes by which the VM's memory shrank. Waits for vCPUs to answer flushes, one flush for each 16 tables, and for
-    /// grace periods. May sleep in [`TableMemory::take_back`](crate::TableMemory::take_back).
+    /// grace periods. May sleep in [`TableMemory::take_back`].
     ///
     /// Keeps roots, tables that map 512 GiB or more, and the spare pages of vCPUs
     /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).

@@ -258,7 +258,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Returns table memory to the host: [collects](Self::collect), and then returns every chunk whose pages are all
     /// free. Returns the number of bytes by which the VM's memory shrank. Waits for a grace period; may sleep in
-    /// [`TableMemory::take_back`](crate::TableMemory::take_back).
+    /// [`TableMemory::take_back`].
     ///
     /// Without this call the VM keeps some free chunks, and returns the others when it takes tables apart. No page
     /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also
