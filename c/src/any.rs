@@ -16,10 +16,10 @@ use slat::table::formats::{
     Sv48x4, Sv57x4,
 };
 use slat::{
-    Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Done, Fault, FaultError, Format, Gfn, Gpa,
-    GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Population, Prefault,
-    SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId, Vm, Why,
-    WriteListener, WriteTracking,
+    Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Fault, FaultError, Format, Gfn, Gpa,
+    GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Next, Population,
+    Prefault, SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId,
+    Vm, Why, WriteListener, WriteTracking,
 };
 
 /// The operations of a transaction.
@@ -77,8 +77,8 @@ pub(crate) type Told<T> = Result<T, slat_status>;
 
 /// A vCPU.
 pub(crate) trait AnyVcpu: Send {
-    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError>;
-    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError>;
+    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError>;
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError>;
     fn access(&mut self, idle: &mut Idle, gpa: Gpa, access: Access) -> Result<Mapping, Fault>;
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a>;
     fn switch_to(&mut self, space: SpaceId) -> bool;
@@ -226,7 +226,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
 }
 
 impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
-    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         self.fault(idle, fault)
     }
 
@@ -238,7 +238,7 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
         self.enter(idle, tlb).poll()
     }
 
-    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError> {
         self.fault_as(idle, fault, private)
     }
 

@@ -29,7 +29,7 @@ fn run(
     pages: impl Iterator<Item = u64>,
 ) -> Result<(), Box<dyn Error>> {
     for page in pages {
-        vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Read })?;
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Read })?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use slat::table::Word;
 use slat::{
-    Access, Done, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType,
-    Perms, Pfn, Slot, SlotId, VcpuId, Vm,
+    Access, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType, Next,
+    Perms, Pfn, Resume, Slot, SlotId, VcpuId, Vm,
 };
 
 /// REPLACE: your processor's bits. Here a leaf has bit 63, and a link has not; the frame number begins at bit 8.
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(1 << 30))))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let done = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x20_5000), access: Access::Write })?;
-    assert_eq!(done, Done::Mapped(Level::M2));
+    assert_eq!(done, Next::Resume(Resume::Mapped(Level::M2)));
     println!("{done:?}: {:x?}", vm.memory().translate(&mut idle, Gfn(0x205)));
     Ok(())
 }

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let touch = |idle: &mut Idle| -> Result<[Option<Pfn>; 2], Box<dyn std::error::Error>> {
         for vm in &vms {
             let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
-            vcpu.fault(idle, Fault { gpa: Gpa(0), access: Access::Write })?;
+            let _ = vcpu.fault(idle, Fault { gpa: Gpa(0), access: Access::Write })?;
         }
         Ok([0, 1].map(|vm| vms[vm].memory().translate(idle, Gfn(0)).map(|found| found.leaf.pfn)))
     };

@@ -27,7 +27,7 @@ fn run(
 ) -> Result<(), Box<dyn Error>> {
     for page in pages {
         // The first store to a page after a harvest faults, and is logged.
-        vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write })?;
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write })?;
         memory[page as usize] += 1;
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, CpuId, Done, Fault, FaultError, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE,
-    Pfn, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why,
+    Access, CpuId, Emulate, Fault, FaultError, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, Next,
+    PAGE_SIZE, Pfn, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
 /// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever. Tables are on the heap: on bare
@@ -35,7 +35,7 @@ fn violates(vm: &Vm<Ept4, Machine>, idle: &mut Idle, eptp: Pfn, Fault { gpa, acc
 }
 
 /// Runs the guest until it has made the access, or until the caller must act before it can.
-fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, fault: Fault) -> Result<Option<Done>, FaultError> {
+fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, fault: Fault) -> Result<Option<Next>, FaultError> {
     let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
     loop {
         let ready = vcpu.enter(idle, &mut tlb); // carries out pending flushes
@@ -47,7 +47,7 @@ fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, fault: Fault) -> Result<
             return Ok(None);
         }
         match vcpu.fault(idle, fault)? {
-            Done::Mapped(_) | Done::Fixed | Done::Spurious => {} // the guest repeats the access
+            Next::Resume(_) => {} // the guest repeats the access
             // Mmio: emulate a device. WriteTracked: `emulate_store`. RingFull: harvest the ring. MemoryFault:
             // `set_private`, or stop. Pending: wait for the token. NeedsPage: provide the page.
             act => return Ok(Some(act)),
@@ -66,7 +66,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let mut access = |idle: &mut Idle, gpa, access| run(&mut vcpu, idle, Fault { gpa: Gpa(gpa), access });
     assert_eq!(access(&mut idle, 0xffff_fff0, Access::Fetch)?, None); // the reset vector
-    assert_eq!(access(&mut idle, 0xffff_fff0, Access::Write)?, Some(Done::Mmio)); // a ROM stays as it is
+    assert_eq!(access(&mut idle, 0xffff_fff0, Access::Write)?, Some(Next::Emulate(Emulate::ReadOnly))); // a ROM stays as it is
     assert_eq!(access(&mut idle, 0x5008, Access::Write)?, None);
     // The host wants the page: begin, edit and flush; it changes its own table and frees the frame; end.
     vm.change(&mut idle, Span::sized(RAM + 0x5000, PAGE_SIZE), Why::Unmap, |_| {}); // REPLACE: in the closure

@@ -115,7 +115,7 @@ fn measured(mut operation: impl FnMut(u64)) {
 }
 
 fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) {
-    black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
+    let _ = black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
 }
 
 /// A vCPU, after it has stored to every page.

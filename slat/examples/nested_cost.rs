@@ -7,8 +7,8 @@
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::{Word, formats::Ept4};
 use slat::{
-    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
-    SlotId, Span, Translations, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Resume,
+    Slot, SlotId, Span, Translations, VcpuId, Vm, Why,
 };
 use std::hint::{black_box, spin_loop};
 use std::ops::Range;
@@ -93,7 +93,7 @@ fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: 
     for page in pages {
         let access = L1Access::new(Gfn(page).gpa(), Access::Write);
         let done = black_box(l2.fault(&mut idle, access));
-        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })));
+        assert!(matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })));
     }
     [began, Instant::now()]
 }
@@ -136,7 +136,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for page in 0..PAGES {
                 let access = L1Access::new(Gfn(page).gpa(), Access::Write);
                 let done = black_box(l2.fault(&mut idle, access));
-                assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), gpa: Gpa(_) })));
+                assert!(matches!(
+                    done,
+                    Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), gpa: Gpa(_) })
+                ));
             }
         }));
         bytes.push((vm.stats().table_bytes - before) as f64 / PAGES as f64);

@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, PAGE_SHIFT, Pfn, Slot,
-    SlotId, VcpuId, Vm,
+    Access, Emulate, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, Next, PAGE_SHIFT,
+    Pfn, Slot, SlotId, VcpuId, Vm,
 };
 
 const RAM: Hva = Hva(0x7000_0000);
@@ -44,13 +44,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (what, gpa) in
         [("memory", Gpa(0x1000)), ("registers", Gpa(0xc000_0000)), ("frame buffer", Gpa(0xc100_0000))]
     {
-        vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
+        let _ = vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
         let leaf = vm.memory().translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
         println!("{what}: {:?}, {:?}, {:?}", leaf.pfn, leaf.perms, leaf.memory);
     }
     // The guest jumps to the device: the hypervisor decides what follows.
     let jump = vcpu.fault(&mut idle, Fault { gpa: Gpa(0xc000_0000), access: Access::Fetch })?;
-    assert_eq!(jump, Done::Mmio);
+    assert_eq!(jump, Next::Emulate(Emulate::NoMemory));
     println!("a fetch from the registers: {jump:?}");
     Ok(())
 }

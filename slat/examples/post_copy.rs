@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId, Token,
-    VcpuId, Vm,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Leave, Next, PAGE_SIZE, Pfn, Slot, SlotId,
+    Token, VcpuId, Vm,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let Some(&gfn) = touches.front().filter(|_| stopped.is_none()) else { continue };
             match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write })? {
-                Done::Pending => *stopped = vcpu.pending_token(),
+                Next::Leave(Leave::Pending(token)) => *stopped = Some(token),
                 done => {
                     println!("vCPU {} touches {gfn:?}: {done:?}", vcpu.id().0);
                     touches.pop_front();

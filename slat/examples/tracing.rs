@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
     vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
     Ok(())
 }

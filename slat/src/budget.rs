@@ -25,8 +25,7 @@
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
@@ -119,7 +118,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             };
             rounds -= usize::from(next.is_none());
             if cold.len > 0 {
-                self.take_back(idle, space, &cold);
+                self.unhook(idle, space, &cold);
                 self.clock.reclaimed.fetch_add(cold.len as u64, Relaxed);
                 self.host.observe(TraceEvent::Reclaimed { subtrees: cold.len as u64 });
                 self.collect(idle);
@@ -201,7 +200,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             while let Some(start) = from {
                 let (sparse, next) = self.find(idle, space, start, Wanted::Sparse(most));
                 if sparse.len > 0 {
-                    self.take_back(idle, space, &sparse);
+                    self.unhook(idle, space, &sparse);
                 }
                 from = next;
             }
@@ -210,11 +209,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Unhooks these subtrees by one invalidation and one flush.
-    fn take_back(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
+    fn unhook(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
-            let mut change = Invalidation::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
-            change.apply_to(idle, gfns).settle();
+            let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
+            change.edit(idle, Scope::Parts(gfns), None);
+            change.settle(true);
         }
     }
 

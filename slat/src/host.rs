@@ -95,7 +95,7 @@ pub enum HostError {
     /// Reading the page from its backing store failed. A retry may succeed.
     Io,
     /// The page is on its way. The vCPU's thread does not wait: the fault returns
-    /// [`Done::Pending`](crate::Done::Pending) at once. When the page has arrived, the thread that brought it calls
+    /// [`Leave::Pending`](crate::Leave::Pending) at once. When the page has arrived, the thread that brought it calls
     /// [`Vm::ready`](crate::Vm::ready). (KVM's asynchronous page faults.)
     ///
     /// The vCPU first registers for the page's [token](Host::token). Then the engine asks the host for the page **a
@@ -103,7 +103,7 @@ pub enum HostError {
     /// requested the page.
     Pending,
     /// The code that runs the vCPU must provide the page: the fault returns
-    /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
+    /// [`Leave::NeedsPage`](crate::Leave::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
     NeedsPage,
     /// The host's [page](HostPage) is impossible: the table's format cannot hold its frame, or frame and address differ
     /// modulo the page's size. The engine finds this; nothing was mapped. The host has an error.

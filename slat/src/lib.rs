@@ -24,7 +24,7 @@
 //! // A vCPU faults: slot → host → install.
 //! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 //! let fault = Fault { gpa: Gpa(0x5123), access: Access::Write };
-//! assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
+//! assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
 //! assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
 //!
 //! // The host unmaps the page. The guest loses it before the host does.
@@ -147,6 +147,7 @@ pub mod memslots;
 pub mod nested;
 pub mod notify;
 mod owned;
+mod owning;
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -176,7 +177,7 @@ pub use age::AccessedPages;
 #[doc(inline)]
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
 #[doc(inline)]
-pub use fault::{Done, Fault, FaultError, Population, Prefault};
+pub use fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume};
 #[doc(inline)]
 pub use guest_memory::{GuestMemoryError, NoGuestMemory};
 #[doc(inline)]
@@ -186,7 +187,7 @@ pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 #[doc(inline)]
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
 #[doc(inline)]
-pub use notify::{Again, Applied, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young};
 #[doc(inline)]
 pub use owned::OwnedVcpu;
 #[doc(inline)]

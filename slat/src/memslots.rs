@@ -28,8 +28,7 @@
 use crate::addr::{Gfn, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -160,13 +159,14 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
         }
-        let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
+        let mut change = Begun::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
-        change.apply_to(idle, &tx.effects().zap).settle();
+        change.edit(idle, Scope::Parts(&tx.effects().zap), None);
+        change.settle(true);
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: the transaction mutex is held, and `make_room` made room.
-        unsafe { sets.publish(set, change.version(), effects.takes) };
+        unsafe { sets.publish(set, change.ticket.version(), effects.takes) };
         writer.keep(leftovers);
         let takes = effects.takes;
         if takes {

@@ -1,6 +1,6 @@
 //! `OwnedVcpu`: a vCPU that keeps its VM alive.
 
-use crate::fault::{Done, Fault, FaultError};
+use crate::fault::{Fault, FaultError, Next};
 use crate::host::{Host, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -39,7 +39,7 @@ use alloc::sync::Arc;
 ///     let mut idle = Idle::take().unwrap();
 ///     cpu.vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
-///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
+///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Next::Resume(Resume::Mapped(Level::K4))));
 ///     // Other calls go through `with`:
 ///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
 ///     assert_eq!(mapped, Ok(8));
@@ -94,7 +94,7 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 
     /// See [`Vcpu::fault`].
     #[inline]
-    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         self.vcpu.fault(idle, fault)
     }
 
@@ -109,7 +109,7 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 mod tests {
     use super::*;
     use crate::table::formats::Npt4;
-    use crate::{Access, Gpa, HostError, HostPage, Hva, Span};
+    use crate::{Access, Emulate, Gpa, HostError, HostPage, Hva, Span};
     use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     /// A host that records its drop.
@@ -148,7 +148,10 @@ mod tests {
         is_send(&first);
         assert!(vm.owned_vcpu(VcpuId(0)).is_none() && vm.vcpu(VcpuId(0)).is_none(), "one at a time");
         drop((vm, second));
-        assert_eq!(first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }), Ok(Done::Mmio));
+        assert_eq!(
+            first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }),
+            Ok(Next::Emulate(Emulate::NoMemory))
+        );
         let root = first.vm().memory().root();
         assert_eq!(first.enter(&mut idle, &mut Tlb).root(), root);
         // A leaked guard does not outlive it either.

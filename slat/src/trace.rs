@@ -56,7 +56,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VcpuId(pub u32);
 
-/// Result of a fault: a [`Done`](crate::Done), or an error.
+/// Result of a fault: a [`Next`](crate::Next), or an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultResult {

@@ -42,9 +42,9 @@ use core::marker::PhantomData;
 /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let store = Fault { gpa: Gpa(0x5123), access: Access::Write }; // as the hardware reports it
-/// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4)); // enter the guest again
+/// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Resume(Resume::Mapped(Level::K4))); // enter the guest again
 /// let beyond = Fault { gpa: Gpa(0x20_0000), access: Access::Read };
-/// assert_eq!(vcpu.fault(&mut idle, beyond)?, Done::Mmio); // no memslot: emulate a device
+/// assert_eq!(vcpu.fault(&mut idle, beyond)?, Next::Emulate(Emulate::NoMemory)); // no memslot: emulate a device
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Vcpu<'vm, F: Format, H: Host> {

@@ -9,7 +9,6 @@ use crate::dirty::{DirtyLog, Splitting};
 use crate::host::{Host, Kicks, VcpuId, tables_of};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
-use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -51,8 +50,6 @@ pub(crate) struct Policy {
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
-    /// Unique in the process; never reused.
-    pub(crate) name: Name,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -181,7 +178,6 @@ impl<F: Format, H: Host> Builder<F, H> {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
             host,
-            name: Name::next(),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),

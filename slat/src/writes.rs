@@ -7,7 +7,7 @@
 //! ```text
 //! track_writes    counts the frames                ([`crate::slots::watched`])
 //!                 invalidates them as write-protected; splits a larger page that reaches out; one flush
-//! a store         the leaf is read-only, and does not say that the host had it writable: `Done::WriteTracked`
+//! a store         the leaf is read-only, and does not say that the host had it writable: `Next::Emulate(Emulate::Tracked)`
 //! emulate_store   listeners: before; the caller stores; marked dirty; listeners: after
 //! drop            counts the frames off: the next store asks the host, and is let through
 //! ```
@@ -30,8 +30,7 @@ use crate::callbacks::{Caught, Finally};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
 use crate::memslots::Snapshot;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -95,7 +94,7 @@ errors! { StoreError:
 
 impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Tracks stores to `gfns` of this address space until the guard is dropped. From the return of this call no vCPU
-    /// stores to them directly: each store faults as [`Done::WriteTracked`](crate::Done::WriteTracked), and the VMM
+    /// stores to them directly: each store faults as [`Emulate::Tracked`](crate::Emulate::Tracked), and the VMM
     /// [emulates](Self::emulate_store) it, which calls `listener`. Loads and fetches are unaffected.
     ///
     /// Trackers of one frame nest: it is tracked until the last of them is dropped. Its next store then faults once
@@ -142,14 +141,14 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     ///
     /// // The guest stores to its table. The VMM decodes the instruction, and makes the store.
     /// let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
-    /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::WriteTracked);
+    /// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Emulate(Emulate::Tracked));
     /// vm.memory().emulate_store(&mut idle, store.gpa, &[1, 0, 0, 0], |hva| {
     ///     assert_eq!(hva, Hva((1 << 30) + 0x5008)); // copy the bytes there
     /// })?;
     /// assert_eq!(*shadow.0.lock().unwrap(), [(Gpa(0x5008), vec![1, 0, 0, 0])]);
     ///
     /// drop(tracking); // from here on the guest stores by itself again
-    /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn track_writes(
@@ -163,10 +162,12 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
-        let change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
+        let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() {
-            drop(change.apply(idle).settle());
+            change.edit(idle, Scope::Whole, None);
+            change.settle(true);
         }
+        drop(change);
         Ok(tracking)
     }
 

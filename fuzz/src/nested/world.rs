@@ -5,8 +5,8 @@ use super::ram::{FRAMES, Ram, hva};
 use crate::Input;
 use slat::nested::{L1Access, L1Format, L1Stop, L2Done};
 use slat::{
-    Access, Done, Format, Gfn, HostPage, Idle, Perms, Pfn, Slot, SlotId, SpaceId, Span, Translations, Vcpu,
-    VcpuId, Vm, Why,
+    Access, Format, Gfn, HostPage, Idle, Next, Perms, Pfn, Resume, Slot, SlotId, SpaceId, Span, Translations,
+    Vcpu, VcpuId, Vm, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -272,7 +272,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 break;
             }
             match l2.fault(&mut self.idle, L1Access::new(gpa, access)).unwrap() {
-                L2Done::Handled { done: Done::Mapped(_) | Done::Spurious, .. } => {}
+                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {}
                 done => {
                     outcome = Some(done);
                     break;

@@ -8,7 +8,9 @@ use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
 use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};
-use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
+use slat::{
+    Access, Emulate, Fault, Format, Gfn, Hva, Idle, Next, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM and its model.
@@ -109,7 +111,7 @@ impl<'v, F: Format> Machine<'v, F> {
             faults += 1;
             assert!(faults < 8, "the fault is dealt with, but the access does not come through");
             match self.vcpus[space].fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }) {
-                Ok(Done::Mmio) => break Outcome::Mmio,
+                Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => break Outcome::Mmio,
                 Ok(_) => {}
                 Err(_) => break Outcome::Fails,
             }

@@ -68,7 +68,7 @@ fn fault_all_in<F: Format>(idle: &mut Idle, vms: &[Arc<Vm<F, Primary>>]) {
     for vm in vms {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for page in 0..PAGES {
-            vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write }).unwrap();
         }
     }
 }

@@ -136,7 +136,7 @@ impl World {
 }
 
 fn touch(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle) {
-    vcpu.fault(idle, Fault { gpa: Gfn(X).gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: Gfn(X).gpa(), access: Access::Write }).unwrap();
 }
 
 const BOTH: Option<(u8, u8)> = Some((5, 7));

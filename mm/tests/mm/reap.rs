@@ -68,7 +68,7 @@ fn busy() -> (Machine, Arc<Vm<Npt4, HostView>>) {
 fn refault(machine: &mut Machine, vm: &Vm<Npt4, HostView>) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in (0..8).map(Gfn) {
-        vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
     }
 }
 

@@ -41,7 +41,7 @@ fn the_writes_of_a_guest_are_noticed() {
     let vm = guest_on(&machine.space, &mut machine.idle, 8);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut fault = |machine: &mut Machine, gfn: u64, access| {
-        vcpu.fault(&mut machine.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        let _ = vcpu.fault(&mut machine.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
     };
     fault(&mut machine, 1, Access::Read);
     fault(&mut machine, 4, Access::Write);

@@ -3,7 +3,9 @@
 use crate::fixture::*;
 use slat::table::formats::Npt4;
 use slat::trace::{Observer, TraceEvent};
-use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Slot, SlotId, Vcpu, VcpuId, Vm};
+use slat::{
+    Access, Fault, Format, Gfn, Host, Idle, Level, Next, PAGE_SIZE, Resume, Slot, SlotId, Vcpu, VcpuId, Vm,
+};
 use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot, Swap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -34,7 +36,7 @@ pub fn coherent<F: Format>(vm: &Vm<F, HostView>, idle: &mut Idle, frames: u64) {
     }
 }
 
-fn fault(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+fn fault(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle, gfn: u64, access: Access) -> Next {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
@@ -51,7 +53,7 @@ fn a_guest_follows_every_change_of_its_host() {
     let vm = guest_on(&space, &mut idle, 16);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..16 {
-        assert_eq!(fault(&mut vcpu, &mut idle, gfn, Access::Write), Done::Mapped(Level::K4));
+        assert_eq!(fault(&mut vcpu, &mut idle, gfn, Access::Write), Next::Resume(Resume::Mapped(Level::K4)));
         space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
     }
     let seen = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
@@ -64,20 +66,24 @@ fn a_guest_follows_every_change_of_its_host() {
     let before = seen(&mut idle, 1).unwrap().pfn;
     space.migrate(&mut idle, pages(1, 1)).unwrap();
     assert_eq!(seen(&mut idle, 1), None);
-    fault(&mut vcpu, &mut idle, 1, Access::Read);
+    let _ = fault(&mut vcpu, &mut idle, 1, Access::Read);
     assert_ne!(seen(&mut idle, 1).unwrap().pfn, before);
 
     space.mprotect(&mut idle, pages(2, 1), Prot::Read).unwrap();
     assert!(!writable(&mut idle, 2), "still mapped, not writable");
     assert!(vcpu.fault(&mut idle, Fault { gpa: Gfn(2).gpa(), access: Access::Write }).is_err());
     space.mprotect(&mut idle, pages(2, 1), Prot::ReadWrite).unwrap();
-    assert_eq!(fault(&mut vcpu, &mut idle, 2, Access::Write), Done::Fixed, "a sole owner writes in place");
+    assert_eq!(
+        fault(&mut vcpu, &mut idle, 2, Access::Write),
+        Next::Resume(Resume::Fixed),
+        "a sole owner writes in place"
+    );
 
     let child = space.fork(&mut idle).unwrap();
     assert!(!writable(&mut idle, 3));
     let shared = seen(&mut idle, 3).unwrap().pfn;
     let done = fault(&mut vcpu, &mut idle, 3, Access::Write);
-    assert_eq!(done, Done::Fixed, "the copy replaced the page, without a gap");
+    assert_eq!(done, Next::Resume(Resume::Fixed), "the copy replaced the page, without a gap");
     assert!(writable(&mut idle, 3) && seen(&mut idle, 3).unwrap().pfn != shared);
     assert_eq!(get(&child, &mut idle, 3), 3);
     assert!(!writable(&mut idle, 4), "its neighbour is still shared");
@@ -98,7 +104,7 @@ fn huge_pages_reach_the_guest_and_are_split_when_a_part_changes() {
     space.mmap(Place::Fixed(at(0)), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let vm = guest_on(&space, &mut idle, 1024);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Write), Done::Mapped(Level::M2));
+    assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Write), Next::Resume(Resume::Mapped(Level::M2)));
     space.migrate(&mut idle, pages(700, 1)).unwrap();
     assert_eq!(vm.memory().translate(&mut idle, Gfn(700)), None);
     assert_eq!(
@@ -106,7 +112,7 @@ fn huge_pages_reach_the_guest_and_are_split_when_a_part_changes() {
         Level::K4,
         "its neighbours stay as small pages"
     );
-    assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Read), Done::Mapped(Level::K4));
+    assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
     coherent(&vm, &mut idle, 1024);
 }
 
@@ -120,7 +126,7 @@ fn two_guests_of_one_address_space_see_one_memory() {
     space.mmap(Place::Fixed(at(0)), 8 * PAGE_SIZE, Prot::ReadWrite, shared).unwrap();
     let vms = [guest_on(&space, &mut idle, 8), guest_on(&space, &mut idle, 8)];
     for vm in &vms {
-        fault(&mut vm.vcpu(VcpuId(0)).unwrap(), &mut idle, 3, Access::Write);
+        let _ = fault(&mut vm.vcpu(VcpuId(0)).unwrap(), &mut idle, 3, Access::Write);
     }
     let frames = vms.each_ref().map(|vm| vm.memory().translate(&mut idle, Gfn(3)).unwrap().leaf.pfn);
     assert_eq!(frames[0], frames[1]);
@@ -142,7 +148,7 @@ fn a_guest_without_memory_is_told_so_and_goes_on_when_there_is_some() {
     let fits = (0..1024).take_while(|&gfn| write(&mut idle, gfn).is_ok()).count() as u64;
     assert_eq!(fits, 512 - 2 * 64);
     space.dontneed(&mut idle, pages(0, 1)).unwrap();
-    assert_eq!(write(&mut idle, fits), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(write(&mut idle, fits), Ok(Next::Resume(Resume::Mapped(Level::K4))));
 }
 
 /// An observer each call of which panics while it is armed.
@@ -174,7 +180,7 @@ fn an_observer_that_panics_interrupts_no_change() {
     let mut store =
         |idle: &mut Idle, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
     for gfn in 0..16 {
-        store(&mut idle, gfn).unwrap();
+        let _ = store(&mut idle, gfn).unwrap();
         space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
     }
     let leaf = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
@@ -185,13 +191,13 @@ fn an_observer_that_panics_interrupts_no_change() {
     assert!(!leaf(&mut idle, 0).unwrap().perms.allows(Access::Write));
     assert_eq!(space.mremap(&mut idle, pages(1, 2), 2 * PAGE_SIZE, Place::Fixed(at(32))), Ok(pages(32, 2)));
     assert_eq!(leaf(&mut idle, 1), None);
-    store(&mut idle, 33).unwrap();
+    let _ = store(&mut idle, 33).unwrap();
     space.dontneed(&mut idle, pages(3, 1)).unwrap();
     assert_eq!(leaf(&mut idle, 3), None);
     assert_eq!(space.pageout(&mut idle, pages(4, 2)), Ok(2));
     assert_eq!(leaf(&mut idle, 4), None);
     let child = space.fork(&mut idle).unwrap();
-    store(&mut idle, 6).unwrap();
+    let _ = store(&mut idle, 6).unwrap();
     let mut word = [0; 8];
     child.read(&mut idle, at(33), &mut word).unwrap();
     assert_eq!(u64::from_le_bytes(word), 2, "page 2 has moved to 33");

@@ -56,14 +56,14 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
     /// for gfn in 0..192 {
-    ///     assert_eq!(store(&mut idle, gfn)?, Done::Mapped(Level::K4));
+    ///     assert_eq!(store(&mut idle, gfn)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// }
-    /// assert_eq!(store(&mut idle, 192)?, Done::RingFull, "nothing was done");
+    /// assert_eq!(store(&mut idle, 192)?, Next::Leave(Leave::RingFull), "nothing was done");
     ///
     /// let harvest = vm.harvest_ring(&mut idle, VcpuId(0))?;
     /// assert_eq!((harvest.pages(), harvest.words().count()), (192, 3), "neighbours are told together");
     /// harvest.commit();
-    /// assert_eq!(store(&mut idle, 192)?, Done::Mapped(Level::K4));
+    /// assert_eq!(store(&mut idle, 192)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Result<Harvest<'_, F, H>, DirtyError> {

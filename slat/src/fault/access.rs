@@ -70,7 +70,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///     match vcpu.access(&mut idle, gpa, access) {
     ///         Ok(mapping) => break mapping,
     ///         Err(fault) => match vcpu.fault(&mut idle, fault)? {
-    ///             Done::Mapped(_) | Done::Fixed | Done::Spurious => {} // walk again
+    ///             Next::Resume(_) => {} // walk again
     ///             other => panic!("emulate a device, wait for the page, or harvest the ring: {other:?}"),
     ///         },
     ///     }

@@ -163,7 +163,7 @@ mod tests {
         vm.host().writable.store(true, Relaxed);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [Gfn(1), Gfn(2)] {
-            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
             assert_eq!(
                 vm.memory().translate(&mut idle, gfn).unwrap().leaf.memory,
                 MemoryType::WriteCombining
@@ -176,9 +176,9 @@ mod tests {
     fn a_change_of_type_needs_a_flush() {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
         assert_eq!(vm.stats().permission_faults, 0);
     }

@@ -23,11 +23,11 @@
 
 mod access;
 mod alone;
-mod done;
 mod fillable;
 pub(crate) mod leaf;
 pub(crate) mod memo;
 mod mmio;
+mod next;
 mod pending;
 mod population;
 mod prefault;
@@ -38,7 +38,7 @@ mod tracked;
 mod visibility;
 
 use alone::Alone;
-pub use done::{Done, FaultError};
+pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
 
@@ -76,7 +76,7 @@ const CHECKS_BEFORE_RETRY: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    Done(Done),
+    Done(Next),
     /// Something changed: retry.
     Retry,
     /// A wide invalidation began or ended before the host was asked. No work was lost: retry.
@@ -108,22 +108,22 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// # Errors
     /// [`FaultError`] if the host has no page, or memory for a table is missing.
     #[inline]
-    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         if self.quick(fault) {
-            return Ok(Done::Mapped(Level::K4));
+            return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
         self.fault_in_full(idle, fault, By::GUEST).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
         // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
         // Checked once, because one fault pushes at most one page.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Done::RingFull);
+            return Ok(Next::Leave(Leave::RingFull));
         }
         let mut patience = Patience::default();
         let (mut waits, mut asked) = (None, false);
@@ -183,12 +183,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
         if gfn.0 >> F::FRAME_BITS != 0 {
-            return Ok(self.mmio());
+            return Ok(self.emulated(Emulate::NoMemory));
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let mut at = walk.descend(gfn);
         if let Some(private) = self.disagrees(&walk, at, gfn, by) {
-            return Ok(Outcome::Done(Done::MemoryFault { private }));
+            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
         }
         if F::is_present(at.word) {
             return Ok(self.present(&walk, at, fault)?);
@@ -198,22 +198,22 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let epoch = vm.active.epoch();
         if at.word.is_mmio() {
-            let Some(now) = self.not_mmio(at) else { return Ok(self.mmio()) };
+            let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
         }
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else {
             // If no page for a table is left, the next fault looks the slot up again.
             let _ = self.remember_mmio(&walk, at, gfn, epoch);
-            return Ok(self.mmio());
+            return Ok(self.emulated(Emulate::NoMemory));
         };
         if let Some(private) = by.disagrees(&slot) {
-            return Ok(Outcome::Done(Done::MemoryFault { private }));
+            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
         }
         if !leaf::allows(&slot, fault.access) {
-            return Ok(self.mmio());
+            return Ok(self.emulated(Emulate::ReadOnly));
         }
         if fault.access == Access::Write && self.space.watched.has(gfn) {
-            return Ok(Outcome::Done(Done::WriteTracked));
+            return Ok(Outcome::Done(Next::Emulate(Emulate::Tracked)));
         }
         let hva = slot.hva_of(gfn);
         let stamp = match self.stamp(epoch, gfn, hva, at.word) {
@@ -257,10 +257,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let vm = self.vm;
         let epoch = vm.active.epoch();
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, None) else {
-            return Ok(self.mmio());
+            return Ok(self.emulated(Emulate::NoMemory));
         };
         if let Some(private) = by.disagrees(&slot) {
-            return Ok(Outcome::Done(Done::MemoryFault { private }));
+            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
         }
         let hva = slot.hva_of(gfn);
         // If the attempt saw a newer hole, it has already raised the region's number to that hole's.
@@ -278,7 +278,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 self.token = vm.host.token(hva);
                 return Ok(Outcome::Pending);
             }
-            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Next::Leave(Leave::NeedsPage))),
             Err(error) => return Err(error.into()),
         };
         let page = leaf::served::<F>(page, hva, fault.access)?;
@@ -380,5 +380,5 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     walk.seat.tally.add(Count::installed(at.level));
-    Ok(Outcome::Done(Done::Mapped(at.level)))
+    Ok(Outcome::Done(Next::Resume(Resume::Mapped(at.level))))
 }

@@ -5,7 +5,7 @@
 //! bits an old page is a tracked leaf, which the first access restores by one CAS. A guest whose hypervisor does not
 //! handle such faults needs young pages.
 
-use super::{By, Done, Fault, FaultError};
+use super::{By, Fault, FaultError, Leave, Next, Resume};
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, HostError};
 use crate::slots::SlotId;
@@ -117,15 +117,19 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 done.inspect_err(|_| self.observed(access, FaultResult::Failed))
             };
             let end = match done {
-                Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
-                Ok(Done::Fixed | Done::Spurious) => {
+                Ok(Next::Resume(Resume::Mapped(level))) => next.base(level) + level.pages(),
+                Ok(Next::Resume(Resume::Fixed | Resume::Spurious)) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
                     // If the leaf has gone meanwhile, the frame was mapped.
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Pending) if next == gfns.start => return Err(HostError::Pending.into()),
-                Ok(Done::NeedsPage) if next == gfns.start => return Err(HostError::NeedsPage.into()),
+                Ok(Next::Leave(Leave::Pending(_))) if next == gfns.start => {
+                    return Err(HostError::Pending.into());
+                }
+                Ok(Next::Leave(Leave::NeedsPage)) if next == gfns.start => {
+                    return Err(HostError::NeedsPage.into());
+                }
                 _ => break,
             };
             next = end.min(gfns.end);

@@ -18,7 +18,7 @@
 
 use super::alone::Alone;
 use super::leaf::allows;
-use super::{Done, Fault, Outcome};
+use super::{Emulate, Fault, Next, Outcome, Resume};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::notify::active::Page;
@@ -44,20 +44,20 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ) -> Result<Outcome, NoMemory> {
         if F::read_leaf(at.word).perms.allows(fault.access) {
             walk.seat.tally.add(Count::Spurious);
-            return Ok(Outcome::Done(Done::Spurious));
+            return Ok(Outcome::Done(Next::Resume(Resume::Spurious)));
         }
         if fault.access == Access::Fetch && at.level > Level::K4 && walk.vm.policy.nx_huge_pages {
             if self.split_down(walk, at, fault.gpa.gfn(), false)?.is_none() {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Done::Fixed));
+            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
         }
         if fault.access != Access::Write {
             // Every leaf allows loads. If the slot allows this fetch, the host did not when the page was mapped.
             let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
-            return Ok(if refused { self.mmio() } else { Outcome::Ask });
+            return Ok(if refused { self.emulated(Emulate::ReadOnly) } else { Outcome::Ask });
         }
         if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
@@ -66,7 +66,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Done::Fixed));
+            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
         }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
@@ -88,7 +88,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Outcome, NoMemory> {
         if self.space.watched.has(fault.gpa.gfn()) {
-            return Ok(Outcome::Done(Done::WriteTracked));
+            return Ok(Outcome::Done(Next::Emulate(Emulate::Tracked)));
         }
         self.split_down(walk, at, fault.gpa.gfn(), false)?;
         Ok(Outcome::Retry)
@@ -152,7 +152,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault, offered);
-        if outcome == Outcome::Done(Done::Fixed) {
+        if outcome == Outcome::Done(Next::Resume(Resume::Fixed)) {
             return self.regain(walk, at, fault, || frozen.thaw(thawed));
         }
         if frozen.thaw(thawed) { outcome } else { Outcome::Retry }
@@ -164,7 +164,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let epoch = vm.active.epoch();
         let slot = self.memo.slot(vm, walk.space, walk.seat, gfn, None).ok_or(Outcome::Retry)?;
         if slot.readonly {
-            return Err(self.mmio());
+            return Err(self.emulated(Emulate::ReadOnly));
         }
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
         // A leaf that extends beyond the slot belongs to another slot, which was replaced after the leaf was read.
@@ -201,7 +201,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page))
         };
         match page {
-            Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
+            Some(page) => {
+                (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Next::Resume(Resume::Fixed)))
+            }
             None => (at.word, Outcome::Ask),
         }
     }
@@ -234,7 +236,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Outcome::Retry;
         }
         walk.seat.tally.add(Count::Permission);
-        Outcome::Done(Done::Fixed)
+        Outcome::Done(Next::Resume(Resume::Fixed))
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! [`GuestSpace::set_private`]: crate::guest_space::GuestSpace::set_private
 
-use super::{By, Done, Fault, FaultError};
+use super::{By, Fault, FaultError, Next, Resume};
 use crate::addr::{Gfn, Level};
 use crate::host::Host;
 use crate::slots::Slot;
@@ -36,7 +36,7 @@ impl By {
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Like [`fault`](Self::fault), for a guest that says whether it means private memory: by the GPA's shared bit
     /// (TDX), or in the exit (SEV-SNP's bit 34 of the error code). `fault.gpa` excludes such a bit. If the frame is of
-    /// the other kind, returns [`Done::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
+    /// the other kind, returns [`Leave::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
     /// No flush is owed.
     ///
     /// ```
@@ -62,9 +62,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// // All memory is shared at first. The guest means private memory: the VMM converts it.
     /// let store = Fault { gpa: Gpa(0x5000), access: Access::Write };
-    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::MemoryFault { private: true });
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Next::Leave(Leave::MemoryFault { private: true }));
     /// vm.memory().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
-    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
     /// // Changes at host addresses do not affect private memory. Changes of private memory do.
@@ -75,10 +75,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// assert!(vm.memory().translate(&mut idle, Gfn(5)).is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+    pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError> {
         // The quick path maps only pages of the memo's slot, which is all private or all shared.
         if self.memo.has_as(fault.gpa.gfn(), private) && self.quick(fault) {
-            return Ok(Done::Mapped(Level::K4));
+            return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
         let by = By::Guest { private: Some(private) };
         self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
@@ -139,7 +139,7 @@ mod tests {
         drop(vcpu);
         assert_eq!(
             (done, vm.memory().translate(&mut idle, Gfn(5))),
-            (Done::MemoryFault { private: false }, None)
+            (Next::Leave(Leave::MemoryFault { private: false }), None)
         );
     }
 }

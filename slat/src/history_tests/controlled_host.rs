@@ -91,7 +91,7 @@ impl<F: Format> World<F> {
     }
 
     /// The guest accesses `gfn`, by a fault.
-    pub(super) fn fault(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Done {
+    pub(super) fn fault(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Next {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap()
     }
@@ -103,7 +103,7 @@ impl<F: Format> World<F> {
         if F::is_present(at.word) && F::writable(at.word) {
             assert!(at.entry.touch(at.word, F::touch(Access::Write)));
         } else {
-            self.fault(idle, gfn, Access::Write);
+            let _ = self.fault(idle, gfn, Access::Write);
         }
     }
 
@@ -118,7 +118,7 @@ impl<F: Format> World<F> {
     pub(super) fn populate_large(&self, idle: &mut Idle) {
         self.host_maps(Level::M2);
         for gfn in [0, 512] {
-            assert_eq!(self.fault(idle, Gfn(gfn), Access::Write), Done::Mapped(Level::M2));
+            assert_eq!(self.fault(idle, Gfn(gfn), Access::Write), Next::Resume(Resume::Mapped(Level::M2)));
         }
     }
 

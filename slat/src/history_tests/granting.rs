@@ -21,14 +21,14 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
 
 fn store_at<F: Format>(gfn: u64) -> impl Fn(&World<F>, &mut Idle) {
     move |world, idle| {
-        world.fault(idle, Gfn(gfn), Access::Write);
+        let _ = world.fault(idle, Gfn(gfn), Access::Write);
     }
 }
 
 fn maps<F: Format>() -> Vec<Row<F>> {
     let large = |world: &World<F>, idle: &mut Idle| {
         world.host_maps(Level::M2);
-        assert_eq!(world.fault(idle, Gfn(65), Access::Read), Done::Mapped(Level::M2));
+        assert_eq!(world.fault(idle, Gfn(65), Access::Read), Next::Resume(Resume::Mapped(Level::M2)));
     };
     vec![
         Row::new("map 4K where tables are missing", store_at(65)),
@@ -56,7 +56,7 @@ fn maps<F: Format>() -> Vec<Row<F>> {
 fn permissions<F: Format>() -> Vec<Row<F>> {
     let read_only = |world: &World<F>, idle: &mut Idle| {
         world.host_lets_write(false);
-        world.fault(idle, Gfn(65), Access::Read);
+        let _ = world.fault(idle, Gfn(65), Access::Read);
         world.host_lets_write(true);
     };
     let aged = |world: &World<F>, idle: &mut Idle| {
@@ -65,7 +65,7 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
     };
     vec![
         Row::new("give W back", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(|world, idle| {
             world.populate(idle);
@@ -73,17 +73,20 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
         }),
         Row::new("give a withdrawn leaf back to a load", |world: &World<F>, idle| {
             let done = world.fault(idle, Gfn(65), Access::Read);
-            assert_eq!(done, if F::HARDWARE_AD { Done::Spurious } else { Done::Fixed });
+            assert_eq!(
+                done,
+                if F::HARDWARE_AD { Next::Resume(Resume::Spurious) } else { Next::Resume(Resume::Fixed) }
+            );
         })
         .after(aged),
         Row::new("give a withdrawn leaf back to a store", store_at(65)).after(aged),
         Row::new("upgrade", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(read_only)
         .between(Between::Waiting),
         Row::new("upgrade by the answer of a host that has to be asked", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(move |world, idle| {
             read_only(world, idle);
@@ -91,7 +94,7 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
         })
         .between(Between::Waiting),
         Row::new("make way for a page that may not be executed", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Mapped(Level::K4));
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Mapped(Level::K4)));
         })
         .after(move |world, idle| {
             read_only(world, idle);
@@ -114,7 +117,7 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
         })
         .after(|world, idle| {
             world.host_maps(Level::M2);
-            world.fault(idle, Gfn(65), Access::Read);
+            let _ = world.fault(idle, Gfn(65), Access::Read);
         }),
         Row::new("split a withdrawn 2M", |world: &World<F>, idle| {
             assert_eq!(world.vm.memory().split(idle, ALL, Level::K4), Ok(2));
@@ -125,7 +128,7 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
         })
         .in_every_page(),
         Row::new("split by a fetch", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Fetch), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Fetch), Next::Resume(Resume::Fixed));
         })
         .built(|builder| builder.nx_huge_pages(true))
         .after(World::populate_large)
@@ -157,7 +160,7 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
 /// Maps a page of 1 GiB.
 fn large<F: Format>(world: &World<F>, idle: &mut Idle) {
     world.host_maps(Level::G1);
-    assert_eq!(world.fault(idle, GIB.start, Access::Write), Done::Mapped(Level::G1));
+    assert_eq!(world.fault(idle, GIB.start, Access::Write), Next::Resume(Resume::Mapped(Level::G1)));
 }
 
 fn gigabytes<F: Format>() -> Vec<Row<F>> {

@@ -101,7 +101,7 @@ fn lazily<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Bac
             .forgets()
             .owes(Owes::Flush(ALL)),
         row("log a store to a large page", |world, idle| {
-            world.fault(idle, Gfn(65), Access::Write);
+            let _ = world.fault(idle, Gfn(65), Access::Write);
         })
         .after(|world, idle| {
             world.populate_large(idle);

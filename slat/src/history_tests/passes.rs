@@ -5,7 +5,7 @@
 //! page by. [`Paused`] is F at that moment.
 
 use crate::notify::active::{Epoch, RegionLine};
-use crate::notify::{Detached, Event};
+use crate::notify::{Event, Invalidation};
 use crate::sync::mode::Shared;
 use crate::table::entry::{Entry, Word};
 use crate::table::formats::Npt4;
@@ -35,7 +35,7 @@ fn world(idle: &mut Idle, level: Level) -> World {
     vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, 1] {
-        vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     drop(vcpu);
     vm
@@ -80,11 +80,8 @@ impl Paused {
 }
 
 /// M withdraws write permission from `gfn`, on a thread of its own, and does not end.
-fn withdraw(vm: &World, gfn: u64) -> Detached {
-    let withdraw = || {
-        let change = vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
-        change.detach()
-    };
+fn withdraw(vm: &World, gfn: u64) -> Invalidation<'_, Npt4, ReadOnly> {
+    let withdraw = || vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
     std::thread::scope(|scope| scope.spawn(withdraw).join().unwrap())
 }
 
@@ -113,7 +110,7 @@ fn hidden_by_the_second_pass() -> bool {
     assert_eq!(writes.get(), 3, "page 0, page 0 again, page 1");
     assert!(word(vm, 1).is_hole(), "the second pass took the frozen entry");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 1));
-    drop(vm.attach(newer.take().unwrap()).unwrap());
+    drop(newer.take().unwrap());
     hidden
 }
 
@@ -149,7 +146,7 @@ fn hidden_beyond_the_range() -> bool {
     meddled(before, wrote, || vm.around(&mut idle, event, &mut |_, _| {}).unwrap());
     assert!(word(vm, 7).is_hole(), "all of the large page was zapped");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 7));
-    drop(vm.attach(newer.take().unwrap()).unwrap());
+    drop(newer.take().unwrap());
     hidden
 }
 
@@ -184,7 +181,7 @@ fn hidden_by_a_panic() -> bool {
     assert!(catch_unwind(apply).is_err());
     assert!(word(vm, 0).is_hole() && word(vm, 1).is_frozen());
     let hidden = paused.fills(vm, word(vm, 0));
-    drop(vm.attach(newer).unwrap());
+    drop(newer);
     hidden
 }
 

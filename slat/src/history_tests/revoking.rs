@@ -65,7 +65,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
     };
     let read_only = |world: &World<F>, idle: &mut Idle| {
         world.host_lets_write(false);
-        world.fault(idle, Gfn(65), Access::Read);
+        let _ = world.fault(idle, Gfn(65), Access::Read);
     };
     let same = frame(Gfn(65));
     vec![
@@ -108,7 +108,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
         .after(|world, idle| {
             world.host_lets_write(false);
             world.host_maps(Level::M2);
-            world.fault(idle, Gfn(65), Access::Read);
+            let _ = world.fault(idle, Gfn(65), Access::Read);
         })
         .owes(Owes::Flush(ONE))
         .in_every_page(),
@@ -140,8 +140,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("unmap all, and the debt is left open", |world: &World<F>, idle| {
-            let mut change = world.vm.invalidate(hvas(ALL), Why::Unmap);
-            change.edit_all(idle, None);
+            drop(world.vm.invalidate(hvas(ALL), Why::Unmap).apply(idle));
         })
         .after(World::populate)
         .renumbers(ALL)
@@ -188,7 +187,7 @@ fn slots<F: Format>() -> Vec<Row<F>> {
             world.vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
             world.populate(idle);
             for gfn in [2048, 2113, 3071] {
-                world.fault(idle, Gfn(gfn), Access::Write);
+                let _ = world.fault(idle, Gfn(gfn), Access::Write);
             }
         })
         .renumbers(ALL)

@@ -2,8 +2,7 @@
 //! changes by the host at any moment take effect.
 
 use super::recover::recover_along;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range};
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::Word;
@@ -56,7 +55,7 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = Fault { gpa: Gpa(0), access: Access::Write };
-    assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     drop(vcpu);
     vm
 }
@@ -127,14 +126,14 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
             move_one(&vm);
         }
     };
-    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
     if at == 0 {
         move_one(&vm);
     }
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     let recovered = watched(watch, || recover_along(&mut walk, &mut change, ALL));
     drop(walk);
-    change.debt(&mut idle).settle();
+    change.settle(true);
     drop(change);
     assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
     assert!(recovered == 1 || at < 2, "no thread came between");
@@ -180,16 +179,16 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = vm.memory().translate(&mut idle, MOVED).unwrap().leaf.pfn;
 
-    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
     recover_along(&mut walk, &mut change, ALL);
     drop(walk);
-    change.debt(&mut idle).settle();
+    change.settle(true);
     drop(change);
     let now =
         vm.memory().translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));

@@ -21,8 +21,7 @@
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostPage};
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
@@ -81,7 +80,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
         // Its end pays for all tables together, even if the host panics in between.
-        let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
+        let mut change = Begun::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
         recover_along(&mut walk, &mut change, gfns)
     }
@@ -116,7 +115,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 /// Recovers the tables in `gfns` under `change`, which covers them and owes the flush. Returns their number.
 pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     walk: &mut Walk<'_, F, H, M>,
-    change: &mut Invalidation<'_, F, H>,
+    change: &mut Begun<'_, F, H>,
     gfns: Span<Gfn>,
 ) -> u64 {
     let mut recovered = 0;
@@ -129,8 +128,9 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         }
         let Some(frozen) = Freeze::new(at.entry, at.word, Word::frozen_link(table)) else { continue };
         let epoch = vm.active.epoch();
-        let leaf =
-            vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| change.is_alone(epoch, gfns, hvas));
+        let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
+            change.ticket.is_alone(epoch, gfns, hvas)
+        });
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
         let ours = frozen.thaw(thawed);
         if ours && leaf.is_none() {

@@ -45,7 +45,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Huge).build()?;
     /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?, Done::Mapped(Level::M2));
+    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?, Next::Resume(Resume::Mapped(Level::M2)));
     /// let range = Span::new(Gfn(0), Gfn(512));
     /// assert_eq!(vm.memory().split(&mut idle, range, Level::K4)?, 1);
     /// assert_eq!(vm.stats().leaves, [512, 0, 0]);

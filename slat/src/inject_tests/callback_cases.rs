@@ -47,7 +47,7 @@ fn fill_tables<F: Format, const SINGLE: bool>(world: &mut World<'_, '_, F, SINGL
     world.vm.memory().commit(&mut world.idle, |tx| tx.create(far)).unwrap();
     for table in 0..tables {
         let gpa = (FAR + table * 512).gpa();
-        world.vcpu.fault(&mut world.idle, Fault { gpa, access: Access::Read }).unwrap();
+        let _ = world.vcpu.fault(&mut world.idle, Fault { gpa, access: Access::Read }).unwrap();
     }
     world.vcpu.give_tables_back();
 }
@@ -181,9 +181,8 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }, |world| world.store(5)),
         case("a pending page", |world| world.machine.late.store(true, SeqCst), |world| {
             world.machine.sleeps.store(true, SeqCst);
-            assert_eq!(world.fault(5, Access::Read), Ok(Done::Pending));
+            let Ok(Next::Leave(Leave::Pending(token))) = world.fault(5, Access::Read) else { panic!("it is late") };
             world.machine.late.store(false, SeqCst);
-            let token = world.vcpu.pending_token().unwrap();
             assert_eq!(world.vm.ready(token), 1);
             assert_eq!(world.vcpu.take_ready(), Some(token));
             world.store(5);
@@ -295,10 +294,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             drop(change);
             world.vm.memory().write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
             world.vm.forget(&mut world.idle, all());
-            let mut left = world.vm.invalidate(all(), Why::Clear);
-            core::mem::forget(left.begin_event(&mut world.idle, None));
-            let detached = left.detach();
-            drop(world.vm.attach(detached));
+            drop(world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle));
         })),
         case("age", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
@@ -323,8 +319,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("unmap and shrink", |world| {
             fill_tables(world, if SINGLE { 24 } else { 320 });
             let far = Span::sized(FAR, 1 << 20);
-            let mut change = world.vm.memory().invalidate(far, Why::Unmap);
-            change.begin_event(&mut world.idle, None).without_grace().settle();
+            drop(world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle));
         }, |world| { let _ = world.vm.shrink(&mut world.idle); }),
         case("a budget", |world| { store_all(world); let _ = world.vm.zap_all(&mut world.idle); }, |world| {
             let budget = 24 * PAGE_SIZE;

@@ -69,7 +69,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
         self.vm.memory().get(&mut self.idle, RAM).is_some_and(|slot| slot.log_dirty)
     }
 
-    pub(super) fn fault(&mut self, page: u64, access: Access) -> Result<Done, FaultError> {
+    pub(super) fn fault(&mut self, page: u64, access: Access) -> Result<Next, FaultError> {
         let gpa = (self.first() + page).gpa();
         self.vcpu.fault(&mut self.idle, Fault { gpa, access })
     }
@@ -86,7 +86,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
                 continue;
             }
             match self.fault(page, Access::Write) {
-                Ok(Done::RingFull) => self.harvest_all(),
+                Ok(Next::Leave(Leave::RingFull)) => self.harvest_all(),
                 Ok(_) => {}
                 Err(error) => panic!("a store to page {page}: {error}"),
             }

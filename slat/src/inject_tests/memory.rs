@@ -69,7 +69,7 @@ struct Case {
     operation: fn(&TestVm<'_>, &mut Idle, &mut Vec<u64>) -> Said,
 }
 
-fn store(vm: &TestVm<'_>, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+fn store(vm: &TestVm<'_>, idle: &mut Idle, gfn: Gfn) -> Result<Next, FaultError> {
     vm.vcpu(VcpuId(0)).unwrap().fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }
 
@@ -133,7 +133,7 @@ fn cases() -> Vec<Case> {
             Ok(vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, false).map(drop))?)
         }),
         case("split", bits, false, |vm, idle, _| {
-            store(vm, idle, Gfn(0))?;
+            let _ = store(vm, idle, Gfn(0))?;
             Ok(vm.memory().split(idle, Span::new(Gfn(0), Gfn(PAGES)), Level::K4).map(drop)?)
         }),
         case("zap all", bits, true, |vm, idle, _| Ok(vm.zap_all(idle)?)),
@@ -149,7 +149,7 @@ fn run(case: &Case, injected: impl Fn(&mut dyn FnMut())) -> Said {
     vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     if case.logs {
         for page in STORED {
-            store(&vm, &mut idle, Gfn(page)).unwrap();
+            let _ = store(&vm, &mut idle, Gfn(page)).unwrap();
         }
     }
     let (mut said, mut told) = (Ok(()), Vec::new());
@@ -163,7 +163,7 @@ fn run(case: &Case, injected: impl Fn(&mut dyn FnMut())) -> Said {
     }
     let at = vm.memory().get(&mut idle, RAM).unwrap().gfns.start;
     for gfn in [at, at + 511, at + 700] {
-        store(&vm, &mut idle, gfn).unwrap();
+        let _ = store(&vm, &mut idle, gfn).unwrap();
         assert!(vm.memory().translate(&mut idle, gfn).is_some());
     }
     vm.collect(&mut idle);

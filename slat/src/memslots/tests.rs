@@ -21,7 +21,7 @@ fn a_refusal_leaves_what_is_mapped() {
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..8 {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     let refused = vm.memory().commit_with(&mut idle, |tx| tx.delete(SlotId(0)), |_| Err(()));
     assert_eq!(refused, Err(CommitError::Refused(())));

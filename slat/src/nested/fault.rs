@@ -42,7 +42,7 @@ use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::{allows, served, serves};
-use crate::fault::{Done, Fault, FaultError};
+use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Page, Unconfirmed};
@@ -82,9 +82,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Done::Mapped(_), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Done::Spurious, .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Done::Mmio, .. } => self.count(NestedCount::Mmio),
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
             L2Done::Handled { .. } => {}
             L2Done::ForL1(_) => self.count(NestedCount::Refused),
         }
@@ -140,7 +140,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 }
                 Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
                 // L1 edits T meanwhile: L2 tries again.
-                Outcome::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
+                Outcome::Table(_) => {
+                    return Ok(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) });
+                }
                 Outcome::AnotherPage(g1s) => {
                     vm.take_away(idle, self.vcpu.space(), g1s);
                     learned.replaced = true;
@@ -169,8 +171,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Err(error.into());
         }
         let done = self.vcpu.fault(idle, fault)?;
-        let waits =
-            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        let waits = matches!(
+            done,
+            Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
+        );
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
@@ -242,16 +246,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let wants = if stores { Access::Write } else { access.access };
         let Some(slot) = find(g1) else {
             let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
-            return if nowhere { handled(Done::Mmio) } else { Ok(Outcome::Covered) };
+            return if nowhere { handled(Next::Emulate(Emulate::NoMemory)) } else { Ok(Outcome::Covered) };
         };
         if !is_ours || !allows(&slot, wants) {
-            return handled(Done::Mmio);
+            return handled(Next::Emulate(Emulate::NoMemory));
         }
         if stores && space.watched.has(g1) {
-            return handled(Done::WriteTracked);
+            return handled(Next::Emulate(Emulate::Tracked));
         }
         if stores && self.vcpu.ring.is_some_and(Ring::is_full) {
-            return handled(Done::RingFull);
+            return handled(Next::Leave(Leave::RingFull));
         }
         let hva = slot.hva_of(g1);
         let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::M2, Word::OLDEST) {

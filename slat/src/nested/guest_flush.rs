@@ -99,7 +99,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let mut registers = GuestRegisters { pat: 0x0007_0406_0007_0406, ..GuestRegisters::default() };
     /// // Before the guest turns paging on: a direct map.
     /// assert_eq!(GuestTable::new(&registers, offered, Privilege::Supervisor), Err(NoTable::PagingOff));
-    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x7000), access: Access::Read })?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x7000), access: Access::Read })?, Next::Resume(Resume::Mapped(Level::K4)));
     ///
     /// // PG and WP; PAE; LMA and NXE; CR3 is 0.
     /// (registers.cr0, registers.cr4, registers.efer) = (1 << 31 | 1 << 16, 1 << 5, 1 << 10 | 1 << 11);
@@ -108,7 +108,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let mut guest = vcpu.guest_paging(&mut idle, kernel)?;
     /// let at = Gva(0xffff_ff80_0000_5123);
     /// let store = kernel.access(at, Access::Write).expect("the address is canonical");
-    /// assert_eq!(guest.fault(&mut idle, store)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
+    /// assert_eq!(guest.fault(&mut idle, store)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(guest.translate(store.gpa).unwrap().pfn, Pfn(0x107));
     /// let inside = guest.enter(&mut idle, &mut Tlb).poll(); // on `inside.root()`
     /// drop(inside); // out of the guest, by the next fault, or an instruction that is intercepted

@@ -6,7 +6,7 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
-use crate::fault::{Done, FaultError};
+use crate::fault::{Emulate, FaultError, Next, Resume};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
@@ -31,7 +31,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let new = F::leaf(&composed, level);
         // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
-            return Ok(done(Done::Mmio, gpa));
+            return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
         let is_row = is_leaf::<F>(at.word)
             && rows_of::<F>(memory, &at, g2)
@@ -78,7 +78,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
         }
-        Ok(done(Done::Mapped(level), gpa))
+        Ok(done(Next::Resume(Resume::Mapped(level)), gpa))
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
@@ -91,11 +91,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
+            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Done::Spurious, gpa });
+            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -139,7 +139,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 }
 
-fn done(done: Done, gpa: Gpa) -> Outcome {
+fn done(done: Next, gpa: Gpa) -> Outcome {
     Outcome::Done(L2Done::Handled { done, gpa })
 }
 

@@ -142,7 +142,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
     /// let load = L1Access::new(Gpa(0x5123), Access::Read);
-    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
+    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
     /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
     /// drop(guest); // L2 exits with its next fault

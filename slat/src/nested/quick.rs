@@ -21,7 +21,7 @@ use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::Done;
+use crate::fault::{Next, Resume};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
@@ -101,7 +101,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Done::Handled { done: Done::Mapped(Level::K4), gpa })
+        Some(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa })
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.

@@ -57,7 +57,7 @@ fn beside_a_chain(narrow: bool) -> (u64, u64) {
         }
         let covered = asked();
         drop(active);
-        assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         (covered, asked() - covered)
     })
 }

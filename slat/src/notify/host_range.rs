@@ -38,11 +38,11 @@ pub(super) struct PageBehind {
 }
 
 impl PageBehind {
-    /// Restricts what the host told, that `hvas` maps `page` now, to `part`, which has some of `hvas`. The page ends
-    /// where a page of its level ends; nothing is known of the frames after it.
-    pub(super) fn part(part: &Part, hvas: Span<Hva>, page: HostPage) -> Option<Self> {
-        let inside = hvas.start.0 >> PAGE_SHIFT & (page.level.pages() - 1);
-        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hvas.start.0 >> PAGE_SHIFT);
+    /// Restricts what the host told, that `hva` maps `page` now, to `part`, which does not begin before `hva`. The page
+    /// ends where a page of its level ends; nothing is known of the frames after it.
+    pub(super) fn part(part: &Part, hva: Hva, page: HostPage) -> Option<Self> {
+        let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
+        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hva.0 >> PAGE_SHIFT);
         let left = (page.level.pages() - inside).checked_sub(before)?;
         let page = HostPage { pfn: page.pfn + before, ..page };
         Some(Self { gfns: Span::sized(part.gfns.start, left), page })
@@ -79,7 +79,7 @@ mod tests {
         let hvas = Span::sized(Hva(1 << 30), 2 << 20);
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
         vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
             let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false, ..HostPage::PLAIN };
             told.changed(idle, hvas, Some(to));

@@ -13,8 +13,7 @@
 //! flushed, and then flushes too. A vCPU that answers any flush looks for a new root. A broadcast flush has no answers,
 //! so none is sent while a root is replaced.
 
-use super::begun::{Range, Scope};
-use super::invalidation::Invalidation;
+use super::begun::{Begun, Range, Scope};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;
@@ -60,19 +59,19 @@ impl<F: Format, H: Host> Vm<F, H> {
             let fresh = self.fresh_root(idle)?;
             // Outlives the invalidation: its end pays if nothing else has paid.
             let _replaces = self.tlb.replaces_root();
-            let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
+            let mut change = Begun::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
-                change.edit_all(idle, None);
+                change.edit(idle, Scope::Whole, None);
             }
-            let Some(fresh) = fresh.filled(change.begun.hole()) else { return Err(NoMemory) };
+            let Some(fresh) = fresh.filled(change.ticket.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(self.tables(), fresh);
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
-            change.begun.reach_nested(None, Scope::Whole, &mut change.owed);
-            change.debt(idle).settle();
+            change.reach_nested(Scope::Whole, false);
+            change.settle(true);
         }
         self.collect(idle);
         Ok(())

@@ -145,7 +145,10 @@ impl Nest {
             let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("it is free");
             let mut l2 = vcpu.nested(idle, table()).expect("there is memory");
             let done = l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Read));
-            assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{done:?}");
+            assert!(
+                matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+                "{done:?}"
+            );
         });
     }
 

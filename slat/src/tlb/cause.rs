@@ -168,7 +168,7 @@ mod tests {
             Cause::Change(Why::Migrate),
         ] {
             for gfn in 2..4 {
-                vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+                let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
             }
             let before = vm.stats();
             match cause {

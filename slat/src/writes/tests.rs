@@ -27,7 +27,7 @@ fn a_page_that_was_writable_is_not_and_a_store_that_is_emulated_is_marked() {
     let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)).log_dirty();
     vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     let tracking = vm.memory().track_writes(&mut idle, Span::sized(Gfn(0), 1), Arc::new(Unheard)).unwrap();
     assert!(
         !vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.perms.allows(Access::Write),

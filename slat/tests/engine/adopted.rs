@@ -20,7 +20,7 @@ fn vm<F: Format>(pages: u64, dirty: DirtyLog) -> (Idle, Vm<F, Identity>) {
     (idle, vm)
 }
 
-fn store<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
+fn store<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64) -> Next {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap()
 }
 
@@ -36,12 +36,14 @@ fn mapped<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
 fn a_slot_that_is_cut_keeps_what_stays_mapped() {
     let (mut idle, vm) = vm::<Npt4>(64, DirtyLog::bitmap());
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    (0..64).for_each(|gfn| assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Mapped(Level::K4)));
+    (0..64).for_each(|gfn| {
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)))
+    });
     vm.memory().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(20), Gfn(30)), SlotId(1))).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq((0..20).chain(30..64)));
-    assert_eq!(store(&mut vcpu, &mut idle, 19), Done::Spurious);
-    assert_eq!(store(&mut vcpu, &mut idle, 20), Done::Mmio);
-    assert_eq!(store(&mut vcpu, &mut idle, 30), Done::Spurious);
+    assert_eq!(store(&mut vcpu, &mut idle, 19), Next::Resume(Resume::Spurious));
+    assert_eq!(store(&mut vcpu, &mut idle, 20), Next::Emulate(Emulate::NoMemory));
+    assert_eq!(store(&mut vcpu, &mut idle, 30), Next::Resume(Resume::Spurious));
     // The rest is a slot like any other: its pages are zapped with it, and those of the other slots stay.
     vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq(0..20));
@@ -50,7 +52,7 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
     // Its host addresses are unchanged.
     drop(vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle());
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)), None);
-    assert_eq!(store(&mut vcpu, &mut idle, 9), Done::Mapped(Level::K4));
+    assert_eq!(store(&mut vcpu, &mut idle, 9), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> PAGE_SHIFT) + 9));
 }
 
@@ -60,7 +62,7 @@ fn a_large_page_that_is_cut_is_split_and_loses_that_part_alone() {
     vm.host().offer(Level::M2);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [5, 600] {
-        assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Mapped(Level::M2));
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::M2)));
     }
     vm.memory().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(100), Gfn(101)), SlotId(1))).unwrap();
     assert_eq!(vm.stats().leaves, [511, 1, 0]);
@@ -127,11 +129,11 @@ fn cut_while_it_logs<F: Format>(dirty: DirtyLog) {
     let harvest = vm.memory().harvest_all(&mut idle).unwrap();
     assert!(harvest.iter().map(|page| page.gfn.0).eq((0..70).chain(90..256)));
     harvest.commit();
-    assert_eq!(store(&mut vcpu, &mut idle, 75), Done::Mmio);
+    assert_eq!(store(&mut vcpu, &mut idle, 75), Next::Emulate(Emulate::NoMemory));
     for gfn in [69, 90, 255] {
-        store(&mut vcpu, &mut idle, gfn);
+        let _ = store(&mut vcpu, &mut idle, gfn);
         // If the hardware sets D, the fault has had it set.
-        assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Spurious);
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Spurious));
     }
     let harvest = vm.memory().harvest_all(&mut idle).unwrap();
     let pages: Vec<_> = harvest.iter().map(|page| (page.slot, page.gfn.0)).collect();
@@ -182,7 +184,7 @@ fn a_slot_that_logs_is_cut_beside_a_vcpu_that_stores_and_a_harvest() {
                 let kept = std::cell::Cell::new(None);
                 let mut tlb = OnePage(&kept);
                 for gfn in (0..400).map(|nth| Gfn(nth * 5 % PAGES as u64)) {
-                    store(&mut vcpu, &mut idle, gfn.0);
+                    let _ = store(&mut vcpu, &mut idle, gfn.0);
                     let found = vm.memory().translate(&mut idle, gfn);
                     kept.set(found.filter(|found| found.leaf.perms.allows(Access::Write)).map(|_| gfn));
                     let guest = vcpu.enter(&mut idle, &mut tlb).poll();
@@ -222,7 +224,7 @@ fn a_transaction_that_the_embedder_refuses_changes_nothing() {
     let refused = slots.commit_with(&mut idle, |tx| tx.delete(RAM), |old| Err(old.gfns.len()));
     assert_eq!(refused, Err(CommitError::Refused(16)), "it sees the result of the operations");
     assert_eq!((slots.generation(), slots.len(), mapped(&vm, &mut idle).len()), (before, 1, 16));
-    assert_eq!(store(&mut vcpu, &mut idle, 3), Done::Spurious);
+    assert_eq!(store(&mut vcpu, &mut idle, 3), Next::Resume(Resume::Spurious));
     // A refused operation does not get there.
     let unasked =
         slots.commit_with(&mut idle, |tx| tx.delete(SlotId(7)), |_| -> Result<(), ()> { panic!("asked") });
@@ -234,7 +236,7 @@ fn a_transaction_that_the_embedder_refuses_changes_nothing() {
 }
 
 /// Returns the result of a fault on a slot that is being deleted, during the embedder's operation.
-fn fault_meanwhile(by_confirm: bool) -> Done {
+fn fault_meanwhile(by_confirm: bool) -> Next {
     let (mut idle, vm) = vm::<Npt4>(16, DirtyLog::bitmap());
     let (begun, faulting) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -270,12 +272,12 @@ fn fault_meanwhile(by_confirm: bool) -> Done {
 
 #[test]
 fn a_fault_beside_the_embedders_operation_waits_for_its_end() {
-    assert_eq!(fault_meanwhile(true), Done::Mmio);
+    assert_eq!(fault_meanwhile(true), Next::Emulate(Emulate::NoMemory));
 }
 
 #[test]
 fn negative_control_beside_an_operation_of_the_transaction_it_maps_what_goes() {
-    assert_eq!(fault_meanwhile(false), Done::Mapped(Level::K4));
+    assert_eq!(fault_meanwhile(false), Next::Resume(Resume::Mapped(Level::K4)));
 }
 
 #[test]
@@ -289,21 +291,25 @@ fn logs_that_begin_later_begin_as_it_was_said_last() {
         harvest.commit();
         pages
     };
-    store(&mut vcpu, &mut idle, 3);
+    let _ = store(&mut vcpu, &mut idle, 3);
     log(&mut idle, true);
     vm.set_dirty_log(&mut idle, DirtyLog::bitmap().initially_set()).unwrap();
     assert_eq!(count(&mut idle), 0, "a log that has begun stays as it is");
     log(&mut idle, false);
     log(&mut idle, true);
     assert_eq!(count(&mut idle), 200);
-    assert_eq!(store(&mut vcpu, &mut idle, 3), Done::Fixed, "tracked from its first harvest on");
+    assert_eq!(
+        store(&mut vcpu, &mut idle, 3),
+        Next::Resume(Resume::Fixed),
+        "tracked from its first harvest on"
+    );
     assert_eq!(count(&mut idle), 1);
     vm.set_dirty_log(&mut idle, DirtyLog::bitmap()).unwrap();
     log(&mut idle, false);
-    store(&mut vcpu, &mut idle, 4);
+    let _ = store(&mut vcpu, &mut idle, 4);
     log(&mut idle, true);
     assert_eq!(count(&mut idle), 0);
-    assert_eq!(store(&mut vcpu, &mut idle, 4), Done::Fixed, "armed when it began");
+    assert_eq!(store(&mut vcpu, &mut idle, 4), Next::Resume(Resume::Fixed), "armed when it began");
     assert_eq!(count(&mut idle), 1);
     assert_eq!(
         vm.set_dirty_log(&mut idle, DirtyLog::bitmap().track(Track::DirtyBits)),
@@ -316,7 +322,7 @@ fn rings_come_to_a_vm_that_logs_already() {
     let (mut idle, vm) = vm::<Ept4>(600, DirtyLog::bitmap());
     vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    store(&mut vcpu, &mut idle, 7);
+    let _ = store(&mut vcpu, &mut idle, 7);
     let rings = DirtyLog::ring(RingSize::new(4096).unwrap());
     assert_eq!(vm.set_dirty_log(&mut idle, rings), Err(DirtyError::VcpuTaken));
     assert_eq!(vm.harvest_ring(&mut idle, VcpuId(0)).unwrap_err(), DirtyError::NoRing, "nothing has changed");
@@ -326,8 +332,8 @@ fn rings_come_to_a_vm_that_logs_already() {
     let larger = DirtyLog::ring(RingSize::new(8192).unwrap());
     assert_eq!(vm.set_dirty_log(&mut idle, larger), Err(DirtyError::Fixed));
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(store(&mut vcpu, &mut idle, 7), Done::Spurious, "writable since before");
-    store(&mut vcpu, &mut idle, 9);
+    assert_eq!(store(&mut vcpu, &mut idle, 7), Next::Resume(Resume::Spurious), "writable since before");
+    let _ = store(&mut vcpu, &mut idle, 9);
     assert_eq!(vm.memory().harvest(&mut idle, RAM).unwrap_err(), DirtyError::RingOnly);
     let mut told = Vec::new();
     vm.collect_ring(&mut idle, VcpuId(0), |page| told.push(page.gfn.0)).unwrap();
@@ -350,9 +356,11 @@ fn collected_pages_are_clean_after_the_reset() {
         told
     };
     let gfns = (0..192).map(|nth| (nth * 5) % 192);
-    gfns.clone().for_each(|gfn| assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Mapped(Level::K4)));
+    gfns.clone().for_each(|gfn| {
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)))
+    });
     assert!(collect(&mut idle).into_iter().eq(gfns), "in the order of the stores");
-    assert_eq!(store(&mut vcpu, &mut idle, 300), Done::RingFull, "told, not reset: no room");
+    assert_eq!(store(&mut vcpu, &mut idle, 300), Next::Leave(Leave::RingFull), "told, not reset: no room");
     assert!(
         vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.perms.allows(Access::Write),
         "still writable"
@@ -361,11 +369,11 @@ fn collected_pages_are_clean_after_the_reset() {
     let before = vm.stats().flushes.paid;
     assert_eq!(vm.reset_rings(&mut idle), Ok(192));
     assert_eq!(vm.stats().flushes.paid - before, 1);
-    assert_eq!(store(&mut vcpu, &mut idle, 5), Done::Fixed, "logged again");
-    assert_eq!(store(&mut vcpu, &mut idle, 300), Done::Mapped(Level::K4));
+    assert_eq!(store(&mut vcpu, &mut idle, 5), Next::Resume(Resume::Fixed), "logged again");
+    assert_eq!(store(&mut vcpu, &mut idle, 300), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(collect(&mut idle), [5, 300]);
     // The log ends between the steps: there is nothing to clean, and the room is free.
-    store(&mut vcpu, &mut idle, 301);
+    let _ = store(&mut vcpu, &mut idle, 301);
     vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
     assert_eq!(collect(&mut idle), [], "page 301 is of a log that has ended");
     assert_eq!(vm.reset_rings(&mut idle), Ok(3));
@@ -381,7 +389,7 @@ fn a_part_of_what_is_collected_is_reset_and_the_rest_stays_written() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for log in 0..2 {
         for gfn in [1, 2, 3] {
-            store(&mut vcpu, &mut idle, gfn);
+            let _ = store(&mut vcpu, &mut idle, gfn);
         }
         if log == 0 {
             // Another log: entries of the first one no longer match, and are not counted.
@@ -396,7 +404,7 @@ fn a_part_of_what_is_collected_is_reset_and_the_rest_stays_written() {
     let writable =
         |idle: &mut _, gfn| vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
     assert_eq!([1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [false, false, true]);
-    assert_eq!(store(&mut vcpu, &mut idle, 1), Done::Fixed, "logged again");
+    assert_eq!(store(&mut vcpu, &mut idle, 1), Next::Resume(Resume::Fixed), "logged again");
     assert_eq!(vm.reset_rings(&mut idle), Ok(1));
     assert!(!writable(&mut idle, 3));
 }
@@ -424,7 +432,7 @@ fn a_page_is_dirty_by_its_leaf_or_by_its_mark() {
     let (mut idle, vm) = vm::<Ept4>(100, DirtyLog::bitmap().track(Track::DirtyBits));
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
-    store(&mut vcpu, &mut idle, 5);
+    let _ = store(&mut vcpu, &mut idle, 5);
     vm.memory().mark_dirty(Span::sized(Gfn(7), 1));
     let dirty = || (0..100).filter(|gfn| vm.memory().is_dirty(Gfn(*gfn))).collect::<Vec<_>>();
     assert_eq!(dirty(), [5, 7]);

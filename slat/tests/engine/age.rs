@@ -38,7 +38,7 @@ impl<F: Format> Machine<F> {
     /// Acts as a vCPU: faults if necessary, and walks, setting the bits that a walker sets.
     fn access(&mut self, gfn: u64, access: Access) {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        let _ = vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
         drop(vcpu);
         walk(&self.vm, Gfn(gfn), F::touch(access), true);
     }
@@ -232,7 +232,7 @@ fn a_long_pass_finds_every_page_once() {
     let touched: Vec<u64> = (0..pages).step_by(257).filter(|gfn| gfn % 2048 < 1024).collect();
     for &gfn in &touched {
         let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-        vcpu.fault(&mut idle, fault).unwrap();
+        let _ = vcpu.fault(&mut idle, fault).unwrap();
         walk(&vm, Gfn(gfn), 0, true);
         // Many invalidations cover every hole, so its bits take many values.
         if gfn % 64 == 0 {
@@ -263,7 +263,8 @@ fn dirty_is_kept<F: Format>() -> bool {
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             // Without a Dirty bit, the fault that restores a tracked leaf marks it.
             while !store(vm, gfn) {
-                vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+                let _ =
+                    vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
             }
         }
         done.store(true, Relaxed);

@@ -14,7 +14,7 @@ fn a_walks_debt_says_what_it_owes_and_is_paid_once() {
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, Hva(1 << 40)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..PAGES {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
     }
     let paid = || vm.stats().flushes.paid;
     let before = paid();

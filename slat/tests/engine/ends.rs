@@ -71,7 +71,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         for page in pages {
             for access in [Access::Read, Access::Write] {
                 let done = vcpu.fault(idle, Fault { gpa: (gfn + page).gpa(), access }).unwrap();
-                assert!(!matches!(done, Done::Mmio), "page {page}");
+                assert!(!matches!(done, Next::Emulate(Emulate::NoMemory)), "page {page}");
             }
             let found = vm.memory().translate(idle, gfn + page).unwrap();
             let inside = (gfn.0 + page) & (found.level.pages() - 1);

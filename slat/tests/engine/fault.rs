@@ -24,10 +24,22 @@ fn at(gfn: u64, access: Access) -> Fault {
 fn outcomes_mapped_spurious_mmio() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Write)), Ok(Done::Spurious), "mapped writable at once");
-    assert_eq!(vcpu.fault(&mut idle, at(64, Access::Read)), Ok(Done::Mmio), "past the slot");
-    assert_eq!(vcpu.fault(&mut idle, at(1 << 40, Access::Read)), Ok(Done::Mmio), "past the format");
+    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(
+        vcpu.fault(&mut idle, at(3, Access::Write)),
+        Ok(Next::Resume(Resume::Spurious)),
+        "mapped writable at once"
+    );
+    assert_eq!(
+        vcpu.fault(&mut idle, at(64, Access::Read)),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "past the slot"
+    );
+    assert_eq!(
+        vcpu.fault(&mut idle, at(1 << 40, Access::Read)),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "past the format"
+    );
     let stats = vm.stats();
     assert_eq!(
         (stats.mapped_faults, stats.spurious_faults, stats.mmio_faults, stats.leaves[0]),
@@ -42,7 +54,7 @@ fn a_host_that_sleeps_is_asked_outside_of_the_walk() {
     let (mut idle, vm) = vm::<Npt4>(64);
     vm.host().sleeps.store(true, SeqCst);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vm.host().resolved.load(SeqCst), 1);
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
 }
@@ -54,11 +66,11 @@ fn a_page_made_writable_in_place_is_upgraded() {
         let (mut idle, vm) = vm::<Npt4>(64);
         vm.host().readonly.store(true, SeqCst);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, at(5, Access::Read)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(5, Access::Read)).unwrap();
         assert!(!vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.perms.allows(Access::Write));
         vm.host().sleeps.store(sleeps, SeqCst);
         let done = vcpu.fault(&mut idle, at(5, Access::Write)).unwrap();
-        assert_eq!(done, Done::Fixed);
+        assert_eq!(done, Next::Resume(Resume::Fixed));
         let leaf = vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf;
         assert!(leaf.perms.allows(Access::Write) && leaf.host_writable && leaf.dirty);
         assert_eq!(vm.stats().leaves, [1, 0, 0]);
@@ -72,9 +84,9 @@ fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().offer(Level::G1);
     vm.host().readonly.store(true, SeqCst);
-    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     vm.host().offer(Level::K4);
-    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vm.stats().leaves, [512, 0, 0]);
 }
 
@@ -83,7 +95,7 @@ fn a_tracked_write_gets_its_permission_back_without_the_host() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
     let debt = vm.memory().write_protect(&mut idle, Span::new(Gfn(1), Gfn(3)));
     assert_eq!(debt.pages(), 2);
@@ -93,7 +105,7 @@ fn a_tracked_write_gets_its_permission_back_without_the_host() {
     };
     assert_eq!([0, 1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [true, false, false, true]);
     vm.host().shift.store(1000, SeqCst); // asking it would show
-    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Next::Resume(Resume::Fixed)));
     assert_eq!(vm.memory().translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 1));
     assert_eq!(vm.stats().permission_faults, 1);
 }
@@ -104,9 +116,17 @@ fn large_pages_where_slot_and_host_agree() {
     vm.host().offer(Level::G1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut map = |idle: &mut Idle, gfn| vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
-    assert_eq!(map(&mut idle, 77), Done::Mapped(Level::G1));
-    assert_eq!(map(&mut idle, (1 << 18) + 3), Done::Mapped(Level::M2), "the next GiB is not all in the slot");
-    assert_eq!(map(&mut idle, (1 << 18) + 600), Done::Mapped(Level::K4), "nor the last 2 MiB");
+    assert_eq!(map(&mut idle, 77), Next::Resume(Resume::Mapped(Level::G1)));
+    assert_eq!(
+        map(&mut idle, (1 << 18) + 3),
+        Next::Resume(Resume::Mapped(Level::M2)),
+        "the next GiB is not all in the slot"
+    );
+    assert_eq!(
+        map(&mut idle, (1 << 18) + 600),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "nor the last 2 MiB"
+    );
     assert_eq!(vm.stats().leaves, [1, 1, 1]);
     assert_eq!(vm.stats().mapped_bytes(), (1 << 30) + (2 << 20) + 4096);
     let mapping = vm.memory().translate(&mut idle, Gfn(512 * 3 + 1)).unwrap();
@@ -128,16 +148,19 @@ fn faults_beside_an_open_invalidation_go_on() {
     let one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear).apply(&mut idle).settle();
     let other = vm.memory().invalidate(Span::new(Gfn(0), Gfn(3)), Why::Protect).apply(&mut idle).settle();
     for gfn in [3, 511, 699, 701, 1024] {
-        assert_eq!(vcpu.fault(&mut idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(
+            vcpu.fault(&mut idle, at(gfn, Access::Write)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4)))
+        );
     }
     assert_eq!(vm.stats().retries, 0);
     // A page as large as the host offers would cover the changing range: a smaller one does not.
     vm.host().offer(Level::G1);
-    assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     drop((one, other));
     assert_eq!(
         vcpu.fault(&mut idle, at(700, Access::Write)),
-        Ok(Done::Mapped(Level::K4)),
+        Ok(Next::Resume(Resume::Mapped(Level::K4))),
         "its table has small pages"
     );
 }
@@ -150,7 +173,7 @@ fn an_incongruent_slot_is_mapped_small() {
     let slot = Slot::new(SlotId(0), Gfn(0), 4096, HVA + 4096);
     vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(600, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(600, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vm.memory().translate(&mut idle, Gfn(600)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 601));
 }
 
@@ -158,7 +181,7 @@ fn an_incongruent_slot_is_mapped_small() {
 fn protect_keeps_the_page_and_withdraws_writing() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
     let applied = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect).apply(&mut idle);
     assert!(applied.owes());
     let change = applied.settle();
@@ -177,7 +200,7 @@ fn unmapping_a_range_frees_its_tables_and_clearing_keeps_them() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut fill = |idle: &mut Idle| {
         for gfn in (0..1 << 18).step_by(512) {
-            vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
+            let _ = vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
         }
     };
     fill(&mut idle);
@@ -200,16 +223,16 @@ fn a_deleted_slot_takes_its_mappings_along() {
     let (mut idle, vm) = vm::<Ept4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..600 {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
     let slot = vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
     assert_eq!(slot.gfns.len(), 2048);
     assert_eq!(vm.stats().leaves, [0; 3]);
-    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Read)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Read)), Ok(Next::Emulate(Emulate::NoMemory)));
     // The same frames elsewhere: no stale hint may survive.
     let moved = Slot::new(SlotId(8), Gfn(0), 2048, HVA + (1 << 21));
     vm.memory().commit(&mut idle, |tx| tx.create(moved)).unwrap();
-    vcpu.fault(&mut idle, at(1, Access::Read)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(1, Access::Read)).unwrap();
     assert_eq!(vm.memory().translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 513));
 }
 
@@ -219,9 +242,9 @@ fn readonly_slots_map_reads_and_refuse_writes() {
     let vm = Vm::<Ept4, Identity>::builder(Identity::default()).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Next::Emulate(Emulate::ReadOnly)));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Next::Emulate(Emulate::ReadOnly)));
     assert!(!vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.perms.allows(Access::Write));
 }
 
@@ -250,7 +273,7 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
     let (mut idle, vm) = vm::<Npt4>(pages);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..pages {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
     drop(vcpu);
     let stats = vm.stats();
@@ -279,7 +302,10 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-                assert_eq!(vcpu.fault(&mut idle, at(gfn + 1, Access::Read)), Ok(Done::Mapped(Level::K4)));
+                assert_eq!(
+                    vcpu.fault(&mut idle, at(gfn + 1, Access::Read)),
+                    Ok(Next::Resume(Resume::Mapped(Level::K4)))
+                );
                 vcpu.fault(&mut idle, at(gfn, Access::Read))
             })
         });
@@ -291,7 +317,7 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
         vm.host().shift.store(77, SeqCst); // the host moves the page
         drop(change);
         for fault in faults {
-            assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     });
     for gfn in [1003, 2003] {
@@ -314,7 +340,7 @@ fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     std::mem::forget(vcpu.enter(&mut idle, &mut Nothing));
-    vcpu.fault(&mut idle, at(3, Access::Read)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(3, Access::Read)).unwrap();
     // Would wait for an answer from the guest.
     vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
 }
@@ -327,7 +353,11 @@ fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let page = |page: u64| Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
     let mut map = |idle: &mut Idle, gfn| {
-        assert_eq!(vcpu.fault(idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)), "{gfn}");
+        assert_eq!(
+            vcpu.fault(idle, at(gfn, Access::Write)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4))),
+            "{gfn}"
+        );
         assert_eq!(
             vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn),
             Some(Pfn((HVA.0 >> 12) + gfn))

@@ -59,7 +59,7 @@ fn vm<F: Format>(level: Level, chunks: u64, nx: bool) -> (Idle, Vm<F, Sized>) {
     (idle, vm)
 }
 
-fn touch(vcpu: &mut Vcpu<'_, impl Format, Sized>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+fn touch(vcpu: &mut Vcpu<'_, impl Format, Sized>, idle: &mut Idle, gfn: u64, access: Access) -> Next {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
@@ -71,7 +71,7 @@ fn frames(from: u64, to: u64) -> Span<Gfn> {
 fn one_gib_is_split_to_any_size_and_comes_back() {
     let (mut idle, vm) = vm::<Ept4>(Level::G1, 64, false);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Mapped(Level::G1));
+    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Next::Resume(Resume::Mapped(Level::G1)));
     assert_eq!(
         vm.memory().split(&mut idle, frames(700, 701), Level::M2),
         Ok(1),
@@ -115,9 +115,13 @@ fn slots_decide_what_may_be_large() {
     let odd = Slot::new(SlotId(1), Gfn(4 * GIB), 2048, RAM + 4096);
     vm.memory().commit(&mut idle, |tx| tx.create(odd)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(touch(&mut vcpu, &mut idle, 4 * GIB, Access::Read), Done::Mapped(Level::K4), "not congruent");
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 4 * GIB, Access::Read),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "not congruent"
+    );
     assert_eq!(vm.memory().recover(&mut idle, frames(0, u64::MAX)), 0);
-    assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Read), Done::Mapped(Level::M2));
+    assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Read), Next::Resume(Resume::Mapped(Level::M2)));
     vm.memory().split(&mut idle, frames(512, 1024), Level::K4).unwrap();
     vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
     assert_eq!(vm.memory().recover(&mut idle, frames(0, 2 * GIB)), 0, "logged page by page");
@@ -130,15 +134,19 @@ fn slots_decide_what_may_be_large() {
 fn a_fetch_splits_large_pages_that_do_not_execute() {
     let (mut idle, vm) = vm::<Ept4>(Level::G1, 64, true);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Mapped(Level::G1));
+    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Next::Resume(Resume::Mapped(Level::G1)));
     let perms = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf.perms;
     assert_eq!(perms(&mut idle, 5), Perms::RWX.without(Perms::EXECUTE));
-    assert_eq!(touch(&mut vcpu, &mut idle, 700, Access::Fetch), Done::Fixed, "split down, not faulted again");
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 700, Access::Fetch),
+        Next::Resume(Resume::Fixed),
+        "split down, not faulted again"
+    );
     assert_eq!(perms(&mut idle, 700), Perms::RWX);
     assert_eq!(perms(&mut idle, 5), Perms::RWX.without(Perms::EXECUTE), "only where it was fetched from");
-    assert_eq!(touch(&mut vcpu, &mut idle, 701, Access::Fetch), Done::Spurious);
+    assert_eq!(touch(&mut vcpu, &mut idle, 701, Access::Fetch), Next::Resume(Resume::Spurious));
     assert_eq!(vm.stats().leaves, [512, 511, 0]);
-    assert_eq!(touch(&mut vcpu, &mut idle, GIB + 3, Access::Fetch), Done::Mapped(Level::K4));
+    assert_eq!(touch(&mut vcpu, &mut idle, GIB + 3, Access::Fetch), Next::Resume(Resume::Mapped(Level::K4)));
 
     assert_eq!(
         vm.memory().recover(&mut idle, frames(0, 2 * GIB)),
@@ -147,21 +155,21 @@ fn a_fetch_splits_large_pages_that_do_not_execute() {
     );
     assert_eq!(vm.stats().leaves, [0, 0, 2]);
     assert_eq!(perms(&mut idle, 700), Perms::RWX.without(Perms::EXECUTE));
-    assert_eq!(touch(&mut vcpu, &mut idle, 700, Access::Fetch), Done::Fixed, "and again");
+    assert_eq!(touch(&mut vcpu, &mut idle, 700, Access::Fetch), Next::Resume(Resume::Fixed), "and again");
 }
 
 #[test]
 fn without_table_memory_a_split_stops_where_it_is_and_the_vm_goes_on() {
     let (mut idle, vm) = vm::<Npt4>(Level::G1, 1, false);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Mapped(Level::G1));
+    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Next::Resume(Resume::Mapped(Level::G1)));
     let error = vm.memory().split(&mut idle, frames(0, GIB), Level::K4).unwrap_err();
     assert_eq!(error.to_string(), "the host has no more memory for table pages");
     let leaves = vm.stats().leaves;
     assert_eq!(leaves[0] / 512 + leaves[1], 512, "all of it is mapped: {leaves:?}");
-    assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Done::Spurious);
+    assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Next::Resume(Resume::Spurious));
     let failed = vcpu.fault(&mut idle, Fault { gpa: Gfn(6 * GIB).gpa(), access: Access::Read });
-    assert_eq!(failed, Ok(Done::Mmio));
+    assert_eq!(failed, Ok(Next::Emulate(Emulate::NoMemory)));
     assert_eq!(vm.memory().recover(&mut idle, frames(0, GIB)), 1, "gives its tables back");
     assert!(vm.memory().split(&mut idle, frames(0, 512), Level::K4).is_ok());
 }

@@ -18,7 +18,7 @@ fn vm(idle: &mut Idle, budget: u64) -> Vm<Npt4, Identity> {
     vm
 }
 
-fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Result<Done, FaultError> {
+fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Result<Next, FaultError> {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write })
 }
 
@@ -47,10 +47,13 @@ fn the_coldest_tables_go_and_the_hot_one_stays() {
     let vm = vm(&mut idle, BUDGET);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let hot = Gfn(3);
-    assert_eq!(touch(&mut vcpu, &mut idle, hot.0), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(touch(&mut vcpu, &mut idle, hot.0), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     for region in 1..1000 {
         assert!(walk_in_hardware(&vm, hot), "used all the time, never taken back: region {region}");
-        assert_eq!(touch(&mut vcpu, &mut idle, region * TABLE + region % TABLE), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(
+            touch(&mut vcpu, &mut idle, region * TABLE + region % TABLE),
+            Ok(Next::Resume(Resume::Mapped(Level::K4)))
+        );
         assert!(vm.stats().table_bytes <= BUDGET * PAGE_SIZE);
     }
     let stats = vm.stats();
@@ -98,7 +101,8 @@ fn many_vcpus_share_a_small_budget() {
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
                 for round in 0..400 {
                     let region = (round * 7 + u64::from(id) * 1009) % 4096;
-                    touch(&mut vcpu, &mut idle, region * TABLE + round).expect("never fails, only waits");
+                    let _ =
+                        touch(&mut vcpu, &mut idle, region * TABLE + round).expect("never fails, only waits");
                 }
             });
         }

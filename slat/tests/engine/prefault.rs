@@ -20,7 +20,7 @@ fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 
 /// Returns the results of accesses of each kind to prepared pages; and whether the host was asked for them.
-fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
+fn found<F: Format>(young: bool) -> ([Next; 3], bool) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<F>(&mut idle, Level::K4, |slot| slot);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -44,14 +44,14 @@ fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
 fn an_access_to_a_page_that_was_mapped_young_for_it_needs_nothing() {
     let young = [found::<Ept4>, found::<Npt4>, found::<Ept4NoAd>, found::<Arm64NoAd>, found::<Sv39x4NoAd>];
     for found in young {
-        assert_eq!(found(true), ([Done::Spurious; 3], false));
+        assert_eq!(found(true), ([Next::Resume(Resume::Spurious); 3], false));
     }
 }
 
 #[test]
 fn an_access_to_an_old_page_gives_it_back_where_leaves_have_no_accessed_bit() {
-    assert_eq!(found::<Ept4>(false), ([Done::Spurious; 3], false));
-    assert_eq!(found::<Ept4NoAd>(false), ([Done::Fixed; 3], false));
+    assert_eq!(found::<Ept4>(false), ([Next::Resume(Resume::Spurious); 3], false));
+    assert_eq!(found::<Ept4NoAd>(false), ([Next::Resume(Resume::Fixed); 3], false));
 }
 
 #[test]

@@ -62,7 +62,12 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     let (mut idle, vm) = vm::<F>(Level::M2);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, LARGE, 2 * LARGE] {
-        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::M2)), "{}", F::NAME);
+        assert_eq!(
+            vcpu.fault(&mut idle, store(gfn)),
+            Ok(Next::Resume(Resume::Mapped(Level::M2))),
+            "{}",
+            F::NAME
+        );
     }
     let some = Span::new(Gfn(5), Gfn(8));
     vm.memory().set_private(&mut idle, some, true).unwrap();
@@ -72,7 +77,7 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "elsewhere");
     for gfn in 5..8 {
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
-        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert_eq!(mapped(&vm, &mut idle, gfn), Some((private(gfn), Level::K4)));
     }
     let all = Span::new(Gfn(0), Gfn(PAGES));
@@ -90,7 +95,7 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     vm.memory().set_private(&mut idle, all, false).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 7), None);
     assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "it was shared all the time");
-    assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((shared(7), Level::M2)));
 }
 
@@ -154,7 +159,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
     let (mut idle, vm) = vm::<F>(Level::K4);
     vm.memory().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let refused = |private| Ok(Done::MemoryFault { private });
+    let refused = |private| Ok(Next::Leave(Leave::MemoryFault { private }));
     for (gfn, private) in [(0, false), (1, true)] {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
@@ -162,15 +167,19 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
         vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
         assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
-        vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
+        let _ = vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a leaf");
-        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Done::Spurious));
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Next::Resume(Resume::Spurious)));
     }
     // The vCPU remembers the slot's part by now: the short path.
-    assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), true), refused(true));
-    assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault_as(&mut idle, store(PAGES), true), Ok(Done::Mmio), "no memslot, of no kind");
+    assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(
+        vcpu.fault_as(&mut idle, store(PAGES), true),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "no memslot, of no kind"
+    );
 }
 
 #[test]
@@ -220,8 +229,11 @@ fn a_memslot_may_have_private_memory_alone() {
     vm.memory().commit(&mut idle, |tx| tx.create(own)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = store(PAGES + 3);
-    assert_eq!(vcpu.fault_as(&mut idle, fault, false), Ok(Done::MemoryFault { private: false }));
-    assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(
+        vcpu.fault_as(&mut idle, fault, false),
+        Ok(Next::Leave(Leave::MemoryFault { private: false }))
+    );
+    assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(
         mapped(&vm, &mut idle, PAGES + 3),
         Some((frame(PrivateMemory(6).at(3 * PAGE_SIZE)), Level::K4))
@@ -239,7 +251,7 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for private in [false, true] {
         vm.memory().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
-        assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Done::WriteTracked));
+        assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Next::Emulate(Emulate::Tracked)));
         let mut made = None;
         let result = vm.memory().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
         let expected = if private { Err(writes::StoreError::Private) } else { Ok(()) };
@@ -263,13 +275,13 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
         vcpu.fault_as(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }, private).unwrap()
     };
     for gfn in [3, 4, 6, 9, 11, 12] {
-        assert_eq!(touch(&mut idle, gfn, (4..12).contains(&gfn)), Done::Mapped(Level::K4));
+        assert_eq!(touch(&mut idle, gfn, (4..12).contains(&gfn)), Next::Resume(Resume::Mapped(Level::K4)));
     }
     slots.commit(&mut idle, |tx| tx.cut(SlotId(0), Span::new(Gfn(6), Gfn(9)), SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12], "what stays, stays mapped");
-    assert_eq!(touch(&mut idle, 9, true), Done::Spurious);
-    assert_eq!(touch(&mut idle, 9, false), Done::MemoryFault { private: false });
-    assert_eq!(touch(&mut idle, 6, true), Done::Mmio);
+    assert_eq!(touch(&mut idle, 9, true), Next::Resume(Resume::Spurious));
+    assert_eq!(touch(&mut idle, 9, false), Next::Leave(Leave::MemoryFault { private: false }));
+    assert_eq!(touch(&mut idle, 6, true), Next::Emulate(Emulate::NoMemory));
     let above = slots.get(&mut idle, SlotId(1)).unwrap();
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
     // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
@@ -279,7 +291,7 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     drop(vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 12]);
     slots.set_private(&mut idle, Span::new(Gfn(9), Gfn(12)), false).unwrap();
-    assert_eq!(touch(&mut idle, 11, false), Done::Mapped(Level::K4));
+    assert_eq!(touch(&mut idle, 11, false), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(slots.find(&mut idle, Gfn(11)).unwrap().hva_of(Gfn(11)), SHARED + 11 * PAGE_SIZE);
     slots.commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4]);

@@ -71,7 +71,7 @@ fn populate(vm: &Vm<Npt4, Identity>, idle: &mut Idle) {
 
 fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
     let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-    assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{done:?}");
+    assert!(matches!(done, Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious)), "{done:?}");
 }
 
 /// Everything that it allocates, and itself.

@@ -17,7 +17,7 @@ const TABLE: u64 = Level::M2.pages();
 const GIB: u64 = Level::G1.pages();
 
 fn touch<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, gfn: u64) {
-    vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
 }
 
 /// A guest of `gibs` GiB, in memslots of at most 1 TiB.

@@ -43,8 +43,8 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
 
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut tlb = Forgot::default();
-    assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Next::Emulate(Emulate::NoMemory)));
     drop(vcpu.enter(&mut idle, &mut tlb));
     tlb.0 = 0; // the first entry flushes everything
     assert!(vcpu.switch_to(SMM) && vcpu.switch_to(SMM));
@@ -52,8 +52,12 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
         assert_eq!(vcpu.enter(&mut idle, &mut tlb).root(), vm.space(SMM).unwrap().root());
     }
     assert_eq!((vcpu.space(), tlb.0), (SMM, 1), "forgets once, when the root really changes");
-    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)), "not mapped here yet");
+    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(
+        vcpu.fault(&mut idle, at(40)),
+        Ok(Next::Resume(Resume::Mapped(Level::K4))),
+        "not mapped here yet"
+    );
     assert!(!vcpu.switch_to(SpaceId(9)));
 
     let pfn = |mapping: Option<Mapping>| mapping.map(|mapping| mapping.leaf.pfn.0 - (RAM.0 >> PAGE_SHIFT));
@@ -86,7 +90,7 @@ fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
         for vcpu in [&mut vcpu, &mut second] {
             vcpu.switch_to(SMM);
             let gfn = index * table + u64::from(vcpu.id().0);
-            assert_eq!(vcpu.fault(&mut idle, at(gfn)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(vcpu.fault(&mut idle, at(gfn)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     }
     vm.zap_all(&mut idle).unwrap();
@@ -96,10 +100,10 @@ fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
     vm.memory().commit(&mut idle, |tx| (0..TABLES).try_for_each(|index| tx.create(ram(index)))).unwrap();
     vcpu.switch_to(SpaceId(0));
     for index in 0..TABLES {
-        assert_eq!(vcpu.fault(&mut idle, at(index * table + 1)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(vcpu.fault(&mut idle, at(index * table + 1)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert_eq!(
             vcpu.fault(&mut idle, at(index * table)),
-            Ok(Done::Mmio),
+            Ok(Next::Emulate(Emulate::NoMemory)),
             "table {index}: no slot of this space"
         );
     }
@@ -114,7 +118,7 @@ fn the_host_takes_a_page_away_from_every_space() {
         slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(gfn), 8, RAM))).unwrap();
         vcpu.switch_to(space);
         for page in 0..8 {
-            assert_eq!(vcpu.fault(&mut idle, at(gfn + page)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(vcpu.fault(&mut idle, at(gfn + page)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     }
     drop(vm.invalidate(Span::sized(RAM + 3 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle());
@@ -197,16 +201,16 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     assert_eq!(protected.pages(), 512);
     protected.settle();
     assert!(!space.translate(&mut idle, Gfn(7)).unwrap().leaf.perms.allows(Access::Write));
-    assert_eq!(vcpu.fault(&mut idle, at(7)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, at(7)), Ok(Next::Resume(Resume::Fixed)));
     assert_eq!(space.shared(&mut idle).write_protect(Span::sized(Gfn(512), 512)).pages(), 512);
-    assert_eq!(vcpu.fault(&mut idle, at(600)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, at(600)), Ok(Next::Resume(Resume::Fixed)));
 
     // A dirty log: stores, marks, harvest, clear, and its end.
     let slots = space;
     slots.commit(&mut idle, |tx| tx.set_log_dirty(ram, true)).unwrap();
     assert_eq!(seen(&mut idle, chosen).len() as u64, PAGES, "split when the log began");
     for gfn in [5, 600] {
-        vcpu.fault(&mut idle, at(gfn)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn)).unwrap();
     }
     slots.mark_dirty(Span::sized(Gfn(9), 1));
     vm.mark_dirty(Span::sized(hvas.start + 10 * PAGE_SIZE, 1));
@@ -231,9 +235,12 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     assert_eq!(seen(&mut idle, chosen).len(), 1);
     drop(vm.invalidate(Span::new(hvas.start + (2 << 20), hvas.end), Why::Unmap).apply(&mut idle).settle());
     assert_eq!(seen(&mut idle, chosen), []);
-    vcpu.fault(&mut idle, at(7)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(7)).unwrap();
     slots.commit(&mut idle, |tx| tx.cut(ram, Span::sized(Gfn(0), 8), SlotId(1))).unwrap();
-    assert_eq!((space.translate(&mut idle, Gfn(7)), vcpu.fault(&mut idle, at(7))), (None, Ok(Done::Mmio)));
+    assert_eq!(
+        (space.translate(&mut idle, Gfn(7)), vcpu.fault(&mut idle, at(7))),
+        (None, Ok(Next::Emulate(Emulate::NoMemory)))
+    );
     slots.commit(&mut idle, |tx| tx.delete(ram)).unwrap();
     assert_eq!(seen(&mut idle, chosen), []);
     assert_eq!(others(&mut idle), before, "the others are as they were");

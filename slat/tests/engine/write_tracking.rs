@@ -46,11 +46,11 @@ fn one(gfn: u64) -> Span<Gfn> {
     Span::sized(Gfn(gfn), 1)
 }
 
-fn access<F: Format>(idle: &mut Idle, vm: &Vm<F, Identity>, gfn: u64, access: Access) -> Done {
+fn access<F: Format>(idle: &mut Idle, vm: &Vm<F, Identity>, gfn: u64, access: Access) -> Next {
     vm.vcpu(VcpuId(0)).unwrap().fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
-fn store<F: Format>(idle: &mut Idle, vm: &Vm<F, Identity>, gfn: u64) -> Done {
+fn store<F: Format>(idle: &mut Idle, vm: &Vm<F, Identity>, gfn: u64) -> Next {
     access(idle, vm, gfn, Access::Write)
 }
 
@@ -67,7 +67,7 @@ fn stores_fault_until_it_is_lifted<F: Format>() {
         let mut fault =
             |idle: &mut Idle, gfn, access| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
         if mapped {
-            fault(&mut idle, 5, Access::Write);
+            let _ = fault(&mut idle, 5, Access::Write);
         }
         let tracking = vm.memory().track_writes(&mut idle, one(5), told()).unwrap();
         assert_eq!(
@@ -75,18 +75,18 @@ fn stores_fault_until_it_is_lifted<F: Format>() {
             mapped,
             "what could be read can be read"
         );
-        assert_eq!(fault(&mut idle, 5, Access::Write), Done::WriteTracked, "{}", F::NAME);
-        fault(&mut idle, 5, Access::Read);
-        assert_eq!(fault(&mut idle, 5, Access::Read), Done::Spurious, "loads go on");
+        assert_eq!(fault(&mut idle, 5, Access::Write), Next::Emulate(Emulate::Tracked), "{}", F::NAME);
+        let _ = fault(&mut idle, 5, Access::Read);
+        assert_eq!(fault(&mut idle, 5, Access::Read), Next::Resume(Resume::Spurious), "loads go on");
         // The short path of a fault works beside it, and in other tables.
         for gfn in [4, 6, 511, 512, 600, 7, 1024] {
-            assert_eq!(fault(&mut idle, gfn, Access::Write), Done::Mapped(Level::K4));
+            assert_eq!(fault(&mut idle, gfn, Access::Write), Next::Resume(Resume::Mapped(Level::K4)));
             assert!(writable(&mut idle, &vm, gfn));
-            assert_eq!(fault(&mut idle, 5, Access::Write), Done::WriteTracked);
+            assert_eq!(fault(&mut idle, 5, Access::Write), Next::Emulate(Emulate::Tracked));
         }
         assert!(!writable(&mut idle, &vm, 5));
         drop(tracking);
-        assert_eq!(fault(&mut idle, 5, Access::Write), Done::Fixed, "{}", F::NAME);
+        assert_eq!(fault(&mut idle, 5, Access::Write), Next::Resume(Resume::Fixed), "{}", F::NAME);
         assert!(writable(&mut idle, &vm, 5));
     }
 }
@@ -111,10 +111,11 @@ fn a_vcpu_that_maps_page_after_page_maps_no_tracked_one() {
     // It remembers the table by then.
     (0..8).for_each(|gfn| _ = touch(&mut idle, gfn));
     let tracking = vm.memory().track_writes(&mut idle, Span::new(Gfn(10), Gfn(12)), told()).unwrap();
-    let found: Vec<u64> = (8..600).filter(|&gfn| touch(&mut idle, gfn) == Done::WriteTracked).collect();
+    let found: Vec<u64> =
+        (8..600).filter(|&gfn| touch(&mut idle, gfn) == Next::Emulate(Emulate::Tracked)).collect();
     assert_eq!(found, [10, 11]);
     drop(tracking);
-    assert!((0..700).all(|gfn| touch(&mut idle, gfn) != Done::WriteTracked));
+    assert!((0..700).all(|gfn| touch(&mut idle, gfn) != Next::Emulate(Emulate::Tracked)));
 }
 
 #[test]
@@ -132,10 +133,10 @@ fn trackers_nest_and_may_be_detached() {
     assert_eq!(*first.0.lock().unwrap(), [both(0x3ff8, 8), both(0x4000, 2)].concat());
     assert_eq!(*second.0.lock().unwrap(), both(0x3ff8, 8));
     drop(outer);
-    assert_eq!(store(&mut idle, &vm, 3), Done::WriteTracked);
-    assert_eq!(store(&mut idle, &vm, 4), Done::Mapped(Level::K4));
+    assert_eq!(store(&mut idle, &vm, 3), Next::Emulate(Emulate::Tracked));
+    assert_eq!(store(&mut idle, &vm, 4), Next::Resume(Resume::Mapped(Level::K4)));
     assert!(vm.memory().untrack_writes(inner) && !vm.memory().untrack_writes(inner));
-    assert_eq!(store(&mut idle, &vm, 3), Done::Mapped(Level::K4));
+    assert_eq!(store(&mut idle, &vm, 3), Next::Resume(Resume::Mapped(Level::K4)));
 }
 
 #[test]
@@ -143,18 +144,18 @@ fn a_large_page_is_split_and_comes_back() {
     for whole in [false, true] {
         let mut idle = Idle::take().unwrap();
         let vm = plain::<Ept4>(&mut idle, true);
-        assert_eq!(store(&mut idle, &vm, 0), Done::Mapped(Level::M2));
+        assert_eq!(store(&mut idle, &vm, 0), Next::Resume(Resume::Mapped(Level::M2)));
         let gfns = if whole { Span::new(Gfn(0), Gfn(512)) } else { Span::new(Gfn(5), Gfn(7)) };
         let tracking = vm.memory().track_writes(&mut idle, gfns, told()).unwrap();
         let beside = vm.memory().track_writes(&mut idle, one(9), told()).unwrap();
         assert!(vm.memory().translate(&mut idle, Gfn(5)).is_some(), "loads go on");
-        assert_eq!(store(&mut idle, &vm, 5), Done::WriteTracked);
+        assert_eq!(store(&mut idle, &vm, 5), Next::Emulate(Emulate::Tracked));
         assert_eq!(writable(&mut idle, &vm, 300), !whole);
         drop(tracking);
         // Another of its frames is still tracked.
         assert_eq!(vm.memory().recover(&mut idle, Span::new(Gfn(0), Gfn(PAGES))), 0);
-        assert_eq!(store(&mut idle, &vm, 9), Done::WriteTracked);
-        assert_eq!(store(&mut idle, &vm, 5), Done::Fixed);
+        assert_eq!(store(&mut idle, &vm, 9), Next::Emulate(Emulate::Tracked));
+        assert_eq!(store(&mut idle, &vm, 5), Next::Resume(Resume::Fixed));
         assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().level, Level::K4);
         drop(beside);
         assert_eq!(vm.memory().recover(&mut idle, Span::new(Gfn(0), Gfn(PAGES))), 1);
@@ -167,9 +168,9 @@ fn no_large_page_is_mapped_over_a_tracked_frame() {
     let mut idle = Idle::take().unwrap();
     let vm = plain::<Ept4>(&mut idle, true);
     let tracking = vm.memory().track_writes(&mut idle, one(700), told()).unwrap();
-    assert_eq!(store(&mut idle, &vm, 600), Done::Mapped(Level::K4));
-    assert_eq!(store(&mut idle, &vm, 0), Done::Mapped(Level::M2));
-    assert_eq!(access(&mut idle, &vm, 700, Access::Read), Done::Mapped(Level::K4));
+    assert_eq!(store(&mut idle, &vm, 600), Next::Resume(Resume::Mapped(Level::K4)));
+    assert_eq!(store(&mut idle, &vm, 0), Next::Resume(Resume::Mapped(Level::M2)));
+    assert_eq!(access(&mut idle, &vm, 700, Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
     drop(tracking);
 }
 
@@ -221,16 +222,16 @@ fn frames_stay_tracked_whatever_else_happens() {
             let mut idle = Idle::take().unwrap();
             let vm = plain::<Ept4NoAd>(&mut idle, false);
             if mapped {
-                store(&mut idle, &vm, 5);
+                let _ = store(&mut idle, &vm, 5);
             }
             let tracking = vm.memory().track_writes(&mut idle, one(5), told()).unwrap();
             happens(&mut idle, &vm);
-            assert_eq!(store(&mut idle, &vm, 5), Done::WriteTracked, "{what}");
-            access(&mut idle, &vm, 5, Access::Read);
-            assert_eq!(store(&mut idle, &vm, 5), Done::WriteTracked, "{what}");
+            assert_eq!(store(&mut idle, &vm, 5), Next::Emulate(Emulate::Tracked), "{what}");
+            let _ = access(&mut idle, &vm, 5, Access::Read);
+            assert_eq!(store(&mut idle, &vm, 5), Next::Emulate(Emulate::Tracked), "{what}");
             assert!(!writable(&mut idle, &vm, 5) && vm.memory().tracks_writes(Gfn(5)), "{what}");
             drop(tracking);
-            assert_ne!(store(&mut idle, &vm, 5), Done::WriteTracked, "{what}");
+            assert_ne!(store(&mut idle, &vm, 5), Next::Emulate(Emulate::Tracked), "{what}");
             assert!(writable(&mut idle, &vm, 5), "{what}");
         }
     }
@@ -247,8 +248,8 @@ fn an_emulated_store_is_logged() {
             .unwrap();
         let tracking = vm.memory().track_writes(&mut idle, Span::new(Gfn(5), Gfn(8)), told()).unwrap();
         for gfn in [5, 6] {
-            assert_eq!(store(&mut idle, &vm, gfn), Done::WriteTracked);
-            access(&mut idle, &vm, gfn, Access::Read);
+            assert_eq!(store(&mut idle, &vm, gfn), Next::Emulate(Emulate::Tracked));
+            let _ = access(&mut idle, &vm, gfn, Access::Read);
         }
         vm.memory().emulate_store(&mut idle, Gfn(6).gpa(), &[1], |_| ()).unwrap();
         drop(tracking);
@@ -279,7 +280,11 @@ fn stores_that_cannot_be_emulated_are_refused() {
     assert_eq!(refused(PAGES << PAGE_SHIFT, 4), writes::StoreError::NoMemory);
     assert_eq!(refused(1 << 32, 4), writes::StoreError::NoMemory);
     assert!(heard.0.lock().unwrap().is_empty());
-    assert_eq!(store(&mut idle, &vm, 1 << 20), Done::Mmio, "a store to read-only memory is a device's");
+    assert_eq!(
+        store(&mut idle, &vm, 1 << 20),
+        Next::Emulate(Emulate::NoMemory),
+        "a store to read-only memory is a device's"
+    );
     drop(tracking);
 }
 
@@ -292,8 +297,8 @@ fn each_address_space_tracks_by_itself() {
     let tracking = smm.track_writes(&mut idle, one(5), told()).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Write };
-    assert_eq!(vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)), "an alias");
+    assert_eq!(vcpu.fault(&mut idle, fault), Ok(Next::Resume(Resume::Mapped(Level::K4))), "an alias");
     assert!(vcpu.switch_to(SpaceId(1)));
-    assert_eq!(vcpu.fault(&mut idle, fault), Ok(Done::WriteTracked));
+    assert_eq!(vcpu.fault(&mut idle, fault), Ok(Next::Emulate(Emulate::Tracked)));
     drop(tracking);
 }

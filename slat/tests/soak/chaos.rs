@@ -105,7 +105,7 @@ pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
         6 => track(meddler),
         7 | 8 => extra_slots(meddler),
         9 => page_by_page(meddler),
-        10 => detach(meddler),
+        10 => hand_over(meddler),
         11 => rings(meddler),
         12 => look_up(meddler),
         13 => tidy(meddler),
@@ -284,9 +284,9 @@ fn page_by_page<F: Format>(meddler: &mut Meddler<'_, F>) {
     });
 }
 
-/// An invalidation that outlives the call that began it.
-fn detach<F: Format>(meddler: &mut Meddler<'_, F>) {
-    meddler.share.about_to("detach an invalidation");
+/// An invalidation that another thread ends.
+fn hand_over<F: Format>(meddler: &mut Meddler<'_, F>) {
+    meddler.share.about_to("hand an invalidation over");
     let (world, random) = (meddler.world, &mut meddler.random);
     let page = some_page(random);
     let pages = page..(page + 1 + random.below(64)).min(crate::host::PAGES);
@@ -297,11 +297,9 @@ fn detach<F: Format>(meddler: &mut Meddler<'_, F>) {
             // Its end pays the debt that is leaked here.
             std::mem::forget(change.changed(&mut meddler.idle, hvas, None));
         }
-        let detached = change.detach();
-        std::thread::yield_now();
-        let change = world.vm.attach(detached).expect("it is of this VM");
-        let _settled = change.apply(&mut meddler.idle).settle();
+        let change = change.apply(&mut meddler.idle).settle();
         edit(Change::Move);
+        std::thread::scope(|scope| scope.spawn(move || drop(change)).join().unwrap());
     });
 }
 

@@ -90,8 +90,8 @@ pub(crate) fn vcpu<'vm, F: Format, M: Machine>(
     for own in machine.fixed() {
         for page in 0..own.pages {
             let gpa = (own.gfn + page).gpa();
-            vcpu.fault(idle, Fault { gpa, access: Access::Write }).ok()?;
-            vcpu.fault(idle, Fault { gpa, access: Access::Fetch }).ok()?;
+            let _ = vcpu.fault(idle, Fault { gpa, access: Access::Write }).ok()?;
+            let _ = vcpu.fault(idle, Fault { gpa, access: Access::Fetch }).ok()?;
         }
     }
     Some(vcpu)

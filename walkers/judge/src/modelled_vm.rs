@@ -13,8 +13,8 @@ use crate::tables::{self, Excused};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, MemoryType, PAGE_SHIFT,
-    Pfn, Slot, SlotId, SpaceId, Span, Vcpu, Vm,
+    Access, Emulate, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Leave, Level, MemoryType,
+    Next, PAGE_SHIFT, Pfn, Slot, SlotId, SpaceId, Span, Vcpu, Vm,
 };
 
 /// Address spaces of each VM.
@@ -192,8 +192,8 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
         let refuses = |slot: Slot| store && slot.readonly || access == Access::Fetch && !slot.execute;
         let done = self.vcpu.fault(idle, Fault { gpa, access });
         let (right, again) = match done {
-            Ok(Done::Mmio) => (slot.is_none_or(refuses), false),
-            Ok(Done::RingFull) => (false, false),
+            Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => (slot.is_none_or(refuses), false),
+            Ok(Next::Leave(Leave::RingFull)) => (false, false),
             Ok(_) => {
                 (behind.is_some_and(|behind| behind.writable || !store) && !slot.is_some_and(refuses), true)
             }

@@ -86,8 +86,8 @@ impl Took {
     ) -> Option<(bool, bool)> {
         let fault = Fault { gpa: self.gpa, access: self.access };
         // Map with all permissions, so that only the change removes some.
-        vcpu.fault(idle, Fault { access: Access::Write, ..fault }).ok()?;
-        vcpu.fault(idle, fault).ok()?;
+        let _ = vcpu.fault(idle, Fault { access: Access::Write, ..fault }).ok()?;
+        let _ = vcpu.fault(idle, fault).ok()?;
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let frame = self.pattern.frames().start + self.page;
         let used = self.goes_through(machine, root, frame);
@@ -112,7 +112,7 @@ impl Took {
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let gone = !self.goes_through(machine, root, frame);
         if self.why == Why::Migrate {
-            vcpu.fault(idle, fault).ok()?;
+            let _ = vcpu.fault(idle, fault).ok()?;
             let moved = self.goes_through(machine, root, frame + 2 * Level::M2.pages());
             return used.then_some((seen, gone && moved));
         }

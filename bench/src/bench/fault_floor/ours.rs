@@ -11,7 +11,7 @@ use super::race::{Contender, Course, Vcpu};
 use slat::addr::{Gfn, Hva, Pfn, Span};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Idle, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Access, Fault, Idle, Next, Resume, Slot, SlotId, VcpuId, Vm, Why};
 
 /// A VM whose memory is the course.
 pub struct Ours {
@@ -57,7 +57,7 @@ impl Vcpu for Thread<'_> {
     #[inline]
     fn fault(&mut self, gfn: Gfn) -> bool {
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Done::Mapped(_)))
+        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Next::Resume(Resume::Mapped(_))))
     }
 
     fn clear(&mut self, gfns: Span<Gfn>) {

@@ -8,7 +8,7 @@ use core::fmt;
 use memory_addr::PhysAddr;
 use page_table_multiarch::PagingHandler;
 use slat::{
-    Access, Done, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, PAGE_SIZE, Pfn, Prefault,
+    Access, Next, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, PAGE_SIZE, Pfn, Prefault,
     Slot, SlotError, SlotId, Span, Stats, VcpuId, Vm,
 };
 
@@ -228,7 +228,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         };
         let Some(mut vcpu) = self.vm.vcpu(VcpuId(0)) else { return false };
         let done = vcpu.fault(&mut idle(), Fault { gpa: gpa(vaddr), access });
-        matches!(done, Ok(Done::Mapped(_) | Done::Fixed | Done::Spurious))
+        matches!(done, Ok(Next::Resume(_)))
     }
 
     /// Translates a guest-physical address, if it is mapped.

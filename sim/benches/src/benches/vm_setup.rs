@@ -67,7 +67,7 @@ impl Parts {
         let mut idle = idle()?;
         let guest = |(number, part): (u32, Span<Gfn>)| {
             let mut guest = Guest::new(vm, number, work)?;
-            guest.touch(&mut idle, Gfn(part.start.0 - 1)).map_err(|error| error.to_string())?;
+            let _ = guest.touch(&mut idle, Gfn(part.start.0 - 1)).map_err(|error| error.to_string())?;
             Ok(guest)
         };
         (0..).zip(self.each()).map(guest).collect()

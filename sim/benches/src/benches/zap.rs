@@ -114,7 +114,7 @@ fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
     for gfn in gfns(range) {
         vm.host().set(hva_of(gfn), Some(first_page(gfn)));
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        vcpu.fault(&mut idle, fault).map_err(|error| error.to_string())?;
+        let _ = vcpu.fault(&mut idle, fault).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
     vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let (contents, copied) = (AtomicU64::new(1), AtomicBool::new(false));
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
     drop(vcpu);
 
     let (_, log) = vm.memory().look_up(SLOT).unwrap();
@@ -92,7 +92,7 @@ fn stored(idle: &mut Idle, log: DirtyLog) -> Vm<Npt4, Identity> {
     let slot = Slot::new(SLOT, Gfn(0), 1024, Hva(0x4000_0000)).log_dirty();
     vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
     drop(vcpu);
     vm
 }

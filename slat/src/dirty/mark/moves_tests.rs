@@ -137,7 +137,7 @@ struct Site<F: Format> {
 
 fn stores<F: Format>(vcpu: &mut Vcpu<'_, F, Machine>, idle: &mut Idle) -> bool {
     let store = Fault { gpa: GFN.gpa(), access: Access::Write };
-    matches!(vcpu.fault(idle, store).unwrap(), Done::Mapped(_) | Done::Fixed)
+    matches!(vcpu.fault(idle, store).unwrap(), Next::Resume(Resume::Mapped(_) | Resume::Fixed))
 }
 
 fn sites<F: Format>() -> Vec<Site<F>> {
@@ -164,7 +164,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
             name: "a leaf of a page that was read-only is upgraded",
             before: |vcpu, idle| {
                 vcpu.vm().host().writable.store(false, SeqCst);
-                vcpu.fault(idle, Fault { gpa: GFN.gpa(), access: Access::Read }).unwrap();
+                let _ = vcpu.fault(idle, Fault { gpa: GFN.gpa(), access: Access::Read }).unwrap();
                 vcpu.vm().host().writable.store(true, SeqCst);
             },
             ..maps
@@ -177,7 +177,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
 fn stores_of_l2<F: Format>(vcpu: &mut Vcpu<'_, F, Machine>, idle: &mut Idle) -> bool {
     let mut l2 = vcpu.nested(idle, table()).unwrap();
     let done = l2.fault(idle, L1Access::new(G2, Access::Write)).unwrap();
-    matches!(done, L2Done::Handled { done: Done::Mapped(_), .. })
+    matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
 }
 
 /// Sites of a log by D bits. The D bit is marked when the leaf goes: by the move, or by the host.

@@ -121,7 +121,7 @@ fn found_of_translated<F: Format>() -> (u64, Vec<u64>) {
     let mut store = |idle: &mut Idle| {
         let mapped = vm.memory().translate(idle, Gfn(3)).filter(|found| found.leaf.accessed);
         if mapped.is_none_or(|found| !found.leaf.perms.allows(Access::Write)) {
-            vcpu.fault(idle, Fault { gpa: Gfn(3).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: Gfn(3).gpa(), access: Access::Write }).unwrap();
         }
     };
     store(&mut idle);

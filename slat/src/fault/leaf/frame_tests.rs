@@ -49,7 +49,7 @@ fn vm<F: Format>(idle: &mut Idle, answers: bool) -> Vm<F, Wrong> {
     vm
 }
 
-const REFUSED: Result<Done, FaultError> = Err(FaultError::Host(HostError::BadFrame));
+const REFUSED: Result<Next, FaultError> = Err(FaultError::Host(HostError::BadFrame));
 
 /// Returns the impossible pages that were mapped or held, in every way, as `way: page`.
 fn mapped<F: Format>() -> Vec<std::string::String> {
@@ -65,7 +65,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let vm = vm::<F>(&mut idle, answers);
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             for gfn in 0..3 {
-                vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+                let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
             }
             *vm.host().page.lock().unwrap() = Some(page);
             let store = Fault { gpa: PAGE.gpa(), access: Access::Write };
@@ -78,7 +78,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             // The right page again, to read; then the host tells that the wrong one is there.
             let readable = HostPage { pfn: Pfn((HVA.0 >> PAGE_SHIFT) + PAGE.0), writable: false, ..page };
             *vm.host().page.lock().unwrap() = Some(HostPage { level: Level::K4, ..readable });
-            vcpu.fault(&mut idle, Fault { access: Access::Read, ..store }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { access: Access::Read, ..store }).unwrap();
             let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
             let mut change = vm.invalidate(hvas, Why::ChangePte);
             change.changed(&mut idle, hvas, Some(HostPage { writable: false, ..page })).settle();
@@ -106,7 +106,7 @@ fn every_frame_of_the_format_is_mapped() {
         let last = F::pfn(Word(F::ADDRESS));
         *vm.host().page.lock().unwrap() = Some(HostPage { pfn: last, ..HostPage::PLAIN });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
         assert_eq!(vm.memory().translate(&mut idle, PAGE).unwrap().leaf.pfn, last, "{}", F::NAME);
     }
     last::<Npt4>();

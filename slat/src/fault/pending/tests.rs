@@ -47,7 +47,7 @@ fn a_page_that_arrives_before_the_fault_returns_is_mapped() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let done = vcpu.fault(&mut idle, LOAD).unwrap();
     // Otherwise the vCPU waits, and nothing will wake it.
-    assert_eq!((done, vm.waiters(TOKEN).len()), (Done::Mapped(Level::K4), 0));
+    assert_eq!((done, vm.waiters(TOKEN).len()), (Next::Resume(Resume::Mapped(Level::K4)), 0));
     assert_eq!(vcpu.take_ready(), None);
 }
 

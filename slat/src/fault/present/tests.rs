@@ -31,7 +31,7 @@ fn a_leaf_that_reaches_out_of_its_slot_is_not_upgraded() {
     vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gfn(300).gpa(), access };
-    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     let before = vm.memory().generation().number();
     thread::scope(|scope| {
         let walk = vm.memory().shared(&mut idle);
@@ -96,7 +96,7 @@ fn asked(host: Asked) -> (Idle, std::sync::Arc<Vm<Npt4, Asked>>) {
     vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 8))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..8 {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     vm.host().looks.store(0, SeqCst);
     drop(vcpu);
@@ -111,7 +111,7 @@ fn stored(knows: bool) -> (u64, u64) {
     for gfn in 0..8 {
         vm.host().writable.store(false, SeqCst);
         let store = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-        assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::Fixed));
+        assert_eq!(vcpu.fault(&mut idle, store), Ok(Next::Resume(Resume::Fixed)));
     }
     let stats = vm.stats();
     assert_eq!((stats.retries_by.lost, stats.permission_faults, stats.flushes), (0, 8, flushes));
@@ -172,7 +172,7 @@ fn an_answer_beside_a_change_of_the_leaf_is_about_a_part() {
     vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gpa(0), access };
-    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     // It changes nothing here: the leaf is read-only.
     let change = vm.invalidate(Span::sized(Hva(0x4000_1000), 1), Why::Protect);
     thread::scope(|scope| {

@@ -230,7 +230,7 @@ impl World<'_> {
         let (vm, vcpu) = (self.vms[0], &mut self.vcpus[0]);
         for _ in 0..4 {
             let done = vcpu.fault(idle, Fault { gpa, access }).map_err(|error| format!("{error}"))?;
-            if done == Done::Mmio {
+            if done == Next::Emulate(Emulate::NoMemory) {
                 return Ok(End::Device(g1));
             }
             let Some(Mapping { leaf, .. }) = vm.memory().translate(idle, Gfn(g1)) else { continue };
@@ -268,7 +268,9 @@ impl World<'_> {
                         Err(format!("{address}"))
                     };
                 }
-                L2Done::Handled { done: Done::Mmio, gpa } => return Ok(End::Device(gpa.gfn().0)),
+                L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa } => {
+                    return Ok(End::Device(gpa.gfn().0));
+                }
                 L2Done::Handled { .. } => {}
             }
         }

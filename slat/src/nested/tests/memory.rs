@@ -61,16 +61,18 @@ fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
         let mut l2 = vcpu.nested(idle, table).unwrap();
         let done = l2.fault(idle, access);
         let gpa = Gfn(frame).gpa();
-        let Ok(L2Done::Handled { done: Done::Pending, gpa: at }) = done else {
+        let Ok(L2Done::Handled { done: Next::Leave(Leave::Pending(token)), gpa: at }) = done else {
             panic!("{frame:#x}: {done:?}")
         };
         assert_eq!(at.gfn().gpa(), gpa);
-        let token = l2.vcpu().pending_token().unwrap();
         set(frame, THERE);
         assert_eq!(vm.ready(token), 1);
         assert_eq!(l2.take_ready(), Some(token));
         let done = l2.fault(idle, access);
-        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{frame:#x}: {done:?}");
+        assert!(
+            matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+            "{frame:#x}: {done:?}"
+        );
         vm.zap_all(idle).unwrap();
     }
 }

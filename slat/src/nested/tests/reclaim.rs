@@ -41,7 +41,10 @@ fn touches(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64
     for table in 0..TABLES {
         let gpa = Gfn(table * 512 + table).gpa();
         let done = l2.fault(idle, L1Access::new(gpa, Access::Write)).unwrap();
-        let is_there = matches!(done, L2Done::Handled { done: Done::Mapped(Level::K4) | Done::Spurious, .. });
+        let is_there = matches!(
+            done,
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious), .. }
+        );
         assert!(is_there, "{done:?}");
         assert_eq!(l2.translate(gpa).unwrap().pfn, Pfn((BASE.0 >> PAGE_SHIFT) + 512 + table));
     }
@@ -70,7 +73,7 @@ fn shadows_that_no_vcpu_holds_go_first_and_the_coldest_of_them() {
     let vm = vm(&mut idle);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let own = Fault { gpa: Gfn(700).gpa(), access: Access::Write };
-    vcpu.fault(&mut idle, own).unwrap();
+    let _ = vcpu.fault(&mut idle, own).unwrap();
     for root in 1..=4 {
         touches(&mut vcpu, &mut idle, root);
     }

@@ -4,6 +4,7 @@
 //! If the engine read it outside of a section, it would read it after that.
 
 use super::*;
+use crate::notify::begun::Scope;
 use crate::table::formats::X64;
 use crate::table::{Heap, Own, TableMemory, TablesOf};
 use core::ptr::NonNull;
@@ -148,7 +149,7 @@ fn calls() -> Calls {
         let _ = vcpu.nested(&mut idle, table).unwrap();
         vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1024), |_: &EptTable| true);
         for gfn in [20, 21, 22] {
-            vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
         }
         drop(
             vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle(),
@@ -200,7 +201,7 @@ fn calls_without_a_token() -> Calls {
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
-    core::mem::forget(change.begin_event(&mut idle, None));
+    change.begun.edit(&mut idle, Scope::Whole, None);
     let slots = vm.memory();
     drop(idle);
 

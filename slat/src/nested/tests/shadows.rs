@@ -176,7 +176,7 @@ impl World<'_> {
                 break;
             }
             match l2.fault(idle, access).map_err(|error| format!("{error}"))? {
-                L2Done::Handled { done: Done::Mapped(_) | Done::Spurious, .. } => {
+                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {
                     *happened.entry("mapped").or_default() += 1;
                 }
                 L2Done::ForL1(_) => {
@@ -425,7 +425,10 @@ fn a_shadow_goes_to_another_table_empty() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let access = L1Access::new(Gpa(0), Access::Read);
     let mut l2 = vcpu.nested(&mut idle, table(8)).unwrap();
-    assert!(matches!(l2.fault(&mut idle, access), Ok(L2Done::Handled { done: Done::Mapped(_), .. })));
+    assert!(matches!(
+        l2.fault(&mut idle, access),
+        Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
+    ));
     // Eight shadows, for one vCPU: the ninth table gets the first one's.
     for root in 12..20 {
         assert_eq!(vcpu.nested(&mut idle, table(root)).unwrap().translate(access.gpa), None);
@@ -454,7 +457,7 @@ fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
 fn l2_gets_no_frame_that_the_format_cannot_hold() {
     for sleeps in [false, true] {
         let [right, wrong] = impossible(sleeps);
-        assert!(matches!(right, Ok(L2Done::Handled { done: Done::Mapped(Level::K4), .. })));
+        assert!(matches!(right, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), .. })));
         assert_eq!(wrong, Err(FaultError::Host(HostError::BadFrame)));
     }
 }

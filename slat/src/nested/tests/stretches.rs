@@ -55,7 +55,7 @@ impl World {
             assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
         }
         for g1 in (DATA..DATA + self.pages).step_by(64) {
-            vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();
         }
     }
 

@@ -13,7 +13,7 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
     while !walks(vm, gfn, access) {
         let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap();
         assert!(
-            !matches!(done, Done::Mmio | Done::RingFull),
+            !matches!(done, Next::Emulate(_) | Next::Leave(_)),
             "{gfn:?} has a slot, and rings are emptied: {done:?}"
         );
     }

@@ -168,7 +168,7 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
     host.read_only.store(false, SeqCst);
     for id in 0..4 {
         for gfn in (ALL.start.0..ALL.end.0).step_by(61) {
-            store(vm, idle, VcpuId(id), Gfn(gfn)).unwrap();
+            let _ = store(vm, idle, VcpuId(id), Gfn(gfn)).unwrap();
         }
     }
     for gfn in (ALL.start.0..ALL.end.0).step_by(61).map(Gfn) {
@@ -185,7 +185,7 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
 }
 
 /// A store of the guest's, by a fault.
-pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<Done, FaultError> {
+pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<Next, FaultError> {
     let mut vcpu = vm.vcpu(id).expect("it is free");
     vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }

@@ -17,7 +17,7 @@ fn a_refusal_is_told_and_forgotten() {
                     assert_eq!(vm.memory().translate(idle, gfn), None);
                 }
             }
-            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }
 }

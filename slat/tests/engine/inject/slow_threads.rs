@@ -16,7 +16,7 @@ fn idle() -> Idle {
 /// Operations during the wait: faults, aging, invalidations of pages that no vCPU has.
 fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
     for gfn in (1024..ALL.end.0).map(Gfn) {
-        store(vm, idle, vcpu, gfn).unwrap();
+        let _ = store(vm, idle, vcpu, gfn).unwrap();
     }
     assert!(vm.young(idle, hvas(Span::new(Gfn(1024), ALL.end)), Young::Clear));
     drop(vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle());
@@ -62,7 +62,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             others_go_on(vm, idle, VcpuId(1));
             // Tables are available, too, although no unmapped one can be reused yet.
             for table in 0..100 {
-                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+                let _ = store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
             }
             assert_eq!(
                 (collected.load(SeqCst), deleted.load(SeqCst)),
@@ -82,7 +82,7 @@ fn a_reader_that_stays_keeps_no_fault() {
     on_a_vm(MmuLock::None, |vm, idle| {
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
         vm.memory().commit(idle, |tx| tx.create(many)).unwrap();
-        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         thread::scope(|scope| {
             let go = go;
@@ -95,7 +95,7 @@ fn a_reader_that_stays_keeps_no_fault() {
             is_inside.recv().unwrap();
             unmap(vm, idle, Span::new(Gfn(0), Gfn(512)));
             for table in 0..100 {
-                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+                let _ = store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
             }
             assert_eq!(vm.stats().tables_waiting, 1, "the one that was unmapped");
             go.send(()).unwrap();
@@ -107,7 +107,7 @@ fn a_reader_that_stays_keeps_no_fault() {
 #[test]
 fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
     on_a_vm(MmuLock::None, |vm, idle| {
-        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         let (flushed, faulted) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
             });
             begun.recv().unwrap();
             scope.spawn(move || {
-                store(vm, &mut self::idle(), VcpuId(2), Gfn(5)).unwrap();
+                let _ = store(vm, &mut self::idle(), VcpuId(2), Gfn(5)).unwrap();
                 assert!(flushed.load(SeqCst), "the page comes back when the invalidation is over");
                 faulted.store(true, SeqCst);
             });
@@ -161,7 +161,7 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
     for lock in super::controlled_host::POLICIES {
         on_a_vm(lock, |vm, idle| {
             let mut stopped = vm.vcpu(VcpuId(0)).unwrap();
-            stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
+            let _ = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
             unmap(vm, idle, ALL);
             vm.collect(idle);
             vm.zap_all(idle).unwrap();
@@ -170,7 +170,11 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
             others_go_on(vm, idle, VcpuId(1));
             assert_eq!(vm.unanswered().next(), None, "flushes wait for no vCPU out of the guest");
             let again = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
-            assert_eq!(again, Ok(Done::Mapped(Level::K4)), "it goes on as if nothing had been");
+            assert_eq!(
+                again,
+                Ok(Next::Resume(Resume::Mapped(Level::K4))),
+                "it goes on as if nothing had been"
+            );
         });
     }
 }
@@ -194,7 +198,7 @@ fn a_host_that_blocks_keeps_its_own_fault_only() {
                 others_go_on(vm, idle, VcpuId(1));
                 assert_eq!(vm.memory().translate(idle, Gfn(5)), None);
                 go.send(()).unwrap();
-                assert_eq!(waiting.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+                assert_eq!(waiting.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
             });
             assert_eq!(
                 vm.memory().translate(idle, Gfn(5)).unwrap().leaf.pfn,

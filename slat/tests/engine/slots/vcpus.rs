@@ -114,10 +114,10 @@ impl World {
             let done = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access }).unwrap();
             let mapped = self.vm.memory().translate(&mut idle, gfn).map(|mapping| mapping.leaf.pfn);
             if always {
-                self.lost.fetch_add(u64::from(done == Done::Mmio), SeqCst);
+                self.lost.fetch_add(u64::from(done == Next::Emulate(Emulate::NoMemory)), SeqCst);
             }
             if before.is_multiple_of(2) && self.epoch.load(SeqCst) == before {
-                assert_eq!(done == Done::Mmio, expected.is_none(), "{gfn}: {done:?}");
+                assert_eq!(done == Next::Emulate(Emulate::NoMemory), expected.is_none(), "{gfn}: {done:?}");
                 assert_eq!(mapped, expected, "{gfn}");
                 self.known.fetch_add(1, SeqCst);
             }

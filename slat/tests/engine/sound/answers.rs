@@ -24,7 +24,12 @@ fn mapped_as<F: Format>(level: Level) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for (gfn, most) in [(pages + 700, F::MAX_LEAF), (3, Level::K4)] {
         let size = level.min(most);
-        assert_eq!(vcpu.fault(&mut idle, write(gfn)), Ok(Done::Mapped(size)), "{} {level:?}", F::NAME);
+        assert_eq!(
+            vcpu.fault(&mut idle, write(gfn)),
+            Ok(Next::Resume(Resume::Mapped(size))),
+            "{} {level:?}",
+            F::NAME
+        );
         let found = vm.memory().translate(&mut idle, Gfn(gfn)).unwrap();
         let hva = if gfn == 3 { (1 << 40) + (3 << 12) } else { large + (700 << 12) };
         assert_eq!(found.leaf.pfn, Pfn((hva >> 12) & !(size.pages() - 1)), "{} {level:?}", F::NAME);
@@ -48,7 +53,10 @@ fn leaves_are_split_down_to_any_level_that_exists() {
         .build()
         .unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 31))).unwrap();
-    assert_eq!(vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(
+        vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)),
+        Ok(Next::Resume(Resume::Mapped(Level::M2)))
+    );
     for (number, split) in [(6, 0), (5, 0), (4, 0), (3, 0), (2, 0), (1, 1)] {
         let to = Level::new(number).unwrap();
         assert_eq!(vm.memory().split(&mut idle, Span::new(Gfn(0), Gfn(512)), to), Ok(split), "{to:?}");
@@ -60,7 +68,7 @@ fn leaves_are_split_down_to_any_level_that_exists() {
 fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
     vm!(Npt4, |hva| Some(HostPage { writable: false, ..page(hva) }), idle, vm, vcpu);
     for gfn in 0..8 {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     vm.around(
         &mut idle,
@@ -147,7 +155,7 @@ fn an_empty_span_inside_a_large_leaf_leaves_the_leaf_alone() {
         .unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 30))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     for (start, end) in [(5, 5), (9, 3)] {
         drop(vm.memory().invalidate(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle());
         assert_eq!(vm.memory().translate(&mut idle, Gfn(7)).map(|found| found.level), Some(Level::M2));

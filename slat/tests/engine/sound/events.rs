@@ -52,7 +52,7 @@ fn a_forgotten_debt_is_flushed_when_its_invalidation_ends() {
 #[test]
 fn a_forgotten_debt_is_paid_with_the_next_one_of_its_invalidation() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    vcpu.fault(&mut idle, write(6)).unwrap();
+    let _ = vcpu.fault(&mut idle, write(6)).unwrap();
     let before = vm.stats().flushes.paid;
     let all = Span::sized(Hva(0x4000_0000), 8 << 12);
     let mut change = vm.invalidate(all, Why::Reclaim);
@@ -119,7 +119,7 @@ fn flushed_beside_panicking_kicks(
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(KickPanics::default()).vcpus(2).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
-    vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(5)).unwrap();
+    let _ = vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(5)).unwrap();
     let (entered, over) = (Barrier::new(3), AtomicBool::new(false));
     let forgot = [AtomicBool::new(false), AtomicBool::new(false)];
     let out = thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
         let mut all: Vec<_> =
             (0..100).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
-        vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
+        let _ = vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
         // The last one is beyond the first places, and faults on its range wait for it as for any other.
         all.push(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
         let before = vm.stats().retries;
@@ -196,7 +196,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
             }
             assert!(!fault.is_finished());
             drop(all);
-            assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }));
 }
@@ -325,7 +325,7 @@ fn a_zap_all_that_finds_no_memory_for_a_root_loses_none() {
             break;
         }
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, write(512 * table)).unwrap();
+        let _ = vcpu.fault(&mut idle, write(512 * table)).unwrap();
         table += 1;
     }
     assert!(table > 50, "{table} leaf tables");

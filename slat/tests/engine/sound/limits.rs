@@ -28,7 +28,11 @@ fn a_thread_begins_applies_and_ends_a_thousand_invalidations() {
             let last = all.split_off(all.len() / 2);
             drop(all);
             last.into_iter().rev().for_each(drop);
-            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)), "{many}");
+            assert_eq!(
+                vcpu.fault(&mut idle, write(5)),
+                Ok(Next::Resume(Resume::Mapped(Level::K4))),
+                "{many}"
+            );
         }
     }));
 }
@@ -72,7 +76,7 @@ fn events_nest_a_hundred_deep_or_say_again() {
             );
             let reached = nested(&vm, &mut idle, Event { may_block: false, ..event }, 100);
             assert!((1..100).contains(&reached), "{reached}: one that may not ends where there is no more");
-            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     }));
 }
@@ -117,7 +121,7 @@ fn a_thread_holds_a_thousand_harvests() {
         vm.memory().commit(&mut idle, |tx| tx.create(ram(1, 64, 64, 1 << 40).log_dirty())).unwrap();
         let mut held = Vec::new();
         for i in 0..1000 {
-            vcpu.fault(&mut idle, write(64 + i % 64)).unwrap();
+            let _ = vcpu.fault(&mut idle, write(64 + i % 64)).unwrap();
             held.push(vm.memory().harvest_all(&mut idle).unwrap());
         }
         assert_eq!(held.iter().map(Harvest::pages).sum::<u64>(), 1000);

@@ -2,7 +2,7 @@
 
 use super::common::{Tlb, hva5, page, ram, vm, write};
 use slat::table::formats::Npt4;
-use slat::{Done, Gfn, Idle, Level, SlotId, Span, VcpuId, Why};
+use slat::{Emulate, Gfn, Idle, Level, Next, Resume, SlotId, Span, VcpuId, Why};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Barrier, mpsc};
@@ -24,7 +24,7 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         scope.spawn(move || {
             let (mut idle, mut tlb) = (Idle::take().unwrap(), Tlb::default());
             let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
-            vcpu.fault(&mut idle, write(9)).unwrap();
+            let _ = vcpu.fault(&mut idle, write(9)).unwrap();
             let mut guest = vcpu.enter(&mut idle, &mut tlb).poll();
             in_guest.wait();
             while !guest.kicked() {
@@ -49,8 +49,12 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         deletes.recv().unwrap();
 
         let retries = vm.stats().retries;
-        assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Done::Mapped(Level::K4)), "in A: confirms it");
-        assert_eq!(vcpu.fault(&mut idle, write(2)), Ok(Done::Mapped(Level::K4)), "in A");
+        assert_eq!(
+            vcpu.fault(&mut idle, write(1)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4))),
+            "in A: confirms it"
+        );
+        assert_eq!(vcpu.fault(&mut idle, write(2)), Ok(Next::Resume(Resume::Mapped(Level::K4))), "in A");
         scope.spawn(move || {
             // The fault on B waits for the invalidation that covers it.
             while vm.stats().retries == retries {
@@ -58,10 +62,10 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
             }
             answer.send(()).unwrap();
         });
-        assert_eq!(vcpu.fault(&mut idle, write(9)), Ok(Done::Mmio), "B is gone");
+        assert_eq!(vcpu.fault(&mut idle, write(9)), Ok(Next::Emulate(Emulate::NoMemory)), "B is gone");
         let again = vcpu.fault(&mut idle, write(9));
         release.send(()).unwrap();
-        assert_eq!(again, Ok(Done::Mmio), "B is still gone");
+        assert_eq!(again, Ok(Next::Emulate(Emulate::NoMemory)), "B is still gone");
     });
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)), None);
 }
@@ -101,7 +105,7 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
             }
             end.wait();
         });
-        assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert!(vm.stats().retries > retries, "the fault waited for the invalidation that covers it");
     });
     drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());

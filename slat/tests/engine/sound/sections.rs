@@ -85,7 +85,7 @@ fn pages_of_a_ring_are_told_beside_transactions_on_other_memslots() {
         for kept in 0..KEPT {
             let gfn = slot(kept).gfns.start + u64::from(id.0);
             let store = Fault { gpa: gfn.gpa(), access: Access::Write };
-            if let Done::Mapped(_) | Done::Fixed = vcpu.fault(idle, store).unwrap() {
+            if let Next::Resume(Resume::Mapped(_) | Resume::Fixed) = vcpu.fault(idle, store).unwrap() {
                 stored.push(gfn);
             }
         }

@@ -3,7 +3,7 @@
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
 use slat::slots::Hint;
 use slat::table::formats::{Ept4NoAd, Npt4};
-use slat::{CpuId, Done, Gfn, Idle, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm, Why};
+use slat::{CpuId, Gfn, Idle, Next, Resume, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm, Why};
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -207,7 +207,7 @@ fn a_fault_after_a_prefault_that_panicked_is_the_guests() {
     let prefault = catch_unwind(AssertUnwindSafe(|| vcpu.prefault(&mut idle, Span::new(Gfn(2), Gfn(3)))));
     assert!(prefault.is_err());
     PANICS.store(false, SeqCst);
-    assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Next::Resume(Resume::Fixed)));
 }
 
 #[test]

@@ -203,7 +203,7 @@ impl<F: Format> World<F> {
         let base = Gfn(self.base.load(SeqCst));
         for page in 0..PAGES {
             let access = if page % 3 == 0 { Access::Write } else { Access::Read };
-            vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
             if access == Access::Write {
                 // This counts for the round before. This round's log may tell the page only if the log begins
                 // while threads work.

@@ -365,7 +365,7 @@ mod tests {
         let first = layout.starts[0];
         vm.host().set(crate::host::hva_of(first), Some(crate::host::first_page(first + 1)));
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle().unwrap(), Fault { gpa: first.gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle().unwrap(), Fault { gpa: first.gpa(), access: Access::Write }).unwrap();
         assert_eq!(
             failed(0),
             ["every page that is mapped is mapped to its frame", "no page of a vCPU was taken away"]

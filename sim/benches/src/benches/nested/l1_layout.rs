@@ -13,8 +13,8 @@ use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::Word;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Slot, SlotId, Span, Vcpu, VcpuId,
-    Vm, Why,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next, Pfn, Resume, Slot, SlotId, Span, Vcpu,
+    VcpuId, Vm, Why,
 };
 
 /// Frames of L2 that show one frame of L1.
@@ -288,7 +288,7 @@ impl Side for Engine {
     fn fault(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, g2: Gfn) -> bool {
         let Ok(mut l2) = vcpu.nested(idle, ept()) else { return false };
         let done = l2.fault(idle, L1Access::new(g2.gpa(), Access::Write));
-        matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. }))
+        matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. }))
     }
 
     fn flush(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>) {

@@ -18,7 +18,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use slat::{
-    Access, Done, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
+    Access, Next, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
     Span, Translations, VcpuId, Vm, Why,
 };
 use slat_judge::{Ram, Verdict};
@@ -231,7 +231,7 @@ fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
             Exit::Call => {}
             Exit::Memory(fault) => {
                 let done = vcpu.fault(&mut idle, Fault { gpa: fault.gpa, access: fault.access });
-                if !done.is_ok_and(|done| done != Done::Mmio) {
+                if !done.is_ok_and(|done| done != Next::Emulate(Emulate::NoMemory)) {
                     return shared.is_wrong(Wrong::Fault);
                 }
             }
