@@ -12,7 +12,7 @@ pub fn run(file: &str, line: usize, replacement: &str) -> Outcome {
     let package = file.split('/').next().unwrap_or_default();
     let responsible = responsible(package, file)?;
     let copied = replaced(file, line, replacement)?;
-    let (mut programs, mut is_found) = (Programs::of(&copied), false);
+    let (mut programs, mut is_found) = (Programs::of(copied), false);
     for &kind in responsible {
         let program = Program { package: package.to_owned(), kind };
         is_found |= told(kind, &programs.failed(&program, &filter(kind, file), "")?);
@@ -22,7 +22,11 @@ pub fn run(file: &str, line: usize, replacement: &str) -> Outcome {
 }
 
 /// Runs all tests of some tools with each mistake.
-pub fn anywhere<'m>(copied: &Copied, mistakes: impl Iterator<Item = &'m Mistake>, tools: &[Tool]) -> Outcome {
+pub fn anywhere<'m>(
+    copied: Copied,
+    mistakes: impl IntoIterator<Item = &'m Mistake>,
+    tools: &[Tool],
+) -> Outcome {
     let mut programs = Programs::of(copied);
     for mistake in mistakes {
         println!("{}: {}", mistake.name, mistake.what);
@@ -56,6 +60,7 @@ fn replaced(file: &str, line: usize, replacement: &str) -> Result<Copied> {
     let text = sources.get(file).with_context(|| format!("no source is called {file}"))?;
     let mut lines: Vec<&str> = text.split('\n').collect();
     let old = lines.get_mut(line.wrapping_sub(1)).with_context(|| format!("{file} has no line {line}"))?;
+    ensure!(*old != replacement, "line {line} of {file} is this already:\n{old}");
     println!("-{old}\n+{replacement}");
     *old = replacement;
     let new = lines.join("\n");
