@@ -130,9 +130,6 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
-    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
-    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
     /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging costs nothing until a memslot asks for it
     /// ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
