@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn a_program_ends_with_the_chore_that_runs_it() {
         let mut program = bounded(600, "sh");
-        program.args(["-c", "echo $$; exec sleep 500"]);
+        // Not at once: `timeout` leaves a program alone of whose start it has not heard.
+        program.args(["-c", "sleep 1; echo $$; exec sleep 500"]);
         // A chore that runs it, and is killed as soon as it has begun.
         let chore = "\"$@\" 2>&1 | { read pid; echo $pid; kill -9 $$; }";
         let mut killed = Command::new("sh");
