@@ -219,7 +219,8 @@ pub trait Host: Send + Sync {
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
     /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
-    /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
+    /// Acquire load. Returns `None` if the page is not available without sleeping, and for [private
+    /// memory](Hva::private_memory): a guest may have its page table there. Called inside a section, as
     /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
     /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
