@@ -122,6 +122,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// Upgrades the leaf if the host has the page writable without sleeping. Looks before it freezes: most such pages must
     /// be asked for, outside any section.
+    #[inline(never)]
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
         // If an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become
         // a hole, where the leaf could have stayed.

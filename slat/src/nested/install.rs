@@ -71,8 +71,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
-            let known = KnownLogs::of(slots.version()).to_ring(self.vcpu.ring, space.id);
-            known.allow(Span::sized(g1, 1), thaw)
+            let ring = (self.vcpu.ring, space.id);
+            KnownLogs::of(slots.version()).allow(ring, Span::sized(g1, 1), thaw)
         } else {
             thaw()
         };
