@@ -42,66 +42,63 @@ use crate::walk::Walk;
 
 /// The logs in a version of the memslots, which was read before stores are allowed or made.
 #[derive(Clone, Copy)]
-pub(crate) struct KnownLogs<'v> {
-    version: SlotsVersion<'v>,
-    /// The ring of the vCPU that stores, and its address space.
-    ring: Option<(&'v Ring, SpaceId)>,
-}
+pub(crate) struct KnownLogs<'v>(SlotsVersion<'v>);
+
+/// The ring of the vCPU that stores, if there is one, and its address space. It gets the stores to one page.
+type ToRing<'r> = (Option<&'r Ring>, SpaceId);
 
 impl<'v> KnownLogs<'v> {
     #[inline(always)]
     pub(crate) fn of(version: SlotsVersion<'v>) -> Self {
-        Self { version, ring: None }
-    }
-
-    /// The same, for stores that go to `ring` if they are to one page.
-    #[inline(always)]
-    pub(crate) fn to_ring(self, ring: Option<&'v Ring>, space: SpaceId) -> Self {
-        Self { ring: ring.map(|ring| (ring, space)), ..self }
+        Self(version)
     }
 
     /// Marks stores to `gfns`. Call it after the write permission was given, or the store made: a harvest that takes the
     /// mark sees the permission, and withdraws it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark(self, gfns: Span<Gfn>) {
-        if self.version.logs_any() {
-            self.mark_each(gfns);
-        }
+        self.mark_to((None, SpaceId(0)), gfns);
     }
 
     /// Allows stores to `gfns`, the frames of one leaf, by `allow`: a CAS that gives the write permission, and says
     /// whether it did. Then marks them.
-    #[inline]
-    pub(crate) fn allow(self, gfns: Span<Gfn>, allow: impl FnOnce() -> bool) -> bool {
+    #[inline(always)]
+    pub(crate) fn allow(self, ring: ToRing<'_>, gfns: Span<Gfn>, allow: impl FnOnce() -> bool) -> bool {
         let allowed = allow();
         if allowed {
-            self.mark(gfns);
+            self.mark_to(ring, gfns);
         }
         allowed
     }
 
+    #[inline(always)]
+    fn mark_to(self, ring: ToRing<'_>, gfns: Span<Gfn>) {
+        if self.0.logs_any() {
+            self.mark_each(ring, gfns);
+        }
+    }
+
     #[cold]
-    fn mark_each(self, gfns: Span<Gfn>) {
+    fn mark_each(self, ring: ToRing<'_>, gfns: Span<Gfn>) {
         if gfns.len() == 1 {
-            if let Some(slot) = self.version.find(gfns.start) {
-                self.mark_in(&slot, gfns);
+            if let Some(slot) = self.0.find(gfns.start) {
+                self.mark_in(ring, &slot, gfns);
             }
             return;
         }
         // No leaf is large where writes are logged; but the log may have begun after the leaf was read.
-        for slot in self.version.range(gfns) {
-            self.mark_in(&slot, slot.gfns.clamp(&gfns));
+        for slot in self.0.range(gfns) {
+            self.mark_in(ring, &slot, slot.gfns.clamp(&gfns));
         }
     }
 
     /// Marks `gfns`, which are in `slot`, if it logs.
-    fn mark_in(self, slot: &Slot, gfns: Span<Gfn>) {
-        let Some(log) = self.version.log(slot.id).filter(|_| slot.log_dirty) else { return };
+    fn mark_in(self, (ring, space): ToRing<'_>, slot: &Slot, gfns: Span<Gfn>) {
+        let Some(log) = self.0.log(slot.id).filter(|_| slot.log_dirty) else { return };
         let (first, end) = (gfns.start.0 - slot.gfns.start.0, gfns.end.0 - slot.gfns.start.0);
-        let push = |(ring, space): (&Ring, SpaceId)| ring.push(Pushed::new(space, slot.id, log, first));
         if gfns.len() > 1 {
             log.mark_pages(first..end);
-        } else if !self.ring.is_some_and(push) {
+        } else if !ring.is_some_and(|ring| ring.push(Pushed::new(space, slot.id, log, first))) {
             log.mark(first);
         }
     }
@@ -215,7 +212,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         if self.vm.logs_by_bits() {
             return allow();
         }
-        KnownLogs::of(self.slots()).to_ring(ring, self.space.id).allow(gfns, allow)
+        KnownLogs::of(self.slots()).allow((ring, self.space.id), gfns, allow)
     }
 
     /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.

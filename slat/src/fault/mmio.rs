@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::{Version, Word};
-use crate::table::format::Format;
+use crate::table::format::{Format, Kind};
 use crate::table::pool::NoMemory;
 use crate::table::radix::{At, Reached};
 use crate::vcpu::Vcpu;
@@ -52,7 +52,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         start: Start,
     ) -> Result<(), NoMemory> {
         // The hole may be newer than the slots, if its invalidation changed none. It was read before the epoch.
-        let seen = if at.word.is_hole() { at.word.version() } else { Version::default() };
+        let seen = match at.word.kind::<F>(at.level) {
+            Kind::Hole(version) => version,
+            _ => Version::default(),
+        };
         let newest = seen.max(self.space.memslots.published_under());
         let slots = walk.slots();
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());

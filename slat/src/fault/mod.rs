@@ -251,11 +251,11 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Outcome::Retry);
         }
         let allowed = self.allowed(answer);
-        if !F::is_present(at.word) {
+        let Kind::Leaf = at.word.kind::<F>(at.level) else {
             return Ok(self.install(&walk, at, by, allowed)?);
-        }
+        };
         let logs = pursuit.slot().log_dirty && at.level > Level::K4;
-        if F::read_leaf(at.word).perms.allows(fault.access) || logs {
+        if F::decode(at.word).perms.allows(fault.access) || logs {
             // Another vCPU was faster; or the leaf must be split first.
             return Ok(Outcome::Retry);
         }

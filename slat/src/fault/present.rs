@@ -24,7 +24,7 @@ use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Perms};
+use crate::table::format::{Access, Format, Kind, Perms};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
@@ -101,17 +101,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfn: Gfn,
         writable: bool,
     ) -> Result<Option<At<'w>>, NoMemory> {
-        while at.level > Level::K4 {
-            if !F::is_present(at.word) {
-                return Ok(None);
-            }
-            at = if F::is_table(at.word, at.level) {
-                walk.step_down(gfn, at)
-            } else {
-                walk.split_leaf(&mut self.cache, gfn, at, writable && at.level == Level::M2)?
+        loop {
+            at = match at.word.kind::<F>(at.level) {
+                Kind::Table(_) => walk.step_down(gfn, at),
+                Kind::Leaf if at.level == Level::K4 => return Ok(Some(at)),
+                Kind::Leaf => walk.split_leaf(&mut self.cache, gfn, at, writable && at.level == Level::M2)?,
+                _ => return Ok(None),
             };
         }
-        Ok(F::is_present(at.word).then_some(at))
     }
 
     /// Whether stores to `gfn` are logged, for the section of `walk`.
@@ -122,6 +119,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// Upgrades the leaf if the host has the page writable without sleeping. Looks before it freezes: most such pages must
     /// be asked for, outside any section.
+    #[inline(never)]
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
         // If an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become
         // a hole, where the leaf could have stayed.

@@ -166,15 +166,10 @@ impl Sought {
         (least, most): (Level, Level),
         seen: Word,
     ) -> Result<Pursuit, Stop> {
-        let gfn = self.gfn;
-        if least > Level::K4 && !self.slot.gfns.covers(&Span::sized(gfn.base(least), least.pages())) {
-            // A leaf of another slot, which was replaced after the leaf was read.
-            return Err(Stop::Moved);
-        }
-        let page = Page { gfn, hva: self.hva(), level: least };
+        let page = Page { gfn: self.gfn, hva: self.hva(), level: least };
         let stamp = active.stamp(self.start.0, page, most, seen)?;
         // After the stamp: a later watch begins an invalidation after it is counted.
-        let is_tracked = watched.has(gfn);
+        let is_tracked = watched.has(self.gfn);
         if is_tracked && self.access == Access::Write {
             return Err(Stop::Tracked);
         }

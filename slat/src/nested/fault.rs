@@ -45,11 +45,11 @@ use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted}
 use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
-use crate::shadows::{Numbers, drop_leaf, is_leaf};
+use crate::shadows::{Numbers, drop_leaf};
 use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::tally::NestedCount;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf};
+use crate::table::format::{Access, Format, Kind, Leaf};
 use crate::table::pool::Cache;
 use crate::table::radix::At;
 use alloc::vec::Vec;
@@ -227,7 +227,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
         let at = unsafe { shadow.radix.descend(memory, if is_ours { g2 } else { Gfn(0) }) };
-        if at.word.is_frozen() {
+        if let Kind::Frozen(_) = at.word.kind::<F>(at.level) {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
         }
@@ -284,7 +284,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let is_wide = leaf.level > Level::M2
             && at.level > Level::M2
-            && (!learned.narrow || is_leaf::<F>(at.word))
+            && (!learned.narrow || at.word.maps::<F>(at.level))
             && vm.large_page(space, pursuit.slot(), g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
@@ -305,7 +305,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
         self.quick = None;
-        let is_leaf = is_leaf::<F>(at.word);
+        let is_leaf = at.word.maps::<F>(at.level);
         if is_ours && is_leaf {
             drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         }

@@ -10,7 +10,7 @@ use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
 use crate::fault::{Emulate, FaultError, Next, Resume};
 use crate::host::Host;
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
@@ -35,10 +35,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
             return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
-        let is_row = is_leaf::<F>(at.word)
+        let old = at.word.leaf::<F>(at.level);
+        let is_row = old.is_some()
             && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
-        if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
+        let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
+        if is_row && !old.is_some_and(is_page) && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
         }
         if level > Level::K4 {
@@ -47,8 +49,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
         let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
-        if is_leaf::<F>(at.word) {
-            return Ok(self.met_leaf(found, announced, composed, is_row));
+        if let Some(old) = old {
+            return Ok(self.met_leaf(found, announced, (old, composed), is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
@@ -72,8 +74,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
-            let known = KnownLogs::of(slots.version()).to_ring(self.vcpu.ring, space.id);
-            known.allow(Span::sized(g1, 1), thaw)
+            let ring = (self.vcpu.ring, space.id);
+            KnownLogs::of(slots.version()).allow(ring, Span::sized(g1, 1), thaw)
         } else {
             thaw()
         };
@@ -87,13 +89,18 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
-    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Outcome {
+    fn met_leaf(
+        &self,
+        found: &Found<'_>,
+        announced: &Announced,
+        (old, composed): (Leaf, Leaf),
+        is_row: bool,
+    ) -> Outcome {
         let (active, &Found { at, answer, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
         if !announced.stands(active) {
             return Outcome::Changed;
         }
-        let serves =
-            answer.page().level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
+        let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();

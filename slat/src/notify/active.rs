@@ -325,7 +325,7 @@ impl Ticket<'_> {
         // is not seen here will see the frozen entry.
         let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(self.active)
+        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.

@@ -347,3 +347,14 @@ fn beside_a_move() -> Option<Pfn> {
 fn an_answer_beside_a_change_of_a_part_is_about_a_part() {
     assert_eq!(beside_a_move(), None);
 }
+
+#[test]
+fn a_page_of_which_a_part_changes_is_mapped_small() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let change = vm.invalidate(Span::sized(BASE + (5 << PAGE_SHIFT), 1), Why::Migrate);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7), 1);
+    drop(change);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7 + LARGE), 2, "the table of the GiB is linked");
+}
