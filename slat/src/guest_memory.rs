@@ -262,7 +262,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         for _ in 0..ATTEMPTS {
             let snapshot = self.snapshot(idle);
             let slot = allowed(&snapshot, part, kind)?;
-            if access(&|| snapshot.mark_store(self, gfn), part.hva(&slot)) {
+            if access(&|| snapshot.mark_store(gfn), part.hva(&slot)) {
                 return Ok(());
             }
             drop(snapshot);

@@ -61,6 +61,12 @@
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
 //!
+//! | feature | adds |
+//! |---|---|
+//! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
+//! | `serde` | `serde::Serialize` of the [statistics](stats) |
+//! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
+//!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]

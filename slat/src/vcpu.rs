@@ -154,6 +154,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     /// Runs `wait` outside any section; grace periods skip this vCPU meanwhile.
+    #[inline(always)]
     pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
         self.seat.rest();
         wait();

@@ -216,7 +216,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
         // If `store` panics, it may have copied a part.
-        let made = Finally::with((), |()| snapshot.mark_store(self, gfn));
+        let made = Finally::with((), |()| snapshot.mark_store(gfn));
         store(Hva(slot.hva_of(gfn).0 + offset));
         drop(made);
         drop(snapshot);

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::entry::{Entry, Word};
-use crate::table::format::{Access, Format};
+use crate::table::format::{Access, Format, Kind};
 use crate::table::memory::Node;
 use crate::vcpu::Vcpu;
 use crate::walk::{Mapping, Walk};
@@ -111,19 +111,20 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
             // SAFETY: as in `descend`.
             let entry = unsafe { &node.entries()[F::index(gfn, level)] };
             let word = entry.load();
-            if F::is_table(word, level) {
-                touch(entry, word, F::touch_link(level))?;
-                // SAFETY: a link of this table, read in this section.
-                node = unsafe { Node::follow(self.vm.tables(), F::pfn(word)) };
-                level = level.down();
-                continue;
+            match word.kind::<F>(level) {
+                Kind::Table(pfn) => {
+                    touch(entry, word, F::touch_link(level))?;
+                    // SAFETY: a link of this table, read in this section.
+                    node = unsafe { Node::follow(self.vm.tables(), pfn) };
+                    level = level.down();
+                }
+                Kind::Leaf if F::read_leaf(word).perms.allows(access) => {
+                    let leaf = F::read_leaf(touch(entry, word, F::touch(access))?);
+                    let gfns = Span::sized(gfn.base(level), level.pages());
+                    return Ok(Some(Mapping { gfns, level, leaf }));
+                }
+                _ => return Ok(None),
             }
-            if !F::is_present(word) || !F::read_leaf(word).perms.allows(access) {
-                return Ok(None);
-            }
-            let leaf = F::read_leaf(touch(entry, word, F::touch(access))?);
-            let gfns = Span::sized(gfn.base(level), level.pages());
-            return Ok(Some(Mapping { gfns, level, leaf }));
         }
     }
 }

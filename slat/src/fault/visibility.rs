@@ -7,10 +7,10 @@
 //!
 //! [`GuestSpace::set_private`]: crate::guest_space::GuestSpace::set_private
 
+use super::pursuit::Wanted;
 use super::{By, Fault, FaultError, Next, Resume};
-use crate::addr::{Gfn, Level};
+use crate::addr::Level;
 use crate::host::Host;
-use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
@@ -23,13 +23,11 @@ impl By {
     /// An access by the guest to either kind of memory.
     pub(super) const GUEST: Self = Self::Guest { private: None };
 
-    /// What the guest meant, if the slot's part is of the other kind.
+    /// The page of this access.
     #[inline(always)]
-    pub(super) fn disagrees(self, slot: &Slot) -> Option<bool> {
-        match self {
-            Self::Guest { private: Some(private) } if private != slot.is_private() => Some(private),
-            _ => None,
-        }
+    pub(super) fn wanted(self, fault: Fault) -> Wanted {
+        let private = if let Self::Guest { private } = self { private } else { None };
+        Wanted { private, ..Wanted::new(fault.gpa.gfn(), fault.access) }
     }
 }
 
@@ -84,17 +82,16 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
-    /// Like [`By::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
+    /// Like [`Wanted::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
     #[inline(always)]
     pub(super) fn disagrees(
         &mut self,
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
-        gfn: Gfn,
-        by: By,
+        wanted: &Wanted,
     ) -> Option<bool> {
-        let By::Guest { private: Some(_) } = by else { return None };
-        by.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, gfn, Some(at))?)
+        wanted.private?;
+        wanted.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, wanted.gfn, Some(at))?)
     }
 }
 

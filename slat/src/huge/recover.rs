@@ -19,6 +19,7 @@
 //! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
 use crate::addr::{Gfn, Hva, Level, Span};
+use crate::fault::pursuit::Start;
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostPage};
 use crate::notify::begun::{Begun, Range};
@@ -127,9 +128,9 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             continue;
         }
         let Some(frozen) = Freeze::new(at.entry, at.word, Word::frozen_link(table)) else { continue };
-        let epoch = vm.active.epoch();
+        let start = Start::now(&vm.active);
         let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
-            change.ticket.is_alone(epoch, gfns, hvas)
+            change.ticket.is_alone(start, gfns, hvas)
         });
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
         let ours = frozen.thaw(thawed);

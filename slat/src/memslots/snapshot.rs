@@ -2,13 +2,11 @@
 
 use super::Generation;
 use crate::addr::{Gfn, Hva, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
+use crate::dirty::mark::KnownLogs;
 use crate::slots::publish::Reading;
 use crate::slots::{Hint, Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
-use crate::table::format::Format;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -97,8 +95,8 @@ impl Snapshot<'_> {
     }
 
     /// Marks a store that was made to the page that `gfn` has in this version.
-    pub(crate) fn mark_store<F: Format, H: Host>(&self, slots: &GuestSpace<'_, F, H>, gfn: Gfn) {
-        slots.space.mark_stores(self.reading.version(), Span::sized(gfn, 1), None);
+    pub(crate) fn mark_store(&self, gfn: Gfn) {
+        KnownLogs::of(self.reading.version()).mark(Span::sized(gfn, 1));
     }
 
     /// The slots that contain any of `gfns`, in order.

@@ -6,10 +6,11 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
+use crate::dirty::mark::KnownLogs;
+use crate::fault::pursuit::Answer;
 use crate::fault::{Emulate, FaultError, Next, Resume};
-use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
-use crate::slots::Slot;
+use crate::host::Host;
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
@@ -25,18 +26,21 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
-        let &Found { at, leaf, slots, slot, page, stores, gpa } = found;
+        let &Found { at, leaf, slots, answer, stores, gpa } = found;
+        let (page, slot) = (answer.page(), answer.pursuit().slot());
         let (g1, level) = (leaf.gfn, page.level);
-        let composed = self.compose(page, &leaf, &slot, stores);
+        let composed = self.compose(&answer, &leaf, stores);
         let new = F::leaf(&composed, level);
         // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
             return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
-        let is_row = is_leaf::<F>(at.word)
+        let old = at.word.leaf::<F>(at.level);
+        let is_row = old.is_some()
             && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
-        if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
+        let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
+        if is_row && !old.is_some_and(is_page) && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
         }
         if level > Level::K4 {
@@ -45,8 +49,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
         let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
-        if is_leaf::<F>(at.word) {
-            return Ok(self.met_leaf(found, announced, composed, is_row));
+        if let Some(old) = old {
+            return Ok(self.met_leaf(found, announced, (old, composed), is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
@@ -68,12 +72,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
         let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(frozen, rows, new, row) {
+        let thaw = || thaw_with(frozen, rows, new, row);
+        let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
+            let ring = (self.vcpu.ring, space.id);
+            KnownLogs::of(slots.version()).allow(ring, Span::sized(g1, 1), thaw)
+        } else {
+            thaw()
+        };
+        if !thawed {
             return Ok(Outcome::Changed);
-        }
-        if composed.perms.allows(Access::Write) && slot.log_dirty {
-            // After the permission, which a harvest that takes the mark has to see.
-            space.mark_stores(slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
@@ -82,12 +89,18 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
-    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Outcome {
-        let (active, &Found { at, page, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
+    fn met_leaf(
+        &self,
+        found: &Found<'_>,
+        announced: &Announced,
+        (old, composed): (Leaf, Leaf),
+        is_row: bool,
+    ) -> Outcome {
+        let (active, &Found { at, answer, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
         if !announced.stands(active) {
             return Outcome::Changed;
         }
-        let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
+        let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
@@ -101,26 +114,26 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Outcome::Changed
     }
 
-    /// Returns the largest page around the frame that T, host, memslot, format and policy allow.
-    pub(super) fn level(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, access: Access) -> Level {
-        let (vm, space) = (self.vcpu.vm, self.vcpu.space);
+    /// Returns the largest page around the frame that T, host, memslot, format and policy allow, and that no invalidation
+    /// is active over.
+    pub(super) fn level(&self, answer: &Answer, l1: &L1Leaf, access: Access) -> Level {
+        let (vm, space, page) = (self.vcpu.vm, self.vcpu.space, answer.page());
         let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
-        let mut level = page.level.min(l1.level).min(Level::G1);
+        let mut level = answer.free().min(l1.level);
         if small {
             return Level::K4;
         }
-        while level > Level::K4 && vm.large_page(space, slot, l1.gfn, level).is_none() {
+        while level > Level::K4 && vm.large_page(space, answer.pursuit().slot(), l1.gfn, level).is_none() {
             level = level.down();
         }
         level
     }
 
     /// Composes the leaf: what T, memslot and host allow together, without stores that must be noticed.
-    fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
-        let page = page.through(slot);
-        let watched = self.vcpu.space.watched.has(l1.gfn);
+    fn compose(&self, answer: &Answer, l1: &L1Leaf, stores: bool) -> Leaf {
+        let page = answer.page();
         let (perms, both) = (l1.rights.perms, l1.rights.of_both());
-        let writable = page.writable && !watched && (!slot.log_dirty || stores);
+        let writable = page.writable && (!answer.pursuit().slot().log_dirty || stores);
         let memory = page.memory.max(l1.memory);
         let withheld = page.level > Level::K4 && self.vcpu.vm.policy.nx_huge_pages;
         Leaf {

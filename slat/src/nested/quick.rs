@@ -107,7 +107,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.
     pub(super) fn remember(&mut self, g2: Gfn, found: &Found<'_>, announced: &Announced, down: &At<'_>) {
         self.quick = None;
-        let (vm, space, slot, shadow) = (self.vcpu.vm, self.vcpu.space, found.slot, self.shadow);
+        let (vm, space, shadow) = (self.vcpu.vm, self.vcpu.space, self.shadow);
+        let pursuit = announced.pursuit;
+        let slot = *pursuit.slot();
         let is_plain =
             HostPage::PLAIN.through(&slot) == HostPage::PLAIN && !slot.log_dirty && !slot.is_private();
         if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {
@@ -115,7 +117,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         // Rule 15: N, then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
-        if vm.active.epoch() != announced.epoch || shadow.line.now() != announced.line {
+        if !pursuit.start().stands(&vm.active) || shadow.line.now() != announced.line {
             return;
         }
         let index = F::index(g2, Level::K4);

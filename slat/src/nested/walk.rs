@@ -26,6 +26,7 @@ use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::l1_mapping::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::dirty::mark::KnownLogs;
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
 use crate::slots::Slot;
@@ -246,7 +247,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, memory, access, stores, |gfn| {
                     // The page that was stored to is where these memslots have it.
-                    self.space.mark_stores(slots.version(), Span::sized(gfn, 1), None);
+                    KnownLogs::of(slots.version()).mark(Span::sized(gfn, 1));
                     self.space.watched.has_after_store(gfn)
                 })?;
                 if changed {

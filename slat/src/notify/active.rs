@@ -36,6 +36,7 @@
 //!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Position, Span};
+use crate::fault::pursuit::Start;
 use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
@@ -318,13 +319,13 @@ impl Ticket<'_> {
         self.each_region(visit);
     }
 
-    /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
-    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    /// Whether no other active invalidation covers `gfns` or `hvas`, and `start` stands. Scans all places.
+    pub(crate) fn is_alone(&self, start: Start, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
         // is not seen here will see the frozen entry.
         let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
+        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.

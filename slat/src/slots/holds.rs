@@ -248,7 +248,7 @@ impl Holds {
 }
 
 impl HoldCell {
-    fn hva(&self) -> Hva {
+    pub(crate) fn hva(&self) -> Hva {
         Hva(self.hva.load(Relaxed))
     }
 

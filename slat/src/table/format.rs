@@ -60,7 +60,13 @@ impl Word {
     /// ```
     #[inline]
     pub fn leaf<F: Format>(self, level: Level) -> Option<Leaf> {
-        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked).then(|| F::decode(self))
+        self.maps::<F>(level).then(|| F::decode(self))
+    }
+
+    /// Whether the word, found at `level`, maps a page.
+    #[inline(always)]
+    pub(crate) fn maps<F: Format>(self, level: Level) -> bool {
+        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked)
     }
 }
 

@@ -34,12 +34,17 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 
     /// Whether any page of `gfns` was accessed. Changes nothing, and stops at the first such page.
     pub fn is_young(&mut self, gfns: Span<Gfn>) -> bool {
-        self.is_young_by(gfns, Scan::detect())
+        self.young_by(gfns, Scan::detect())
     }
 
     /// Like [`is_young`](Self::is_young) with a given scan, for measurements.
+    #[cfg(feature = "baselines")]
     #[doc(hidden)]
     pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
+        self.young_by(gfns, scan)
+    }
+
+    fn young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
         self.pass(gfns, How::every_leaf(Found::Kept).by(scan), |_| {
             found = true;

@@ -22,8 +22,8 @@ fn slot(gfn: u64, pages: u64) -> Slot {
     Slot::new(SlotId(0), Gfn(gfn), pages, Hva(0x4000_0000))
 }
 
-/// Reads a leaf of 2 MiB of slot 0, replaces the slot by one with the upper half, then faults on the leaf by a store.
-/// The overflow check of test builds finds an upgrade.
+/// Reads a leaf of 2 MiB of slot 0, replaces the slot by one with the upper half, then faults on the leaf by a store. No
+/// address is computed that the slot does not have: test builds check for overflow.
 #[test]
 fn a_leaf_that_reaches_out_of_its_slot_is_not_upgraded() {
     let mut idle = Idle::take().unwrap();

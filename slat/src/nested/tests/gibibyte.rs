@@ -1,7 +1,7 @@
 //! Leaves of L2 of 1 GiB: when T, memslot, host and format allow them, and how a change of a part of one edits them.
 
 use crate::nested::*;
-use crate::sync::prim::{AtomicU64, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
 use crate::table::Word;
 use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Npt5, Pae, Sv48x4};
 use crate::tries::tries;
@@ -29,7 +29,10 @@ type Moment = (Sender<()>, Receiver<()>);
 struct Whole {
     words: Vec<AtomicU64>,
     moved: Mutex<BTreeMap<u64, Pfn>>,
+    /// Once, after the host has looked, and before it answers.
     moment: Mutex<Option<Moment>>,
+    /// Whether it sleeps before each answer.
+    sleeps: AtomicBool,
 }
 
 impl Whole {
@@ -38,6 +41,7 @@ impl Whole {
             words: (0..4 * LARGE).map(|_| AtomicU64::new(0)).collect(),
             moved: Mutex::default(),
             moment: Mutex::default(),
+            sleeps: AtomicBool::new(false),
         };
         host.words[LARGE as usize].store(2 << 12 | 7, Relaxed);
         host.maps(1);
@@ -83,18 +87,24 @@ impl Whole {
     }
 }
 
-impl Host for Whole {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+impl Whole {
+    fn answer(&self, hva: Hva) -> HostPage {
         let page = self.behind(GIB + (hva.0 - BASE.0 >> PAGE_SHIFT));
         if let Some((go, done)) = self.moment.lock().unwrap().take() {
             go.send(()).unwrap();
             done.recv().unwrap();
         }
-        Some(page)
+        page
+    }
+}
+
+impl Host for Whole {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        (!self.sleeps.load(Relaxed)).then(|| self.answer(hva))
     }
 
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(self.answer(hva))
     }
 
     fn read(&self, hva: Hva) -> Option<Word> {
@@ -305,4 +315,46 @@ fn elsewhere() -> (u8, Option<Pfn>) {
 #[test]
 fn a_page_that_moved_is_not_mapped_by_the_gibibyte_around_it() {
     assert_eq!(elsewhere(), (2, None));
+}
+
+/// While a host that sleeps is asked for page 7, the move of page 5 ends, which had begun before. Returns what L2 maps at
+/// page 5.
+fn beside_a_move() -> Option<Pfn> {
+    const MOVES: u64 = 5;
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    // The host has no page of 1 GiB, since another one has moved.
+    moves(&vm, &mut idle, GIB + 300 * LARGE, Some(Pfn(98)));
+    let change = vm.invalidate(Span::sized(BASE + (MOVES << PAGE_SHIFT), 1), Why::Migrate);
+    vm.host().sleeps.store(true, Relaxed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let ((go, goes), (done, is_done)) = (channel(), channel());
+    *vm.host().moment.lock().unwrap() = Some((go, is_done));
+    std::thread::scope(|scope| {
+        let host = vm.host();
+        scope.spawn(move || {
+            goes.recv().unwrap();
+            host.moved.lock().unwrap().insert(GIB + MOVES, Pfn(99));
+            drop(change);
+            done.send(()).unwrap();
+        });
+        touch(&mut vcpu, &mut idle, 7);
+    });
+    frame(&mut vcpu, &mut idle, MOVES)
+}
+
+#[test]
+fn an_answer_beside_a_change_of_a_part_is_about_a_part() {
+    assert_eq!(beside_a_move(), None);
+}
+
+#[test]
+fn a_page_of_which_a_part_changes_is_mapped_small() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let change = vm.invalidate(Span::sized(BASE + (5 << PAGE_SHIFT), 1), Why::Migrate);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7), 1);
+    drop(change);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7 + LARGE), 2, "the table of the GiB is linked");
 }
