@@ -13,7 +13,7 @@
 //! * an invalidation of its page or its frame, by address or page by page;
 //! * a memslot transaction that removes or moves the frame's memory, or makes it read-only, private or shared;
 //! * if the frame is held to write: write protection by the host ([`Why::Protect`](crate::Why::Protect) and the like),
-//!   and the begin of [write tracking](Memslots::track_writes).
+//!   and the begin of [write tracking](GuestSpace::track_writes).
 //!
 //! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables
 //! for its own reasons. Dirty logs, aging and [`Vm::zap_all`] take nothing.
@@ -23,7 +23,7 @@
 //! if no leaf maps the frame, and even if hardware broadcasts flushes. After the invalidation nothing uses the old
 //! page.
 //!
-//! **What may sleep.** [`Vm::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
+//! **What may sleep.** [`GuestSpace::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
 //! covers the frame. A use must not sleep: its thread has lent its [`Idle`], and invalidations of the frame wait for
 //! it. It must not wait for the host either, as an access to the page's host address may. Access the frame through a
 //! separate mapping, and briefly.
@@ -36,24 +36,23 @@
 use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
 use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Start, Stop, Wanted};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, Token};
-use crate::memslots::Memslots;
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
-use crate::vm::Vm;
 use core::marker::PhantomData;
 
 mod hardware;
 
 pub use hardware::HeldForHardware;
 
-/// A guest frame that is held, to read or to write. See the module's header, and [`Vm::hold`].
+/// A guest frame that is held, to read or to write. See the module's header, and [`GuestSpace::hold`].
 ///
 /// One thread uses it at a time; several threads hold a frame each by itself. Dropping it waits for nothing.
 pub struct Held<'vm, F: Format, H: Host> {
-    slots: Memslots<'vm, F, H>,
+    slots: GuestSpace<'vm, F, H>,
     cell: &'vm HoldCell,
     gfn: Gfn,
     access: Access,
@@ -70,7 +69,7 @@ pub struct Held<'vm, F: Format, H: Host> {
 /// dropped. It ends there as if it were dropped: one that wrote marks the page dirty.
 #[must_use = "the frame may be used only while this lives"]
 pub struct HeldUse<'h, F: Format, H: Host> {
-    slots: &'h Memslots<'h, F, H>,
+    slots: &'h GuestSpace<'h, F, H>,
     cell: &'h HoldCell,
     gfn: Gfn,
     pfn: Pfn,
@@ -90,8 +89,8 @@ pub enum HoldError {
     NoMemslot,
     /// Write access to a read-only memslot.
     ReadOnly,
-    /// Write access while [stores to the frame are tracked](Memslots::track_writes), of which no listener would learn.
-    /// Make each store by [`Memslots::emulate_store`], or hold the frame after the last tracker is dropped.
+    /// Write access while [stores to the frame are tracked](GuestSpace::track_writes), of which no listener would learn.
+    /// Make each store by [`GuestSpace::emulate_store`], or hold the frame after the last tracker is dropped.
     Tracked,
     /// The page is not there yet ([`HostError::Pending`]); the host calls it by this token. Try again when it is there.
     Pending(Token),
@@ -110,14 +109,7 @@ errors! { HoldError:
     Self::NoMemory => "no memory to hold one more frame";
 }
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// [`Memslots::hold`] in address space 0.
-    pub fn hold(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Result<Held<'_, F, H>, HoldError> {
-        self.slots().hold(idle, gfn, access)
-    }
-}
-
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Holds `gfn` of this address space: finds its memslot and asks the host for the page, for `access`. A frame held
     /// to write may be read, too. This maps nothing; the guest may fault on the frame or not.
     ///
@@ -129,7 +121,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -138,11 +129,11 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
     /// let mut written = Vec::new();
     /// let mut write_time_to = |pfn: Pfn| written.push(pfn);
     /// // The guest has said that frame 5 is its clock page (MSR_KVM_SYSTEM_TIME).
-    /// let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write)?;
+    /// let mut clock = vm.memory().hold(&mut idle, Gfn(5), Access::Write)?;
     ///
     /// // Before each entry:
     /// loop {
@@ -152,9 +143,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///     }
     ///     clock.refresh(&mut idle)?; // the host has moved the page since
     /// }
-    /// assert!(vm.slots().is_dirty(Gfn(5)));
+    /// assert!(vm.memory().is_dirty(Gfn(5)));
     ///
-    /// let change = vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
+    /// let change = vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
     /// // … here the host changes its own table …
     /// drop(change);
     /// assert!(clock.write(&mut idle).is_none(), "refused, until it is refreshed");
@@ -174,7 +165,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ) -> Result<Held<'vm, F, H>, HoldError> {
         let held = HeldAs { space: self.space.id, gfn, write: access == Access::Write, hardware };
         let cell = self.vm.holds.claim(held).ok_or(HoldError::NoMemory)?;
-        let slots = Memslots { vm: self.vm, space: self.space };
+        let slots = GuestSpace { vm: self.vm, space: self.space };
         let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0), place: Hva(0), unmarked: false };
         held.refresh(idle)?;
         Ok(held)
@@ -199,7 +190,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     }
 
     /// Begins a use that writes. When it ends, the frame is marked dirty if its memslot logs. `None` if the frame has
-    /// been taken back, as it is while stores to it [are tracked](crate::Vm::track_writes).
+    /// been taken back, as it is while stores to it [are tracked](crate::GuestSpace::track_writes).
     ///
     /// # Panics
     /// If the frame is not held to write.
@@ -241,7 +232,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         mark_held(&self.slots, self.gfn, self.place);
     }
 
-    /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]
+    /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`GuestSpace::hold`]
     /// does. After an error the frame stays refused; call it again later.
     ///
     /// No hardware may use the frame meanwhile: the vCPU whose control block names it must be out of the guest.
@@ -266,7 +257,7 @@ impl<F: Format, H: Host> Pursuer for Refreshing<'_, '_, F, H> {
 
     fn attempt(&mut self) -> Result<Result<(), Again>, HoldError> {
         let Self { held, idle } = self;
-        let Memslots { vm, space } = held.slots;
+        let GuestSpace { vm, space } = held.slots;
         // Also if the host panics.
         let cell = Finally::with(held.cell, |cell| cell.refused());
         let start = Start::now(&vm.active);
@@ -320,7 +311,7 @@ fn asked<T, E>(
     Ok(answer)
 }
 
-fn mark_held<F: Format, H: Host>(Memslots { vm, space }: &Memslots<'_, F, H>, gfn: Gfn, place: Hva) {
+fn mark_held<F: Format, H: Host>(GuestSpace { vm, space }: &GuestSpace<'_, F, H>, gfn: Gfn, place: Hva) {
     let seat = vm.borrow_seat_without_idle();
     space.memslots.mark_dirty_at(&vm.reads, &seat, (gfn, place));
 }

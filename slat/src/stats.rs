@@ -22,7 +22,6 @@ use core::fmt;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -31,7 +30,7 @@ use core::fmt;
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// # let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-/// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+/// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let before = vm.stats();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
@@ -331,11 +330,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             tables.pages()
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.map(|shadows| shadows.pages(&self.host));
+        let nested = nested.map(|shadows| shadows.pages(self.tables()));
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + nested.sum::<u64>(),
-            waiting: self.grace.count::<F, H>(&self.host),
+            waiting: self.grace.count::<F, _>(self.tables()),
             free: self.pool.free(),
             allocated: self.pool.allocated(),
         }

@@ -13,6 +13,7 @@
 
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::Slot;
@@ -75,7 +76,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
             for &gfns in gfns {
-                let _ = self.split_in(arming.idle, space, gfns, Level::K4);
+                let _ = GuestSpace { vm: self, space }.split(arming.idle, gfns, Level::K4);
             }
         }
     }
@@ -167,8 +168,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 let skip = left.trailing_zeros();
                 let run = (left >> skip).trailing_ones();
                 let pages = Span::sized(page + u64::from(skip), run.into());
-                let (host, active) = (&self.vm.host, &self.vm.active);
-                shadows.reach_whole(host, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+                let (memory, active) = (self.vm.tables(), &self.vm.active);
+                shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
                 page = pages.end;
                 left = left.checked_shr(skip + run).unwrap_or(0);
             }

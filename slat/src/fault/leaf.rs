@@ -117,9 +117,6 @@ mod tests {
         device: AtomicBool,
     }
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Changing {}
-
     impl Host for Changing {
         fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
             let device = self.device.load(Relaxed);
@@ -137,7 +134,7 @@ mod tests {
         let (mut idle, vm) =
             (Idle::take().unwrap(), Vm::<Ept4, _>::builder(Changing::default()).build().unwrap());
         let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)).memory(memory);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         (idle, vm)
     }
 
@@ -148,8 +145,11 @@ mod tests {
         vm.host().writable.store(true, Relaxed);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [Gfn(1), Gfn(2)] {
-            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-            assert_eq!(vm.translate(&mut idle, gfn).unwrap().leaf.memory, MemoryType::WriteCombining);
+            let _ = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+            assert_eq!(
+                vm.memory().translate(&mut idle, gfn).unwrap().leaf.memory,
+                MemoryType::WriteCombining
+            );
         }
     }
 
@@ -158,10 +158,10 @@ mod tests {
     fn a_change_of_type_needs_a_flush() {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
         assert_eq!(vm.stats().permission_faults, 0);
     }
 }

@@ -239,7 +239,7 @@ impl Memo {
                 return Err(NotConfirmed);
             }
             // SAFETY: the caller guarantees it; the parent was linked when N was loaded, or later.
-            let table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) };
+            let table = unsafe { Radix::<F>::table(vm.tables(), (self.parent, Level::M2), gfn, Level::K4) };
             let Some(table) = table else { return Ok(None) };
             (self.quiet.table, self.quiet.tag) = (table, tag);
         }
@@ -384,13 +384,13 @@ impl Memo {
         let parent_tag = gfn.0 >> Level::G1.shift();
         if parent_tag != self.parent_tag {
             // SAFETY: the caller guarantees it.
-            let root = unsafe { space.radix.top(&vm.host, gfn) };
+            let root = unsafe { space.radix.top(vm.tables(), gfn) };
             // SAFETY: as above.
-            self.parent = unsafe { Radix::<F>::table(&vm.host, (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
+            self.parent = unsafe { Radix::<F>::table(vm.tables(), (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;
         }
         // SAFETY: the caller guarantees it; the parent was linked when the epoch was loaded, or later.
-        unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
+        unsafe { Radix::<F>::table(vm.tables(), (self.parent, Level::M2), gfn, Level::K4) }
     }
 
     /// The lists that a waiting fault on `gfn` watches.
@@ -414,7 +414,8 @@ impl Memo {
             return Some(self.slot);
         }
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
-        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in::<H>().hint });
+        let hint =
+            at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in(vm.tables()).hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
             self.remember::<F, H>(vm, slot, generation);
             return Some(slot);

@@ -10,7 +10,7 @@
 //! word, and a guest that touches all of it costs no tables.
 
 use super::pursuit::Start;
-use super::{Done, Outcome};
+use super::{Emulate, Next, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -23,10 +23,10 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// Counts and reports an MMIO access.
-    pub(super) fn mmio(&self) -> Outcome {
+    /// Counts an access without a memslot, or one that the memslot forbids.
+    pub(super) fn emulated(&self, why: Emulate) -> Outcome {
         self.tally().add(Count::Mmio);
-        Outcome::Done(Done::Mmio)
+        Outcome::Done(Next::Emulate(why))
     }
 
     /// Checks the mmio word in `at`. Returns `None` if it is true; else the hole that it has become, or the word that

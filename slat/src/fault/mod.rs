@@ -14,18 +14,18 @@
 //! install: link missing tables; hole not newer than the stamp? CAS hole → leaf
 //! ```
 //! If the slot logs writes, the fault maps only 4 KiB, and without write permission unless it is a store. It logs a
-//! write permission after it has granted it ([`dirty`](crate::memslots::Memslots::dirty)). A store does not begin while
+//! write permission after it has granted it ([`dirty`](crate::guest_space::GuestSpace::dirty)). A store does not begin while
 //! its vCPU's ring is full.
 //!
 //! After any concurrent change, a CAS or the comparison with the stamp fails, and the fault retries with a new stamp.
 //! The check is precise to one entry. [`crate::notify`] describes the invalidation's side.
 
 mod access;
-mod done;
 mod fillable;
 pub(crate) mod leaf;
 pub(crate) mod memo;
 mod mmio;
+mod next;
 mod pending;
 mod population;
 mod prefault;
@@ -36,7 +36,7 @@ mod quick_frames;
 mod tracked;
 mod visibility;
 
-pub use done::{Done, FaultError};
+pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
 
@@ -69,7 +69,7 @@ pub struct Fault {
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    Done(Done),
+    Done(Next),
     /// Something changed: retry.
     Retry,
     /// A wide invalidation began or ended before the host was asked. No work was lost: retry.
@@ -99,26 +99,26 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// # Errors
     /// [`FaultError`] if the host has no page, or memory for a table is missing.
     #[inline]
-    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         if self.quick(fault) {
-            return Ok(Done::Mapped(Level::K4));
+            return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
         self.fault_in_full(idle, fault, By::GUEST).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
         // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
         // Checked once, because one fault pushes at most one page.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Done::RingFull);
+            return Ok(Next::Leave(Leave::RingFull));
         }
         let mut faulting = Faulting { vcpu: self, idle, fault, by, seat, asked: false };
         let done = faulting.pursue()?;
-        if done == Done::Pending {
+        if let Next::Leave(Leave::Pending(_)) = done {
             return self.pending(idle, fault, by);
         }
         self.observed(fault, done.into());
@@ -136,12 +136,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
         if gfn.0 >> F::FRAME_BITS != 0 {
-            return Ok(self.mmio());
+            return Ok(self.emulated(Emulate::NoMemory));
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if let Some(private) = self.disagrees(&walk, at, &by.wanted(fault)) {
-            return Ok(Outcome::Done(Done::MemoryFault { private }));
+            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
         }
         Ok(match at.word.kind::<F>(at.level) {
             Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
@@ -162,7 +162,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let start = Start::now(&vm.active);
         if at.word.is_mmio() {
-            let Some(now) = self.not_mmio(at) else { return Ok(self.mmio()) };
+            let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
         }
         let pursuit = match self.pursue((start, by.wanted(fault)), walk.seat, Some(at), None) {
@@ -198,9 +198,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
     fn stopped(&self, stop: Stop) -> Outcome {
         match stop {
-            Stop::NoMemslot | Stop::Forbidden => self.mmio(),
-            Stop::OtherKind { private } => Outcome::Done(Done::MemoryFault { private }),
-            Stop::Tracked => Outcome::Done(Done::WriteTracked),
+            Stop::NoMemslot => self.emulated(Emulate::NoMemory),
+            Stop::Forbidden => self.emulated(Emulate::ReadOnly),
+            Stop::OtherKind { private } => Outcome::Done(Next::Leave(Leave::MemoryFault { private })),
+            Stop::Tracked => Outcome::Done(Next::Emulate(Emulate::Tracked)),
             Stop::Covered => Outcome::Covered,
             Stop::Moved => Outcome::Moved,
         }
@@ -239,9 +240,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(HostError::Pending) => {
                 self.waiting.ever = true;
                 self.token = vm.host.token(pursuit.hva());
-                return Ok(Outcome::Done(Done::Pending));
+                return Ok(Outcome::Done(Next::Leave(Leave::Pending(self.token))));
             }
-            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Next::Leave(Leave::NeedsPage))),
             Err(error) => return Err(error.into()),
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
@@ -315,7 +316,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Outcome::Retry);
         }
         walk.seat.tally.add(Count::installed(at.level));
-        Ok(Outcome::Done(Done::Mapped(at.level)))
+        Ok(Outcome::Done(Next::Resume(Resume::Mapped(at.level))))
     }
 }
 
@@ -331,11 +332,11 @@ struct Faulting<'a, 'vm, F: Format, H: Host> {
 }
 
 impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
-    type Done = Done;
+    type Done = Next;
     type Error = FaultError;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<Result<Done, Again>, FaultError> {
+    fn attempt(&mut self) -> Result<Result<Next, Again>, FaultError> {
         let Self { vcpu, idle, fault, by, seat, .. } = self;
         if vcpu.cache.len() < usize::from(F::LEVELS) {
             // The result is ignored, because not every fault needs a table. A fault that misses a page returns the

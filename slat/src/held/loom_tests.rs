@@ -61,7 +61,7 @@ impl Shared {
     fn invalidate(&self) {
         let hvas = Span::sized(HVA, 0x1000);
         let ticket = self.active.begin(Span::new(Gfn(0), Gfn(0)), hvas);
-        if !self.holds.is_empty() && self.holds.take_back(Some(hvas), |_, hva| hvas.contains(hva)).any {
+        if !self.holds.is_empty() && self.holds.withdraw(Some(hvas), |_, hva| hvas.contains(hva)).any {
             self.holds.outlast(Barrier::symmetric());
         }
         ticket.flushed();
@@ -110,7 +110,7 @@ fn uses_beside_two() {
     let frame = shared.ask(cell).expect("nothing covers it");
     let [theirs, others] = [0, 1].map(|_| shared.clone());
     let hvas = Span::sized(HVA, 0x1000);
-    let take = move |shared: &Shared| shared.holds.take_back(Some(hvas), |_, hva| hvas.contains(hva)).any;
+    let take = move |shared: &Shared| shared.holds.withdraw(Some(hvas), |_, hva| hvas.contains(hva)).any;
     let first = thread::spawn(move || assert!(take(&others)));
     let second = thread::spawn(move || {
         if take(&theirs) {

@@ -17,14 +17,13 @@ use core::marker::PhantomData;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;
-/// # unsafe impl slat::table::TableMemory for Nothing {}
 /// # impl Host for Nothing {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
-/// let slots = vm.slots();
+/// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(&mut idle);
 /// for slot in snapshot.range(Span::new(Gfn(0), Gfn(20))) {
 ///     assert_eq!(snapshot.get(slot.id), Some(slot));
@@ -36,7 +35,7 @@ use core::marker::PhantomData;
 /// ```compile_fail,E0505
 /// # use slat::*;
 /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-/// let slots = vm.slots();
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(idle);
 /// let mut all = snapshot.iter();
 /// drop(snapshot);
@@ -48,7 +47,7 @@ use core::marker::PhantomData;
 /// ```compile_fail,E0499
 /// # use slat::*;
 /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-/// let slots = vm.slots();
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(idle);
 /// slots.commit(idle, |tx| tx.delete(SlotId(0)));
 /// snapshot.len();

@@ -42,9 +42,9 @@ use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted};
-use crate::fault::{Done, Fault, FaultError};
+use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
-use crate::memslots::Memslots;
 use crate::shadows::{Numbers, drop_leaf};
 use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::tally::NestedCount;
@@ -91,7 +91,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
             }
             Outcome::Covered => return Ok(Err(Again::Covered)),
             Outcome::Table(L1Stop::Tracked { gpa, word }) => {
-                l2.slots().tell_l1_store(idle, gpa, word);
+                l2.memory().tell_l1_store(idle, gpa, word);
                 None
             }
             Outcome::Table(L1Stop::Ask { gpa, hva, access }) => match vm.host.resolve(idle, hva, access) {
@@ -100,7 +100,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
             },
             Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
             // L1 edits T meanwhile: L2 tries again.
-            Outcome::Table(_) => Some(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
+            Outcome::Table(_) => Some(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
             Outcome::AnotherPage(g1s) => {
                 vm.take_away(idle, l2.vcpu.space(), g1s);
                 learned.replaced = true;
@@ -139,9 +139,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Done::Mapped(_), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Done::Spurious, .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Done::Mmio, .. } => self.count(NestedCount::Mmio),
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
             L2Done::Handled { .. } => {}
             L2Done::ForL1(_) => self.count(NestedCount::Refused),
         }
@@ -189,8 +189,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Err(error.into());
         }
         let done = self.vcpu.fault(idle, fault)?;
-        let waits =
-            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        let waits = matches!(
+            done,
+            Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
+        );
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
@@ -205,26 +207,26 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _no_idle = NoIdle::new();
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
-        let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
+        let at = unsafe { self.shadow.radix.descend(vm.tables(), gfn) };
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
-    fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
+    fn memory(&self) -> GuestSpace<'_, F, H> {
+        GuestSpace { vm: self.vcpu.vm, space: self.vcpu.space }
     }
 
     /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
-        let slots = Memslots { vm, space };
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
+        let slots = GuestSpace { vm, space };
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);
         // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
-        let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
+        let at = unsafe { shadow.radix.descend(memory, if is_ours { g2 } else { Gfn(0) }) };
         if let Kind::Frozen(_) = at.word.kind::<F>(at.level) {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
@@ -270,14 +272,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 return Ok(Outcome::Covered);
             }
             Ok(_) | Err(Stop::NoMemslot | Stop::Forbidden | Stop::OtherKind { .. }) => {
-                return handled(Done::Mmio);
+                return handled(Next::Emulate(Emulate::NoMemory));
             }
-            Err(Stop::Tracked) => return handled(Done::WriteTracked),
+            Err(Stop::Tracked) => return handled(Next::Emulate(Emulate::Tracked)),
             Err(Stop::Covered) => return Ok(Outcome::Covered),
             Err(Stop::Moved) => return Ok(Outcome::Changed),
         };
         if stores && self.vcpu.ring.is_some_and(Ring::is_full) {
-            return handled(Done::RingFull);
+            return handled(Next::Leave(Leave::RingFull));
         }
         let is_wide = leaf.level > Level::M2
             && at.level > Level::M2
@@ -285,7 +287,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             && vm.large_page(space, pursuit.slot(), g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
-        let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(host)) else {
+        let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
             return Ok(Outcome::Ask(pursuit, gpa));
         };
         let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));

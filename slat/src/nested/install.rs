@@ -8,10 +8,11 @@ use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
-use crate::fault::{Done, FaultError};
+use crate::fault::{Emulate, FaultError, Next, Resume};
 use crate::host::Host;
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
 use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -24,7 +25,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         replaced: bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
         let &Found { at, leaf, slots, answer, stores, gpa } = found;
         let (page, slot) = (answer.page(), answer.pursuit().slot());
         let (g1, level) = (leaf.gfn, page.level);
@@ -32,11 +33,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let new = F::leaf(&composed, level);
         // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
-            return Ok(done(Done::Mmio, gpa));
+            return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
         let old = at.word.leaf::<F>(at.level);
         let is_row = old.is_some()
-            && rows_of::<F, H>(&at, g2)
+            && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
         let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
         if is_row && !old.is_some_and(is_page) && !replaced {
@@ -47,16 +48,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
-        let hint = self.shadows.enter_hint(host, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
+        let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if let Some(old) = old {
             return Ok(self.met_leaf(found, announced, (old, composed), is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
         }
-        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
@@ -70,7 +71,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 && hint.stands()
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
             let ring = (self.vcpu.ring, space.id);
@@ -84,7 +85,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
         }
-        Ok(done(Done::Mapped(level), gpa))
+        Ok(done(Next::Resume(Resume::Mapped(level)), gpa))
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
@@ -103,11 +104,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
+            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Done::Spurious, gpa });
+            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -151,14 +152,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 }
 
-fn done(done: Done, gpa: Gpa) -> Outcome {
+fn done(done: Next, gpa: Gpa) -> Outcome {
     Outcome::Done(L2Done::Handled { done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.
-fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
+fn rows_of<'a, F: Format>(memory: &impl TableMemory, at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
     // SAFETY: `at` was met in a section that goes on.
-    let rows = unsafe { Rows::of::<H>(at.node) };
+    let rows = unsafe { Rows::of(memory, at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 

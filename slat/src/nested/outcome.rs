@@ -4,7 +4,7 @@ use super::format::L1Fault;
 use super::l1_mapping::Upper;
 use super::walk::{L1Leaf, L1Stop};
 use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
-use crate::fault::Done;
+use crate::fault::Next;
 use crate::fault::pursuit::{Answer, Pursuit};
 use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
@@ -20,11 +20,11 @@ use crate::table::radix::At;
 #[non_exhaustive]
 pub enum L2Done {
     /// Handled like an access of L1's own to its address `gpa`, to which T translates L2's address. After
-    /// [`Done::Mapped`] and [`Done::Spurious`] L2 may try again. For [`Done::Mmio`] and [`Done::WriteTracked`] the VMM
-    /// emulates the access at `gpa`. [`Done::Mmio`] also covers what this format cannot encode.
+    /// [`Resume::Mapped`] and [`Resume::Spurious`] L2 may try again. For [`Emulate::NoMemory`] and [`Emulate::Tracked`] the VMM
+    /// emulates the access at `gpa`. [`Emulate::NoMemory`] also covers what this format cannot encode.
     Handled {
         /// Result for L1's address.
-        done: Done,
+        done: Next,
         /// L1's address.
         gpa: Gpa,
     },

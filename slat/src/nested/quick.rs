@@ -21,7 +21,7 @@ use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::Done;
+use crate::fault::{Next, Resume};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
@@ -81,7 +81,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let hints = match quick.hints {
             Some((tag, hints)) if tag == hinted => hints,
             _ => {
-                let hints = self.shadows.reverse.beside(&vm.host, says.gfn)?;
+                let hints = self.shadows.reverse.beside(vm.tables(), says.gfn)?;
                 quick.hints = Some((hinted, hints));
                 hints
             }
@@ -101,7 +101,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Done::Handled { done: Done::Mapped(Level::K4), gpa })
+        Some(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa })
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.
@@ -122,7 +122,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let index = F::index(g2, Level::K4);
         // SAFETY: in the section in which `down` was met.
-        let Some(rows) = (unsafe { RowsOf::table::<H>(down.node) }) else { return };
+        let Some(rows) = (unsafe { RowsOf::table(vm.tables(), down.node) }) else { return };
         self.quick = Some(Quick {
             number,
             line: announced.line,

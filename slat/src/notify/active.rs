@@ -39,21 +39,17 @@ use crate::addr::{Gfn, Hva, Position, Span};
 use crate::fault::pursuit::Start;
 use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
-use core::cell::Cell;
+use follow::Removed;
 use lines::{Line, Lines, Regions};
 use places::{Claim, MOST, Places, SLOTS, Slot};
-use taken::Taken;
 
 mod follow;
 mod lines;
 mod places;
 mod stamp;
-mod taken;
-mod unbound;
 
 pub(crate) use lines::RegionLine;
 pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
-pub(crate) use unbound::UnboundTicket;
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -87,11 +83,10 @@ pub(crate) struct Ticket<'a> {
     /// The regions on whose lines it is announced.
     regions: Regions<'a>,
     /// Whether it is listed on the epoch.
-    wide: Cell<bool>,
-    version: Cell<Version>,
-    hole: Cell<Word>,
-    /// The record of what its edits took away, until it has looked for newer invalidations (rule 14).
-    taken: Taken,
+    wide: bool,
+    /// The hole with its current number.
+    hole: Word,
+    removed: Removed,
 }
 
 impl Active {
@@ -175,39 +170,34 @@ impl Active {
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
-            match self.begin_now(gfns, hvas) {
+            match self.try_begin(gfns, hvas, true) {
                 Some(ticket) => return ticket,
                 None => patience.wait(),
             }
         }
     }
 
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting.
-    pub(crate) fn begin_now(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        loop {
-            let ticket = self.try_begin(gfns, hvas);
-            if ticket.is_some() || !self.places.grow() {
-                return ticket;
+    /// Like [`begin`](Self::begin), but returns `None` instead of waiting; also instead of allocating, unless it `grows`.
+    pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>, grows: bool) -> Option<Ticket<'_>> {
+        let claim = loop {
+            match self.places.claim(&self.numbers.taken) {
+                Some(claim) => break claim,
+                None if grows && self.places.grow() => {}
+                None => return None,
             }
-        }
-    }
-
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting or allocating.
-    pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        let claim = self.places.claim(&self.numbers.taken)?;
+        };
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
         // The ranges before the state. The invalidation has no number and no hole yet.
         claim.slot.state.store(UNFLUSHED | ACTIVE, order!(active.begin, Release));
         let regions = if gfns.is_empty() { self.lines.narrow(hvas) } else { None };
-        let ticket = Ticket {
+        let mut ticket = Ticket {
             active: self,
             claim,
             regions: regions.unwrap_or(Regions::NONE),
-            wide: Cell::new(regions.is_none()),
-            version: Cell::default(),
-            hole: Cell::new(Word::OLDEST),
-            taken: Taken::default(),
+            wide: regions.is_none(),
+            hole: Word::OLDEST,
+            removed: Removed::Nothing,
         };
         ticket.announce();
         Some(ticket)
@@ -271,16 +261,16 @@ fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
 impl Ticket<'_> {
     /// Its current number, which its edits write into holes.
     pub(crate) fn version(&self) -> Version {
-        self.version.get()
+        self.hole.version()
     }
 
     /// The hole with its current number.
     pub(crate) fn hole(&self) -> Word {
-        self.hole.get()
+        self.hole
     }
 
     /// Takes the next number, and counts `more` active invalidations.
-    fn take_number(&self, more: u64) {
+    fn take_number(&mut self, more: u64) {
         let version = self.active.number(more);
         let slot = self.claim.slot;
         if more > 0 {
@@ -289,19 +279,18 @@ impl Ticket<'_> {
         }
         // Before the edits (also Release): a thread that meets an edit sees this state.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, order!(adopt.begin, Release));
-        self.version.set(version);
-        self.hole.set(Word::hole(version));
+        self.hole = Word::hole(version);
     }
 
     /// Rule 1: lists the place, takes a number, and announces it to the regions or on the epoch.
-    fn announce(&self) {
+    fn announce(&mut self) {
         let bit = self.claim.bit;
         self.each_line(move |line| line.list(bit));
         self.take_number(1);
-        if self.wide.get() {
+        if self.wide {
             self.active.lines.epoch.move_on();
         }
-        let hole = self.hole();
+        let hole = self.hole;
         self.each_region(move |line| line.announce(hole));
         // ORDER(upgrade): listed before its walk reads an entry; pairs with the fence after a freeze (rule 10): either
         // the freezer sees this invalidation, or this one's walk sees the frozen entry.
@@ -320,7 +309,7 @@ impl Ticket<'_> {
     /// Calls `visit` with each line that lists it.
     #[inline(always)]
     fn each_line(&self, visit: impl Fn(&Line)) {
-        if self.wide.get() {
+        if self.wide {
             visit(&self.active.lines.epoch);
         }
         self.each_region(visit);
@@ -357,7 +346,7 @@ impl Ticket<'_> {
         // Mostly there is one region, and no other invalidation is listed there or on the epoch: four loads answer.
         let bit = self.claim.bit;
         if let Some(line) = self.regions.only()
-            && !self.wide.get()
+            && !self.wide
             && line.listed_but(bit) == (0, 0)
             && self.active.lines.epoch.listed_but(bit) == (0, 0)
         {
@@ -370,7 +359,7 @@ impl Ticket<'_> {
     #[inline(never)]
     fn any_other_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
-        if self.wide.get() {
+        if self.wide {
             return active.any_unflushed(Some(mine), matches);
         }
         let hides = |line: &Line| {
@@ -398,7 +387,7 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.hide_nothing();
-        if self.wide.get() {
+        if self.wide {
             // A number for no invalidation. An invalidation with a later number sees what this one published. One with
             // an earlier number is found listed by each fault that sees the epoch move.
             let _ = self.active.number(0);

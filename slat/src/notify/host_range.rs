@@ -38,11 +38,11 @@ pub(super) struct PageBehind {
 }
 
 impl PageBehind {
-    /// Restricts what the host told, that `hvas` maps `page` now, to `part`, which has some of `hvas`. The page ends
-    /// where a page of its level ends; nothing is known of the frames after it.
-    pub(super) fn part(part: &Part, hvas: Span<Hva>, page: HostPage) -> Option<Self> {
-        let inside = hvas.start.0 >> PAGE_SHIFT & (page.level.pages() - 1);
-        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hvas.start.0 >> PAGE_SHIFT);
+    /// Restricts what the host told, that `hva` maps `page` now, to `part`, which does not begin before `hva`. The page
+    /// ends where a page of its level ends; nothing is known of the frames after it.
+    pub(super) fn part(part: &Part, hva: Hva, page: HostPage) -> Option<Self> {
+        let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
+        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hva.0 >> PAGE_SHIFT);
         let left = (page.level.pages() - inside).checked_sub(before)?;
         let page = HostPage { pfn: page.pfn + before, ..page };
         Some(Self { gfns: Span::sized(part.gfns.start, left), page })
@@ -59,14 +59,11 @@ impl PageBehind {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu, Why};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     /// A host of small read-only pages, whose frame numbers are their addresses.
     struct Linear;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Linear {}
 
     impl Host for Linear {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -80,14 +77,14 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Linear).build().unwrap();
         let hvas = Span::sized(Hva(1 << 30), 2 << 20);
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
         vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
             let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false, ..HostPage::PLAIN };
             told.changed(idle, hvas, Some(to));
         })
         .unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
     }
 }

@@ -7,8 +7,7 @@
 //! | [`SecondaryMmu`] | the listener's trait, and its arguments: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | a guard: begin, edit, flush, (the host changes), end |
 //! | [`Applied`] | the guard between edit and flush |
-//! | [`Detached`] | the same guard for a host whose begin and end are two callbacks |
-//! | `begun` | an invalidation between begin and end, without its debts |
+//! | `begun` | an invalidation between begin and end, as the engine edits it |
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
 //! | `nested` | edits of shadows of L1's tables |
 //! | `reserve` | spare table pages for splits of large leaves |
@@ -24,10 +23,9 @@
 pub(crate) mod active;
 mod applied;
 pub(crate) mod begun;
-mod detached;
 mod edit;
 mod host_range;
-pub(crate) mod invalidation;
+mod invalidation;
 mod nested;
 pub mod plan;
 mod reserve;
@@ -40,6 +38,5 @@ mod covered_tests;
 
 pub use crate::why::Why;
 pub use applied::Applied;
-pub use detached::Detached;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, NoPages, Pages, SecondaryMmu, Young};

@@ -9,124 +9,97 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::begun::{Begun, Range, Scope};
+use super::begun::{Begun, Extent, Scope, Target};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows, Stretches};
 use crate::slots::behind::Behind;
 use crate::space::Space;
-use crate::sync::idle::Idle;
 use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::format::Format;
-use crate::tlb::debt::Owed;
 use crate::why::Why;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Zaps the shadow entries of the frames in `scope`. With `idle` it may ask for table pages.
+    /// Zaps the shadow entries of the frames in `scope`. If it `defers`, it leaves leaves for which it has no table page;
+    /// the reserve is short then.
     #[inline(always)]
-    pub(super) fn reach_nested(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
-        if self.vm.runs_nested() {
-            self.reach_all_spaces(idle, scope, owed);
+    pub(super) fn reach_nested(&mut self, scope: Scope<'_>, defers: bool) {
+        if self.target.vm.runs_nested() {
+            self.reach_all_spaces(scope, defers);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
-        let reach = |owed: &mut Owed, defers| {
-            let mut is_short = false;
-            for space in &self.vm.spaces {
-                if let Some(shadows) = space.nested.get() {
-                    is_short |= self.reach_in(space, shadows, scope, owed, defers);
-                }
+    fn reach_all_spaces(&mut self, scope: Scope<'_>, defers: bool) {
+        for space in &self.target.vm.spaces {
+            if let Some(shadows) = space.nested.get() {
+                self.reach_in(space, shadows, scope, defers);
             }
-            is_short
-        };
-        // Once more for leaves that it left for want of table pages.
-        if reach(owed, true) {
-            match idle {
-                Some(idle) => self.fill_reserve(idle),
-                None => self.refill_reserve(),
-            };
-            reach(owed, false);
         }
     }
 
-    /// Zaps the shadow entries of one space. Returns whether it left leaves for want of pages, if it `defers`.
-    fn reach_in(
-        &self,
-        space: &Space<F>,
-        shadows: &Shadows<F>,
-        scope: Scope<'_>,
-        owed: &mut Owed,
-        defers: bool,
-    ) -> bool {
-        let (host, active) = (&self.vm.host, &self.vm.active);
-        let (mut any, mut is_short) = (false, false);
-        let has_seat = self.reserve.with(|cache| {
-            let mut pages = Pages { defers, ..Pages::of(cache) };
-            let has_seat = self.for_frames(space, scope, |left, all| {
-                any |= shadows.reach(host, active, (left, all), Reach::Zap, &mut pages);
-            });
-            is_short = pages.is_short;
-            has_seat
+    /// Zaps the shadow entries of one space.
+    fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, scope: Scope<'_>, defers: bool) {
+        let (target, mut any) = (self.target, false);
+        let (memory, active) = (target.vm.tables(), &target.vm.active);
+        let mut pages = Pages { defers, ..Pages::of(&mut self.reserve.pages) };
+        let has_seat = target.for_frames(space, scope, |left, all| {
+            any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
         });
+        self.reserve.is_short |= pages.is_short;
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
-        if !has_seat || self.why == Why::Slot {
-            shadows.reach_all(host, active, Reach::Zap);
+        if !has_seat || target.why == Why::Slot {
+            shadows.reach_all(memory, active, Reach::Zap);
             any = true;
         }
         if any {
-            owed.owe_nested();
+            self.owed.owe_nested();
+            // Otherwise frames of the range have not been looked at.
+            self.reached |= matches!(scope, Scope::Whole);
         }
-        // Otherwise frames of the range have not been looked at.
-        if any && matches!(scope, Scope::Whole) {
-            self.reached.set(true);
-        }
-        is_short
     }
 
     /// Drops the hints of the whole range: the flush is paid.
     #[cold]
-    pub(super) fn forget_nested(&self) {
-        self.reached.set(false);
-        for space in &self.vm.spaces {
+    pub(super) fn forget_nested(&mut self) {
+        self.reached = false;
+        let target = self.target;
+        for space in &target.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Without a seat the hints stay, and may cost a needless flush later.
-                self.for_frames(space, Scope::Whole, |left, all| {
-                    shadows.reverse.remove(&self.vm.host, left, all);
+                target.for_frames(space, Scope::Whole, |left, all| {
+                    shadows.reverse.remove(target.vm.tables(), left, all);
                 });
             }
         }
     }
+}
 
+impl<F: Format, H: Host> Target<'_, F, H> {
     /// Calls `visit` with invalidated frames of `space`, of which it visits one stretch. Each call is inside a section in
     /// which the frames' slot stays. The second argument is the frames around them for which that holds too. Returns false
     /// without a seat.
     fn for_frames(
-        &self,
+        self,
         space: &Space<F>,
         scope: Scope<'_>,
         mut visit: impl FnMut(&mut Stretches, Span<Gfn>),
     ) -> bool {
-        let mut whole = |gfns| {
+        let whole = |gfns| {
             let mut left = Stretches::new(gfns);
             while !left.is_over() {
                 visit(&mut left, gfns);
             }
         };
-        let hvas = match (self.range, scope) {
-            (Range::Gfns(only, _), _) if only != space.id => return true,
-            (_, Scope::Parts(parts)) => {
-                parts.iter().copied().for_each(whole);
+        let hvas = match self.range.part(scope) {
+            Extent::Gfns(only, parts) => {
+                if only == space.id {
+                    parts.iter().copied().for_each(whole);
+                }
                 return true;
             }
-            (Range::Gfns(_, gfns), _) => {
-                whole(gfns);
-                return true;
-            }
-            (Range::Hvas(hvas), Scope::Changed(told)) => hvas.clamp(&told),
-            (Range::Hvas(hvas), Scope::Whole) => hvas,
+            Extent::Hvas(hvas, _) => hvas,
         };
         // An invalidation may end without the token.
         let Some(seat) = self.vm.try_borrow_seat().map(BorrowedWithoutIdle::new) else { return false };

@@ -156,7 +156,6 @@ impl Word {
 /// let _ = Vm::<Arm64<52>, _>::builder(host); // E0080: frames 2^36 apart would share an entry
 /// # }
 /// # struct By;
-/// # unsafe impl TableMemory for By {}
 /// # impl Host for By {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }

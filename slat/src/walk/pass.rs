@@ -21,7 +21,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// # use slat::*;
     /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
     /// let mut young = 0;
-    /// vm.lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
+    /// vm.memory().lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
     /// println!("{young} pages of the first GiB were used since the last pass");
     /// # }
     /// ```
@@ -79,7 +79,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         seen: &mut impl FnMut(AccessedPages<Gfn>) -> bool,
     ) -> bool {
         let (vm, mut goes_on) = (self.vm, true);
-        let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, |accessed| {
+        let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, |accessed| {
             goes_on = seen(accessed);
             goes_on
         });
@@ -102,7 +102,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         if !self.vm.runs_nested() || gfns.is_empty() {
             return None;
         }
-        Some(self.space.nested.get()?.next_used(&self.vm.host, gfns))
+        Some(self.space.nested.get()?.next_used(self.vm.tables(), gfns))
     }
 
     /// Returns the pages of `gfns`, within 2 MiB, that the guest or L2 has accessed.
@@ -111,8 +111,8 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         if gfns.is_empty() {
             return None;
         }
-        let mut bits = self.space.nested.get()?.young(&self.vm.host, gfns, how.clears());
-        let mut pass = Pass::<F, Accessed, H, _>::new(&self.vm.host, how, |own: AccessedPages<Gfn>| {
+        let mut bits = self.space.nested.get()?.young(self.vm.tables(), gfns, how.clears());
+        let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, |own: AccessedPages<Gfn>| {
             let by = own.first().0 - gfns.start.0;
             own.pages().for_each(|page| {
                 let bit = page.0 - own.first().0 + by;
@@ -157,7 +157,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                     None => part.gfns.end,
                 };
                 let own = Span::new(part.gfns.start, end);
-                let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, told);
+                let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, told);
                 // SAFETY: as above.
                 unsafe { pass.stretch(self.root(), own) }
             };

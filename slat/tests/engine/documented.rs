@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The types and traits that an embedder names.
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 16] = [
     "Builder",
     "Format",
     "GuestSpace",
@@ -13,7 +13,6 @@ const PAGES: [&str; 17] = [
     "HostPage",
     "InGuest",
     "Invalidation",
-    "Memslots",
     "OwnedVcpu",
     "Region",
     "SecondaryMmu",

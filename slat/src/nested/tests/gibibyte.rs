@@ -3,7 +3,6 @@
 use crate::nested::*;
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
 use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Npt5, Pae, Sv48x4};
-use crate::table::{TableMemory, Word};
 use crate::tries::tries;
 use crate::*;
 use fastrand::Rng;
@@ -34,9 +33,6 @@ struct Whole {
     /// Whether it sleeps before each answer.
     sleeps: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Whole {}
 
 impl Whole {
     fn new() -> Self {
@@ -117,8 +113,8 @@ impl Host for Whole {
 
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Whole> {
     let vm = Vm::<F, _>::builder(Whole::new()).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, TABLES))).unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(GIB), 2 * GIB, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, TABLES))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(GIB), 2 * GIB, BASE))).unwrap();
     vm
 }
 
@@ -131,7 +127,7 @@ fn ept() -> EptTable {
 fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Whole>, idle: &mut Idle, g2: u64) -> u8 {
     let mut l2 = vcpu.nested(idle, ept()).unwrap();
     match l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Write)).unwrap() {
-        L2Done::Handled { done: Done::Mapped(level), .. } => level.number(),
+        L2Done::Handled { done: Next::Resume(Resume::Mapped(level)), .. } => level.number(),
         _ => 0,
     }
 }
@@ -203,7 +199,7 @@ fn mapped_by_one<F: Format>() {
     assert_eq!([LARGE, GIB - 1].map(|g2| frame(&mut vcpu, &mut idle, g2)), [None; 2]);
     assert_eq!(touch(&mut vcpu, &mut idle, LARGE), 2);
     // A log needs small pages.
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
     assert_eq!(touch(&mut vcpu, &mut idle, 8), 1);
     drop(vcpu);
     let pages = vm.table_pages(&mut idle);
@@ -231,7 +227,7 @@ fn frames_that_l2_accessed_by_a_gibibyte_leaf_are_young() {
         assert_eq!(touch(&mut vcpu, &mut idle, 7), 3);
         let ages = |idle: &mut Idle| {
             let (mut young, all) = (0, Span::new(Gfn(GIB), Gfn(2 * GIB)));
-            vm.lockless(idle).age(all, |seen| young += seen.pages().count());
+            vm.memory().lockless(idle).age(all, |seen| young += seen.pages().count());
             young
         };
         assert!(ages(&mut idle) > 0);

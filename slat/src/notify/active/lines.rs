@@ -82,13 +82,10 @@ impl Lines {
     /// Returns the regions of a narrow invalidation of `hvas`; `None` if it is wide.
     pub(super) fn narrow(&self, hvas: Span<Hva>) -> Option<Regions<'_>> {
         let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
-        (!hvas.is_empty() && end - first <= NARROW).then(|| self.regions((first, end)))
-    }
-
-    /// Returns the regions from the first one up to the one before `end`.
-    pub(super) fn regions(&self, (first, end): (u64, u64)) -> Regions<'_> {
-        let only = (end.wrapping_sub(first) == 1).then(|| self.at(RegionLine::of_region(first)));
-        Regions { first, end, only }
+        (!hvas.is_empty() && end - first <= NARROW).then(|| {
+            let only = (end - first == 1).then(|| self.at(RegionLine::of_region(first)));
+            Regions { first, end, only }
+        })
     }
 }
 
@@ -102,7 +99,7 @@ impl Regions<'_> {
     }
 
     /// Returns the first region, and the one after the last.
-    pub(super) fn ends(&self) -> (u64, u64) {
+    fn ends(&self) -> (u64, u64) {
         (self.first, self.end)
     }
 

@@ -89,21 +89,6 @@ impl Places {
         self.slots.grow()
     }
 
-    /// Returns the claim that [`Claim::unbound`] took from this set.
-    pub(super) fn bind(&self, unbound: &Unbound) -> Option<Claim<'_>> {
-        match *unbound {
-            Unbound::First(bit) => {
-                let slot = &self.slots.first().get(bit.trailing_zeros() as usize)?.0;
-                Some(Claim { slot, bit: Some(bit) })
-            }
-            Unbound::Beyond(address) => {
-                let mut slots = self.beyond(true).map(|slot| &slot.0);
-                let slot = slots.find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
-                Some(Claim { slot, bit: None })
-            }
-        }
-    }
-
     /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
     pub(super) fn claim(&self, taken: &AtomicU64) -> Option<Claim<'_>> {
         loop {
@@ -143,21 +128,5 @@ impl Places {
             self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
-    }
-}
-
-/// A claim without its set.
-#[derive(Debug)]
-pub(super) enum Unbound {
-    /// One of the first places, by its bit.
-    First(PlaceBit),
-    /// A place beyond the first ones, by its address.
-    Beyond(usize),
-}
-
-impl Claim<'_> {
-    /// Returns the claim without its set.
-    pub(super) fn unbound(&self) -> Unbound {
-        self.bit.map_or_else(|| Unbound::Beyond(core::ptr::from_ref(self.slot).addr()), Unbound::First)
     }
 }

@@ -18,11 +18,11 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::new(Shared::new(link(0), hole(0)));
         // SAFETY: the thread that gets it is joined before the set is dropped.
         let active: &'static Active = unsafe { &*(&raw const shared.active) };
-        let older = active.begin(older.0, older.1);
+        let mut older = active.begin(older.0, older.1);
         let theirs = shared.clone();
         let unhooker = loom::thread::spawn(move || {
             let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
-            older.takes();
+            older.removes();
             if older.must_repeat(false) {
                 theirs.edit(&older);
             }
@@ -67,13 +67,13 @@ fn pass_by() {
     let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
     // SAFETY: the threads that get it are joined before the set is dropped.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
-    let older = active.begin(NARROW.0, NARROW.1);
+    let mut older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
     let zap = loom::thread::spawn(move || {
         for pass in 0.. {
             Shared::zap(&older, &theirs.tables[0], true);
             // A pass that took nothing would end it: then it would never become wide here.
-            older.takes();
+            older.removes();
             if !older.must_repeat(pass > 0) {
                 break;
             }
@@ -119,7 +119,7 @@ fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
             let allowed = stamp.is_ok() && theirs.writable.load(Relaxed) == 1;
             let _ = frozen.thaw(leaf(1, if allowed { WRITE } else { 0 }));
         });
-        let ticket = shared.active.begin(gfns, hvas);
+        let mut ticket = shared.active.begin(gfns, hvas);
         if (gfns, hvas) == BESIDE {
             ticket.widen(WIDE.0);
         }
