@@ -72,9 +72,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H, impl TableMemory> {
-        let Self { grace, reads, host, pool, .. } = self;
-        DeadTables { grace, reads, memory: self.tables(), host, pool, format: PhantomData }
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+        let Self { grace, reads, host: events, pool, .. } = self;
+        DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }
 
     /// Waits for a grace period, and takes a few dead tables apart.
@@ -156,7 +156,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [Shrinks](Self::shrink) table memory to little more than the tables need. If the tables lie in more chunks than
     /// necessary, takes back tables in sparsely used chunks; later faults map their pages again. Returns the number of
     /// bytes by which the VM's memory shrank. Waits for vCPUs to answer flushes, one flush for each 16 tables, and for
-    /// grace periods. May sleep in [`TableMemory::take_back`](crate::TableMemory::take_back).
+    /// grace periods. May sleep in [`TableMemory::take_back`].
     ///
     /// Keeps roots, tables that map 512 GiB or more, and the spare pages of vCPUs
     /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).
@@ -213,7 +213,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
             let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
-            change.edit(idle, Scope::Parts(gfns), None);
+            change.edit(idle, &Scope::Parts(gfns), None);
             change.settle(true);
         }
     }

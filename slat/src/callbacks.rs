@@ -63,6 +63,7 @@ impl Caught {
 
     /// Returns the callback's answer. A panic aborts.
     #[cfg(not(feature = "std"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with `std`")]
     #[inline(always)]
     pub(crate) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
         let unwound = AbortOnUnwind;
@@ -72,6 +73,7 @@ impl Caught {
     }
 
     /// Runs the last callback, with nothing left to do but to [`end`](Self::end).
+    #[cfg_attr(not(feature = "std"), expect(clippy::unused_self, reason = "as with `std`"))]
     #[inline(always)]
     pub(crate) fn call_last(&self, callback: impl FnOnce()) {
         #[cfg(feature = "std")]
@@ -82,6 +84,7 @@ impl Caught {
     }
 
     /// Resumes the first panic, if any, unless this thread already unwinds. Call it when the state is whole.
+    #[cfg_attr(not(feature = "std"), expect(clippy::unused_self, reason = "as with `std`"))]
     #[inline(always)]
     pub(crate) fn end(self) {
         #[cfg(feature = "std")]

@@ -12,9 +12,8 @@ use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
-#[cfg(doc)]
-use crate::table::memory::TableMemory;
-use crate::table::memory::{Heap, TablesOf};
+use crate::table::memory::{Heap, TableMemory, TablesOf};
+use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
 use slat_slots::MemoryType;
@@ -153,10 +152,10 @@ impl HostError {
 /// repeat it. A transaction of memslots took place if the published slots say so. An invalidation whose
 /// [`apply`](crate::Invalidation::apply) panicked has not protected its range: begin it again.
 ///
-/// Exceptions: [`TableMemory::at`] must not panic. If [`compare_exchange`](Self::compare_exchange) panics, it must not have stored. If a function that takes memory back
-/// panics, that memory is lost, because the engine cannot know how far the function came. Without the feature `std` a
-/// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick), of
-/// [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
+/// Exceptions: [`TableMemory::at`] must not panic. If [`compare_exchange`](Self::compare_exchange) panics, it must not
+/// have stored. If a function that takes memory back panics, that memory is lost, because the engine cannot know how
+/// far the function came. Without the feature `std` a second panic while the first one unwinds aborts, as does a panic
+/// of [`kick`](Self::kick), of [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
 ///
 /// **Dirty.** The engine does not report the Dirty bits of pages that it unmaps. The host must treat each page that it
 /// returned as writable as written.
@@ -220,7 +219,8 @@ pub trait Host: Send + Sync {
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
     /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
-    /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
+    /// Acquire load. Returns `None` if the page is not available without sleeping, and for [private
+    /// memory](Hva::private_memory): a guest may have its page table there. Called inside a section, as
     /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
     /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
@@ -355,6 +355,26 @@ pub trait Host: Send + Sync {
     fn observe(&self, event: TraceEvent) {
         let _ = event;
     }
+}
+
+impl<H: Host> TableEvents for H {
+    fn grace_period_ended(&self) {
+        self.observe(TraceEvent::GracePeriod);
+    }
+
+    fn tables_freed(&self, level: Level, leaves: u64) {
+        self.observe(TraceEvent::TablesFreed { level, leaves });
+    }
+}
+
+/// Returns the memory of the host's tables.
+#[inline(always)]
+pub(crate) fn tables_of<H: Host>(host: &H) -> &impl TableMemory {
+    #[inline(always)]
+    fn of<H, T: TablesOf<H>>(host: &H, _: impl FnOnce() -> T) -> &T::Memory {
+        T::memory(host)
+    }
+    of(host, H::tables)
 }
 
 /// The kicks of one flush, and its event. A panic of the host must not stop them: the remaining vCPUs would keep stale

@@ -61,6 +61,12 @@
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
 //!
+//! | feature | adds |
+//! |---|---|
+//! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
+//! | `serde` | `serde::Serialize` of the [statistics](stats) |
+//! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
+//!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
@@ -139,6 +145,7 @@ mod inject;
 pub mod inject;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod inject_tests;
+mod lent;
 mod loaded;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -147,7 +154,6 @@ pub mod memslots;
 pub mod nested;
 pub mod notify;
 mod owned;
-mod owning;
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

@@ -162,7 +162,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         let mut change = Begun::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
-        change.edit(idle, Scope::Parts(&tx.effects().zap), None);
+        change.edit(idle, &Scope::Parts(&tx.effects().zap), None);
         change.settle(true);
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: the transaction mutex is held, and `make_room` made room.

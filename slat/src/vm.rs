@@ -6,7 +6,7 @@ mod unanswered;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
-use crate::host::{Host, Kicks, VcpuId};
+use crate::host::{Host, Kicks, VcpuId, tables_of};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
 use crate::slots::{Limits, SpaceId};
@@ -18,7 +18,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
-use crate::table::memory::{TableMemory, tables_of};
+use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -254,7 +254,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Returns table memory to the host: [collects](Self::collect), and then returns every chunk whose pages are all
     /// free. Returns the number of bytes by which the VM's memory shrank. Waits for a grace period; may sleep in
-    /// [`TableMemory::take_back`](crate::TableMemory::take_back).
+    /// [`TableMemory::take_back`].
     ///
     /// Without this call the VM keeps some free chunks, and returns the others when it takes tables apart. No page
     /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also

@@ -164,7 +164,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         let tracking = WriteTracking { space: self.space, id, gfns };
         let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() {
-            change.edit(idle, Scope::Whole, None);
+            change.edit(idle, &Scope::Whole, None);
             change.settle(true);
         }
         drop(change);

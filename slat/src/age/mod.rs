@@ -50,5 +50,6 @@ pub(crate) mod pass;
 pub(crate) mod scan;
 
 pub use accessed::AccessedPages;
+#[cfg(feature = "baselines")]
 #[doc(hidden)]
 pub use scan::Scan;

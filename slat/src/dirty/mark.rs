@@ -168,7 +168,7 @@ impl SlotSets {
         }
         let mut room = ROOM;
         while !left.is_nothing()
-            && let Some(part) = self.behind(reading.published(), &left)
+            && let Some(part) = self.behind(reading.within(), &left)
         {
             if room == 0 {
                 return Some(left);

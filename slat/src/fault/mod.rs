@@ -36,10 +36,6 @@ mod quick_frames;
 mod tracked;
 mod visibility;
 
-pub use next::{Emulate, FaultError, Leave, Next, Resume};
-pub use population::Population;
-pub use prefault::Prefault;
-
 use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
@@ -55,6 +51,9 @@ use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
+pub use next::{Emulate, FaultError, Leave, Next, Resume};
+pub use population::Population;
+pub use prefault::Prefault;
 use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Start, Stop, Wanted};
 
 /// A guest access that the hardware could not complete.
@@ -118,7 +117,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let mut faulting = Faulting { vcpu: self, idle, fault, by, seat, asked: false };
         let done = faulting.pursue()?;
-        if let Next::Leave(Leave::Pending(_)) = done {
+        if matches!(done, Next::Leave(Leave::Pending(_))) {
             return self.pending(idle, fault, by);
         }
         self.observed(fault, done.into());

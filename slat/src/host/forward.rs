@@ -11,15 +11,26 @@ use crate::table::memory::{TableMemory, TablesOf};
 use crate::trace::TraceEvent;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Deref;
 use core::ptr::NonNull;
 
 /// The tables of a pointer to a host: those of the host.
-struct Behind<S>(S);
+struct Behind<T>(T);
+
+// SAFETY: private, and made only for the pointers below, which always lead to the same host.
+unsafe impl<P: Deref, T: TablesOf<P::Target>> TablesOf<P> for Behind<T> {
+    type Memory = T::Memory;
+
+    #[inline(always)]
+    fn memory(host: &P) -> &T::Memory {
+        T::memory(host)
+    }
+}
 
 macro_rules! forward {
-    ($(($($life:lifetime)?) $pointer:ty,)*) => {$(
+    ($($pointer:ty,)*) => {$(
         // SAFETY: each function is that of the memory behind the pointer, which keeps the contract.
-        unsafe impl<$($life,)? T: TableMemory> TableMemory for $pointer {
+        unsafe impl<T: TableMemory> TableMemory for $pointer {
             const SINGLE_PAGES: bool = T::SINGLE_PAGES;
 
             fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
@@ -37,17 +48,7 @@ macro_rules! forward {
             }
         }
 
-        // SAFETY: the pointer always leads to the same host.
-        unsafe impl<$($life,)? T, S: TablesOf<T>> TablesOf<$pointer> for Behind<S> {
-            type Memory = S::Memory;
-
-            #[inline(always)]
-            fn memory<'h>(host: &'h $pointer) -> &'h S::Memory {
-                S::memory(host)
-            }
-        }
-
-        impl<$($life,)? T: Host> Host for $pointer {
+        impl<T: Host> Host for $pointer {
             fn tables() -> impl TablesOf<Self> {
                 Behind(T::tables())
             }
@@ -93,12 +94,13 @@ macro_rules! forward {
     )*};
 }
 
-forward! { ('p) &'p T, () Box<T>, () Arc<T>, }
+forward! { &T, Box<T>, Arc<T>, }
 
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::table::memory::{Own, tables_of};
+    use crate::host::tables_of;
+    use crate::table::memory::Own;
     use core::cell::RefCell;
     use std::vec::Vec;
 

@@ -271,9 +271,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             Err(Stop::NoMemslot) if !start.nowhere(active, Span::sized(g1, 1)) => {
                 return Ok(Outcome::Covered);
             }
-            Ok(_) | Err(Stop::NoMemslot | Stop::Forbidden | Stop::OtherKind { .. }) => {
+            Ok(_) | Err(Stop::NoMemslot | Stop::OtherKind { .. }) => {
                 return handled(Next::Emulate(Emulate::NoMemory));
             }
+            Err(Stop::Forbidden) => return handled(Next::Emulate(Emulate::ReadOnly)),
             Err(Stop::Tracked) => return handled(Next::Emulate(Emulate::Tracked)),
             Err(Stop::Covered) => return Ok(Outcome::Covered),
             Err(Stop::Moved) => return Ok(Outcome::Changed),

@@ -37,6 +37,7 @@
 
 use crate::addr::{Gfn, Hva, Position, Span};
 use crate::fault::pursuit::Start;
+use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
 use follow::Removed;
@@ -78,13 +79,13 @@ struct Numbers {
 /// An invalidation that has begun. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Ticket<'a> {
-    active: &'a Active,
+    active: Lent<'a, Active>,
     claim: Claim<'a>,
     /// The regions on whose lines it is announced.
     regions: Regions<'a>,
     /// Whether it is listed on the epoch.
     wide: bool,
-    /// The hole with its current number.
+    version: Version,
     hole: Word,
     removed: Removed,
 }
@@ -170,32 +171,34 @@ impl Active {
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
-            match self.try_begin(gfns, hvas, true) {
+            match self.try_begin(gfns, hvas) {
                 Some(ticket) => return ticket,
+                None if self.grow() => {}
                 None => patience.wait(),
             }
         }
     }
 
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting; also instead of allocating, unless it `grows`.
-    pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>, grows: bool) -> Option<Ticket<'_>> {
-        let claim = loop {
-            match self.places.claim(&self.numbers.taken) {
-                Some(claim) => break claim,
-                None if grows && self.places.grow() => {}
-                None => return None,
-            }
-        };
+    /// Makes more places. Returns false if it cannot.
+    #[cold]
+    pub(crate) fn grow(&self) -> bool {
+        self.places.grow()
+    }
+
+    /// Like [`begin`](Self::begin), but returns `None` instead of growing or waiting.
+    pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
+        let claim = self.places.claim(&self.numbers.taken)?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
         // The ranges before the state. The invalidation has no number and no hole yet.
         claim.slot.state.store(UNFLUSHED | ACTIVE, order!(active.begin, Release));
         let regions = if gfns.is_empty() { self.lines.narrow(hvas) } else { None };
         let mut ticket = Ticket {
-            active: self,
+            active: Lent::new(self),
             claim,
             regions: regions.unwrap_or(Regions::NONE),
             wide: regions.is_none(),
+            version: Version::default(),
             hole: Word::OLDEST,
             removed: Removed::Nothing,
         };
@@ -261,7 +264,7 @@ fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
 impl Ticket<'_> {
     /// Its current number, which its edits write into holes.
     pub(crate) fn version(&self) -> Version {
-        self.hole.version()
+        self.version
     }
 
     /// The hole with its current number.
@@ -279,6 +282,7 @@ impl Ticket<'_> {
         }
         // Before the edits (also Release): a thread that meets an edit sees this state.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, order!(adopt.begin, Release));
+        self.version = version;
         self.hole = Word::hole(version);
     }
 
@@ -320,8 +324,8 @@ impl Ticket<'_> {
         // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
         // is not seen here will see the frozen entry.
         let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
-        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(self.active)
+        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
+        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.
@@ -358,7 +362,7 @@ impl Ticket<'_> {
     /// The same for any number of regions, and where others are listed.
     #[inline(never)]
     fn any_other_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        let (active, mine) = (self.active, self.claim.slot);
+        let (active, mine) = (self.active.get(), self.claim.slot.get());
         if self.wide {
             return active.any_unflushed(Some(mine), matches);
         }

@@ -66,7 +66,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// If the reason is one that a host usually reports [page by page](crate::Why::page_by_page), every page of the range
     /// counts as changed, and is zapped. A host that reports single pages does not call this.
     pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
-        self.begun.edit(idle, Scope::Whole, None);
+        self.begun.edit(idle, &Scope::Whole, None);
         Applied { change: self, _idle: PhantomData }
     }
 }

@@ -8,12 +8,14 @@
 //! | [`Extent`] | the same, as walks and hooks read it |
 
 use super::active::Ticket;
+use super::edit::Pass;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::callbacks::Finally;
 use crate::host::{Host, HostPage};
+use crate::lent::Lent;
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -36,7 +38,7 @@ const MOST: u64 = 64;
 /// What is invalidated, in which VM, and why.
 #[derive(Debug)]
 pub(super) struct Target<'vm, F: Format, H: Host> {
-    pub(super) vm: &'vm Vm<F, H>,
+    pub(super) vm: Lent<'vm, Vm<F, H>>,
     pub(super) range: Range,
     pub(super) why: Why,
 }
@@ -51,8 +53,10 @@ pub(crate) struct Begun<'vm, F: Format, H: Host> {
     /// is a view of this record, so a leaked debt is not lost.
     pub(crate) owed: Owed,
     pub(super) reserve: Reserve,
-    /// Whether shadows were reached in all of the range, so that its hints can be dropped after the flush.
+    /// Whether shadows were reached. If all of the range has been edited, its hints can be dropped after the flush.
     pub(super) reached: bool,
+    /// The pass that is being made.
+    pub(super) pass: Pass,
     /// Whether all of the range has been edited.
     pub(super) is_applied: bool,
 }
@@ -101,11 +105,12 @@ impl Range {
     }
 
     /// Returns what `scope` covers of it. Told pages of a range of frames may lie anywhere in it.
-    pub(super) fn part<'a>(&'a self, scope: Scope<'a>) -> Extent<'a> {
+    #[inline(always)]
+    pub(super) fn part<'a>(&'a self, scope: &Scope<'a>) -> Extent<'a> {
         match (self, scope) {
-            (Self::Gfns(space, _), Scope::Parts(parts)) => Extent::Gfns(*space, parts),
+            (Self::Gfns(space, _), &Scope::Parts(parts)) => Extent::Gfns(*space, parts),
             (Self::Gfns(space, gfns), _) => Extent::Gfns(*space, core::slice::from_ref(gfns)),
-            (Self::Hvas(all), Scope::Told(hvas, to)) => {
+            (Self::Hvas(all), &Scope::Told(hvas, to)) => {
                 Extent::Hvas(all.clamp(&hvas), to.map(|page| (hvas.start, page)))
             }
             (Self::Hvas(all), _) => Extent::Hvas(*all, None),
@@ -113,20 +118,17 @@ impl Range {
     }
 }
 
-impl<'vm, F: Format, H: Host> Target<'vm, F, H> {
-    pub(super) fn walk<'g, M: Mode>(
-        self,
-        space: &'g Space<F>,
-        idle: &'g mut Idle,
-        seat: Option<&'g Seat>,
-    ) -> Walk<'g, F, H, M>
-    where
-        'vm: 'g,
-    {
-        match seat {
-            Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
-            None => Walk::on_any_seat(self.vm, space, idle),
-        }
+/// Opens a walk on the given seat, or on any.
+#[inline(always)]
+pub(super) fn walk<'g, F: Format, H: Host, M: Mode>(
+    vm: &'g Vm<F, H>,
+    space: &'g Space<F>,
+    idle: &'g mut Idle,
+    seat: Option<&'g Seat>,
+) -> Walk<'g, F, H, M> {
+    match seat {
+        Some(seat) => Walk::on_seat(vm, space, idle, seat),
+        None => Walk::on_any_seat(vm, space, idle),
     }
 }
 
@@ -141,18 +143,25 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
     /// `grows`.
     pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why, grows: bool) -> Option<Self> {
         let (gfns, hvas) = range.published();
-        Some(Self::new(vm, vm.active.try_begin(gfns, hvas, grows)?, range, why))
+        loop {
+            match vm.active.try_begin(gfns, hvas) {
+                Some(ticket) => return Some(Self::new(vm, ticket, range, why)),
+                None if grows && vm.active.grow() => {}
+                None => return None,
+            }
+        }
     }
 
     #[inline(always)]
     fn new(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
         full_path();
         Self {
-            target: Target { vm, range, why: vm.heard(range, why) },
+            target: Target { vm: Lent::new(vm), range, why: vm.heard(range, why) },
             ticket,
             owed: Owed::default(),
             reserve: Reserve::default(),
             reached: false,
+            pass: Pass::default(),
             is_applied: false,
         }
     }
@@ -171,7 +180,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
             Range::Gfns(..) => Scope::Whole,
         };
         if !self.is_applied {
-            self.edit(idle, scope, seat);
+            self.edit(idle, &scope, seat);
         }
     }
 
@@ -183,11 +192,11 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         if !self.ticket.unflushed_behind(hvas) {
             return;
         }
-        let (target, scope) = (self.target, Scope::Told(hvas, None));
-        self.withdraw_held(scope);
-        self.reach_nested(scope, false);
-        for space in &target.vm.spaces {
-            let mut walk = target.walk::<Shared>(space, idle, seat);
+        let (vm, extent) = (self.target.vm.get(), Extent::Hvas(hvas, None));
+        self.withdraw_held(&extent);
+        self.reach_nested(&extent, false);
+        for space in &vm.spaces {
+            let mut walk = walk::<F, H, Shared>(vm, space, idle, seat);
             walk_behind(&mut walk, hvas, |_, part| {
                 self.owed.owe(part.gfns);
                 part.gfns.end
@@ -197,22 +206,21 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
 
     /// Withdraws frames from their holders ([`crate::slots::holds`]).
     #[inline(always)]
-    pub(super) fn withdraw_held(&mut self, scope: Scope<'_>) {
+    pub(super) fn withdraw_held(&mut self, extent: &Extent<'_>) {
         if !self.target.vm.holds.is_empty() {
-            self.withdraw_some(scope);
+            self.withdraw_some(extent);
         }
     }
 
     #[cold]
-    fn withdraw_some(&mut self, scope: Scope<'_>) {
-        let Target { vm, range, why } = self.target;
-        let extent = range.part(scope);
-        let hvas = if let Extent::Hvas(hvas, _) = extent { Some(hvas) } else { None };
+    fn withdraw_some(&mut self, extent: &Extent<'_>) {
+        let Target { vm, why, .. } = self.target;
+        let hvas = if let Extent::Hvas(hvas, _) = extent { Some(*hvas) } else { None };
         let found = vm.holds.withdraw(hvas, |held, hva| {
             let covers = match extent {
                 Extent::Hvas(hvas, _) => hvas.contains(hva),
                 Extent::Gfns(space, parts) => {
-                    space == held.space && parts.iter().any(|part| part.contains(held.gfn))
+                    *space == held.space && parts.iter().any(|part| part.contains(held.gfn))
                 }
             };
             covers && withdraws(why, held.write)
@@ -229,23 +237,28 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
             Range::Hvas(hvas) if self.target.why.page_by_page() => hvas.len() >> Level::M2.shift(),
             _ => 0,
         };
-        self.reserve.fill(self.target.vm, pieces.clamp(WANTED, MOST) as usize, asks)
+        self.reserve.fill(&self.target.vm, pieces.clamp(WANTED, MOST) as usize, asks)
     }
 
     /// Pays what is owed. Waits for a grace period only if it `may_collect`: the thread is then in no walk, and may
     /// block.
+    #[inline(always)]
     pub(crate) fn settle(&mut self, may_collect: bool) {
+        if self.owed.is_nothing() { self.paid() } else { self.pay(may_collect) }
+    }
+
+    fn pay(&mut self, may_collect: bool) {
         let Target { vm, why, .. } = self.target;
+        let owed = take(&mut self.owed);
         // Also if a callback panics: the payer lets panics out only after the flush.
-        let mut this = Finally::with(self, |this| {
-            this.ticket.flushed();
-            if this.reached {
-                this.forget_nested();
-            }
-        });
-        if !this.owed.is_nothing() {
-            let owed = take(&mut this.owed);
-            vm.pay(owed, Cause::Change(why), may_collect);
+        let _paid = Finally::with(self, |this| this.paid());
+        vm.pay(owed, Cause::Change(why), may_collect);
+    }
+
+    fn paid(&mut self) {
+        self.ticket.flushed();
+        if self.reached && self.is_applied {
+            self.forget_nested();
         }
     }
 }
@@ -262,8 +275,20 @@ impl<F: Format, H: Host> Owes for Begun<'_, F, H> {
 
 /// The end. It waits for no grace period, since the thread may be in a walk.
 impl<F: Format, H: Host> Drop for Begun<'_, F, H> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.reserve.drain(self.target.vm);
+        // Mostly there are neither spare pages nor debts.
+        if self.reserve.pages.len() > 0 || !self.owed.is_nothing() {
+            self.clear_up();
+        }
+    }
+}
+
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    #[cold]
+    #[inline(never)]
+    fn clear_up(&mut self) {
+        self.reserve.drain(&self.target.vm);
         if !self.owed.is_nothing() {
             self.settle(false);
         }

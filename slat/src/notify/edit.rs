@@ -3,11 +3,11 @@
 //! The plan ([`super::plan`]) decides the edit of each entry. A compare-and-swap from the word that was read makes it.
 //! Then the edit is booked: the flush that it owes, the tables that it unhooked, the leaves that it removed.
 
-use super::begun::{Begun, Extent, Scope, Target};
+use super::begun::{Begun, Extent, Scope, walk};
 use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
-use crate::host::{Host, HostPage};
+use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::readside::Seat;
@@ -21,21 +21,18 @@ use crate::walk::{Steps, Walk};
 use crate::why::Cause;
 use core::mem::take;
 
-/// What is known of the pages in a range that is edited.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Known<'a> {
-    /// The host's page behind the frames, if the host told it.
-    now: Option<&'a PageBehind>,
+/// A pass of an invalidation over its range.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    nth: Nth,
     /// Whether no leaf is left in any table of the range.
     emptied: bool,
-    pass: Pass,
     /// Whether a leaf to be split stays if no table page is spare. The caller then asks for pages and edits again.
     defers: bool,
 }
 
-/// The passes of an invalidation over its range.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Pass {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Nth {
     #[default]
     First,
     /// A second pass under the same number. Tables found now were linked after the first pass, and stay.
@@ -52,23 +49,6 @@ enum New {
     Split,
 }
 
-impl Known<'_> {
-    /// Adds the page that the host told, if it told one.
-    pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
-        Known { now, ..*self }
-    }
-
-    /// Returns the host's page of `gfn`, if the host told it.
-    fn of(&self, gfn: Gfn) -> Option<HostPage> {
-        self.now.and_then(|page| page.of(gfn))
-    }
-
-    /// Returns the host's page of the first of `gfns`, if one told page is behind all of them.
-    fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
-        self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
-    }
-}
-
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Edits the entries in `scope`, on the given seat or on any, withdraws held frames and reaches nested guests there,
     /// and adds the debt to what is owed. May ask for table pages between passes, unless on a given seat.
@@ -77,20 +57,22 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     /// only if the reserve then gets some. One is due, under a new number, if a newer invalidation may have passed by
     /// what a pass removed ([`Ticket::must_repeat`](super::active::Ticket::must_repeat)). Every edit of a narrow
     /// invalidation is made in here.
-    pub(crate) fn edit(&mut self, idle: &mut Idle, scope: Scope<'_>, seat: Option<&Seat>) {
+    #[inline(never)]
+    pub(crate) fn edit(&mut self, idle: &mut Idle, scope: &Scope<'_>, seat: Option<&Seat>) {
+        let range = self.target.range;
+        let extent = &range.part(scope);
         self.ticket.owes_again();
-        self.withdraw_held(scope);
-        let may_wait = seat.is_none();
-        let mut known = Known { defers: may_wait, ..Known::default() };
+        self.withdraw_held(extent);
+        self.pass = Pass { defers: seat.is_none(), ..Pass::default() };
         loop {
-            self.reach_nested(scope, known.defers);
-            self.edit_once(idle, scope, known, seat);
-            known = if take(&mut self.reserve.is_short) && known.defers {
+            self.reach_nested(extent, self.pass.defers);
+            self.edit_once(idle, extent, seat);
+            self.pass = if take(&mut self.reserve.is_short) && self.pass.defers {
                 // The host tells pages under a lock of its own.
-                let asks = may_wait && !matches!(scope, Scope::Told(..));
-                Known { pass: Pass::Again, defers: self.restock(asks), ..Known::default() }
-            } else if self.ticket.must_repeat(known.pass == Pass::Renumbered) {
-                Known { pass: Pass::Renumbered, ..Known::default() }
+                let asks = seat.is_none() && !matches!(scope, Scope::Told(..));
+                Pass { nth: Nth::Again, defers: self.restock(asks), ..Pass::default() }
+            } else if self.ticket.must_repeat(self.pass.nth == Nth::Renumbered) {
+                Pass { nth: Nth::Renumbered, ..Pass::default() }
             } else {
                 break;
             };
@@ -98,54 +80,56 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         self.is_applied |= matches!(scope, Scope::Whole);
     }
 
-    /// Makes one pass over `scope`.
-    fn edit_once(&mut self, idle: &mut Idle, scope: Scope<'_>, known: Known<'_>, seat: Option<&Seat>) {
-        let target = self.target;
-        let extent = target.range.part(scope);
-        for space in &target.vm.spaces {
-            if matches!(extent, Extent::Gfns(only, _) if only != space.id) {
+    /// Makes one pass.
+    #[inline(always)]
+    fn edit_once(&mut self, idle: &mut Idle, extent: &Extent<'_>, seat: Option<&Seat>) {
+        let vm = self.target.vm.get();
+        for space in &vm.spaces {
+            if matches!(extent, Extent::Gfns(only, _) if *only != space.id) {
                 continue;
             }
-            let mut walk = target.walk::<Exclusive>(space, idle, seat);
-            self.edit_in(&mut walk, known, extent);
-        }
-    }
-
-    fn edit_in<M: Edits>(&mut self, walk: &mut Walk<'_, F, H, M>, mut known: Known<'_>, extent: Extent<'_>) {
-        loop {
-            match extent {
-                Extent::Gfns(_, parts) => {
-                    for &gfns in parts {
-                        self.edit_along(&mut walk.steps(gfns, Level::K4), gfns, known);
-                    }
+            let mut walk = walk::<F, H, Exclusive>(vm, space, idle, seat);
+            loop {
+                self.edit_in(&mut walk, extent);
+                let frees = self.pass.nth == Nth::First && self.target.why.frees_tables();
+                // Once more, for the tables whose leaves the first round edited.
+                self.pass.emptied = !self.pass.emptied && frees && walk.keeps_tables();
+                if !self.pass.emptied {
+                    break;
                 }
-                Extent::Hvas(hvas, to) => walk_behind(walk, hvas, |steps, part| {
-                    let now = to.and_then(|(hva, page)| PageBehind::part(part, hva, page));
-                    self.edit_along(steps, part.gfns, known.with(now.as_ref()))
-                }),
             }
-            let frees = self.target.why.frees_tables() && known.pass == Pass::First;
-            if known.emptied || !frees || !walk.keeps_tables() {
-                return;
-            }
-            // Once more, for the tables whose leaves the first round edited.
-            known.emptied = true;
         }
     }
 
-    /// Edits along `steps` over `gfns`; returns where the steps ended.
+    #[inline(always)]
+    fn edit_in<M: Edits>(&mut self, walk: &mut Walk<'_, F, H, M>, extent: &Extent<'_>) {
+        match extent {
+            Extent::Gfns(_, parts) => {
+                for &gfns in *parts {
+                    self.edit_along(&mut walk.steps(gfns, Level::K4), gfns, None);
+                }
+            }
+            Extent::Hvas(hvas, to) => walk_behind(walk, *hvas, |steps, part| {
+                let now = to.as_ref().and_then(|(hva, page)| PageBehind::part(part, *hva, *page));
+                self.edit_along(steps, part.gfns, now.as_ref())
+            }),
+        }
+    }
+
+    /// Edits along `steps` over `gfns`; returns where the steps ended. `now` is the host's page behind the frames, if the
+    /// host told it.
     fn edit_along<M: Edits>(
         &mut self,
         steps: &mut Steps<'_, '_, F, H, M>,
         gfns: Span<Gfn>,
-        known: Known<'_>,
+        now: Option<&PageBehind>,
     ) -> Gfn {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let part = gfns.clamp(&covers);
             loop {
-                let new = match self.edit_entry((word, at.level), (covers, part), known) {
+                let new = match self.edit_entry((word, at.level), (covers, part), now) {
                     New::Nothing => break,
                     New::To(new) => new,
                     New::Split => match self.reserve.take() {
@@ -160,11 +144,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                                 continue;
                             }
                         },
-                        None if known.defers => break,
+                        None if self.pass.defers => break,
                         None => self.zap_beyond(covers),
                     },
                 };
-                if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
+                if F::is_table(word, at.level) && !self.pass.emptied && walk.keeps_tables() {
                     break;
                 }
                 walk.keep_dirty((word, new), at.level, covers.start);
@@ -230,22 +214,26 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         &mut self,
         (word, level): (Word, Level),
         (covers, part): (Span<Gfn>, Span<Gfn>),
-        known: Known<'_>,
+        now: Option<&PageBehind>,
     ) -> New {
-        let Target { why, .. } = self.target;
+        let why = self.target.why;
         let whole = part == covers;
         let hole = self.ticket.hole();
         match word.kind::<F>(level) {
-            Kind::Table(_) if whole && why.frees_tables() && known.pass == Pass::First => New::To(hole),
+            Kind::Table(_) if whole && why.frees_tables() && self.pass.nth == Nth::First => New::To(hole),
             Kind::Table(_) => New::Nothing,
             // A tracked leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
             Kind::Leaf | Kind::Tracked => {
                 let old = F::decode(word);
                 let edit = if whole {
-                    plan(why, &old, level, known.of(covers.start))
+                    plan(why, &old, level, now.and_then(|page| page.of(covers.start)))
                 } else {
                     let ahead = part.start.0 - covers.start.0;
-                    plan_part(why, &Leaf { pfn: old.pfn + ahead, ..old }, known.of_all(part))
+                    plan_part(
+                        why,
+                        &Leaf { pfn: old.pfn + ahead, ..old },
+                        now.and_then(|page| page.of_all(part)),
+                    )
                 };
                 match edit {
                     Edit::Zap => New::To(hole),

@@ -15,9 +15,8 @@ pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
     mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,
 ) {
     let mut left = Behind::new(hvas);
-    let space = walk.space;
     while !left.is_nothing()
-        && let Some(part) = space.memslots.behind(walk.published(), &left)
+        && let Some(part) = walk.behind(&left)
     {
         let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);
@@ -40,6 +39,7 @@ pub(super) struct PageBehind {
 impl PageBehind {
     /// Restricts what the host told, that `hva` maps `page` now, to `part`, which does not begin before `hva`. The page
     /// ends where a page of its level ends; nothing is known of the frames after it.
+    #[inline(never)]
     pub(super) fn part(part: &Part, hva: Hva, page: HostPage) -> Option<Self> {
         let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
         let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hva.0 >> PAGE_SHIFT);
@@ -53,6 +53,11 @@ impl PageBehind {
     pub(super) fn of(&self, gfn: Gfn) -> Option<HostPage> {
         let ahead = gfn.0.wrapping_sub(self.gfns.start.0);
         self.gfns.contains(gfn).then(|| HostPage { pfn: self.page.pfn + ahead, ..self.page })
+    }
+
+    /// Returns the host's page of the first of `gfns`, if this page is behind all of them.
+    pub(super) fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
+        self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
     }
 }
 

@@ -50,7 +50,6 @@ use super::begun::{Begun, Range, Scope};
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::{Host, HostPage};
-use crate::owning::Owning;
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -92,7 +91,9 @@ use alloc::sync::Arc;
 #[derive(Debug)]
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
-    pub(crate) begun: Owning<Begun<'vm, F, H>, Option<Arc<Vm<F, H>>>>,
+    pub(crate) begun: Begun<'vm, F, H>,
+    /// Keeps the VM of an owned guard alive. Dropped last: fields drop in order.
+    _owner: Option<Arc<Vm<F, H>>>,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -133,7 +134,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ) -> R {
         // In place: each move of an invalidation copies some 200 bytes.
         let mut begun = Begun::begin(self, Range::Hvas(hvas), why);
-        begun.edit(idle, Scope::Whole, None);
+        begun.edit(idle, &Scope::Whole, None);
         begun.settle(true);
         let changed = change(idle);
         drop(begun);
@@ -185,7 +186,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     #[cold]
     pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
         let mut begun = Begun::begin(self, Range::Gfns(space, gfns), Why::Clear);
-        begun.edit(idle, Scope::Whole, None);
+        begun.edit(idle, &Scope::Whole, None);
         begun.settle(true);
     }
 }
@@ -228,26 +229,26 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
     /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let fault = Fault { gpa: Gpa(0), access: Access::Read };
-    /// vcpu.fault(&mut idle, fault)?;
+    /// let _ = vcpu.fault(&mut idle, fault)?;
     /// let (notifier, page) = (Notifier { vm: vm.clone(), open: Mutex::default() }, Span::sized(Hva(1 << 30), 4096));
     /// notifier.invalidate_range_start(&mut idle, page);
     /// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
     /// notifier.invalidate_range_end(page);
-    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn invalidate_owned(self: &Arc<Self>, hvas: Span<Hva>, why: Why) -> Invalidation<'static, F, H> {
         let owner = self.clone();
-        // SAFETY: the VM stays in place and lives as long as `owner`, which `Owning` drops after the borrower. Nothing that
-        // an invalidation lends out has the lifetime `'static`.
+        // SAFETY: the VM stays in place and lives as long as `owner`, which is dropped after the invalidation has ended. An
+        // invalidation keeps no reference, but pointers (`Lent`), and lends out nothing for `'static`.
         let vm = unsafe { &*Arc::as_ptr(&owner) };
-        Invalidation { begun: Owning::new(Begun::begin(vm, Range::Hvas(hvas), why), Some(owner)) }
+        Invalidation { begun: Begun::begin(vm, Range::Hvas(hvas), why), _owner: Some(owner) }
     }
 }
 
 impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     pub(crate) fn of(begun: Begun<'vm, F, H>) -> Self {
-        Self { begun: Owning::new(begun, None) }
+        Self { begun, _owner: None }
     }
 
     /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing: edits what is mapped there, and
@@ -263,7 +264,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         to: Option<HostPage>,
     ) -> FlushDebt<'i> {
         self.begun.tell(idle, hvas, to, None);
-        FlushDebt::of(&mut *self.begun)
+        FlushDebt::of(&mut self.begun)
     }
 }
 
@@ -277,7 +278,7 @@ mod tests {
     use std::vec::Vec;
 
     /// A host that is dropped with its VM.
-    struct Plain(#[allow(dead_code, reason = "only its drop counts")] Arc<()>);
+    struct Plain(#[allow(dead_code, reason = "its drop is counted")] Arc<()>);
 
     impl Host for Plain {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -9,7 +9,7 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::begun::{Begun, Extent, Scope, Target};
+use super::begun::{Begun, Extent, Scope};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows, Stretches};
@@ -17,46 +17,46 @@ use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::format::Format;
+use crate::vm::Vm;
 use crate::why::Why;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Zaps the shadow entries of the frames in `scope`. If it `defers`, it leaves leaves for which it has no table page;
-    /// the reserve is short then.
+    /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page
+    /// stay, and the reserve is short.
     #[inline(always)]
-    pub(super) fn reach_nested(&mut self, scope: Scope<'_>, defers: bool) {
+    pub(super) fn reach_nested(&mut self, extent: &Extent<'_>, defers: bool) {
         if self.target.vm.runs_nested() {
-            self.reach_all_spaces(scope, defers);
+            self.reach_all_spaces(extent, defers);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(&mut self, scope: Scope<'_>, defers: bool) {
-        for space in &self.target.vm.spaces {
+    fn reach_all_spaces(&mut self, extent: &Extent<'_>, defers: bool) {
+        for space in &self.target.vm.get().spaces {
             if let Some(shadows) = space.nested.get() {
-                self.reach_in(space, shadows, scope, defers);
+                self.reach_in(space, shadows, extent, defers);
             }
         }
     }
 
     /// Zaps the shadow entries of one space.
-    fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, scope: Scope<'_>, defers: bool) {
-        let (target, mut any) = (self.target, false);
-        let (memory, active) = (target.vm.tables(), &target.vm.active);
+    fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, extent: &Extent<'_>, defers: bool) {
+        let (vm, mut any) = (self.target.vm.get(), false);
+        let (memory, active) = (vm.tables(), &vm.active);
         let mut pages = Pages { defers, ..Pages::of(&mut self.reserve.pages) };
-        let has_seat = target.for_frames(space, scope, |left, all| {
+        let has_seat = for_frames(vm, space, extent, |left, all| {
             any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
         });
         self.reserve.is_short |= pages.is_short;
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
-        if !has_seat || target.why == Why::Slot {
+        if !has_seat || self.target.why == Why::Slot {
             shadows.reach_all(memory, active, Reach::Zap);
             any = true;
         }
         if any {
             self.owed.owe_nested();
-            // Otherwise frames of the range have not been looked at.
-            self.reached |= matches!(scope, Scope::Whole);
+            self.reached = true;
         }
     }
 
@@ -64,58 +64,56 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     #[cold]
     pub(super) fn forget_nested(&mut self) {
         self.reached = false;
-        let target = self.target;
-        for space in &target.vm.spaces {
+        let (vm, range) = (self.target.vm.get(), self.target.range);
+        for space in &vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Without a seat the hints stay, and may cost a needless flush later.
-                target.for_frames(space, Scope::Whole, |left, all| {
-                    shadows.reverse.remove(target.vm.tables(), left, all);
+                for_frames(vm, space, &range.part(&Scope::Whole), |left, all| {
+                    shadows.reverse.remove(vm.tables(), left, all);
                 });
             }
         }
     }
 }
 
-impl<F: Format, H: Host> Target<'_, F, H> {
-    /// Calls `visit` with invalidated frames of `space`, of which it visits one stretch. Each call is inside a section in
-    /// which the frames' slot stays. The second argument is the frames around them for which that holds too. Returns false
-    /// without a seat.
-    fn for_frames(
-        self,
-        space: &Space<F>,
-        scope: Scope<'_>,
-        mut visit: impl FnMut(&mut Stretches, Span<Gfn>),
-    ) -> bool {
-        let whole = |gfns| {
-            let mut left = Stretches::new(gfns);
-            while !left.is_over() {
-                visit(&mut left, gfns);
-            }
-        };
-        let hvas = match self.range.part(scope) {
-            Extent::Gfns(only, parts) => {
-                if only == space.id {
-                    parts.iter().copied().for_each(whole);
-                }
-                return true;
-            }
-            Extent::Hvas(hvas, _) => hvas,
-        };
-        // An invalidation may end without the token.
-        let Some(seat) = self.vm.try_borrow_seat().map(BorrowedWithoutIdle::new) else { return false };
-        let (mut left, mut all, mut stretch) = (Behind::new(hvas), Span::default(), Stretches::default());
-        let mut goal = Gfn(u64::MAX);
-        while !left.is_nothing() {
-            // A transaction on these frames ends after this section. Until then faults on them wait for it.
-            let reading = space.memslots.read(&self.vm.reads, &seat);
-            let Some(part) = space.memslots.behind(reading.published(), &left) else { break };
-            let first = if goal == part.gfns.start { all.start } else { part.gfns.start };
-            all = Span::new(first, part.gfns.end);
-            stretch = stretch.within(part.gfns);
-            visit(&mut stretch, all);
-            goal = stretch.goal();
-            left = left.after(&part, goal);
+/// Calls `visit` with invalidated frames of `space`, of which it visits one stretch. Each call is inside a section in
+/// which the frames' slot stays. The second argument is the frames around them for which that holds too. Returns false
+/// without a seat.
+fn for_frames<F: Format, H: Host>(
+    vm: &Vm<F, H>,
+    space: &Space<F>,
+    extent: &Extent<'_>,
+    mut visit: impl FnMut(&mut Stretches, Span<Gfn>),
+) -> bool {
+    let whole = |gfns| {
+        let mut left = Stretches::new(gfns);
+        while !left.is_over() {
+            visit(&mut left, gfns);
         }
-        true
+    };
+    let hvas = match extent {
+        Extent::Gfns(only, parts) => {
+            if *only == space.id {
+                parts.iter().copied().for_each(whole);
+            }
+            return true;
+        }
+        Extent::Hvas(hvas, _) => *hvas,
+    };
+    // An invalidation may end without the token.
+    let Some(seat) = vm.try_borrow_seat().map(BorrowedWithoutIdle::new) else { return false };
+    let (mut left, mut all, mut stretch) = (Behind::new(hvas), Span::default(), Stretches::default());
+    let mut goal = Gfn(u64::MAX);
+    while !left.is_nothing() {
+        // A transaction on these frames ends after this section. Until then faults on them wait for it.
+        let reading = space.memslots.read(&vm.reads, &seat);
+        let Some(part) = space.memslots.behind(reading.within(), &left) else { break };
+        let first = if goal == part.gfns.start { all.start } else { part.gfns.start };
+        all = Span::new(first, part.gfns.end);
+        stretch = stretch.within(part.gfns);
+        visit(&mut stretch, all);
+        goal = stretch.goal();
+        left = left.after(&part, goal);
     }
+    true
 }

@@ -45,16 +45,11 @@ impl Reserve {
     }
 
     /// Gives the unused pages back.
-    #[inline]
     pub(super) fn drain<F: Format, H: Host>(&mut self, vm: &Vm<F, H>) {
-        if self.pages.len() > 0 {
-            self.give_back(vm);
+        let unused = self.pages.drain();
+        if unused.len() > 0 {
+            vm.pool.give_back(unused);
         }
-    }
-
-    #[cold]
-    fn give_back<F: Format, H: Host>(&mut self, vm: &Vm<F, H>) {
-        vm.pool.give_back(self.pages.drain());
     }
 }
 

@@ -63,7 +63,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         };
         let (seat, is_told) = (told.seat(), told.begun.target.why.page_by_page());
         if !is_told {
-            told.begun.edit(idle, Scope::Whole, seat);
+            told.begun.edit(idle, &Scope::Whole, seat);
         }
         told.pay(is_told);
         change(idle, &mut told);
@@ -117,7 +117,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         for space in &self.spaces {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             let mut left = Behind::new(hvas);
-            while let Some(part) = space.memslots.behind(walk.published(), &left) {
+            while let Some(part) = walk.behind(&left) {
                 gfns = gfns.hull(&part.gfns);
                 left = left.after(&part, part.gfns.end);
             }

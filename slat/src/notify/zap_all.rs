@@ -59,10 +59,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             let fresh = self.fresh_root(idle)?;
             // Outlives the invalidation: its end pays if nothing else has paid.
             let _replaces = self.tlb.replaces_root();
-            let mut change = Begun::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
+            let range = Range::Gfns(space.id, everything);
+            let mut change = Begun::begin(self, range, Why::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
-                change.edit(idle, Scope::Whole, None);
+                change.edit(idle, &Scope::Whole, None);
             }
             let Some(fresh) = fresh.filled(change.ticket.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
@@ -70,7 +71,8 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
-            change.reach_nested(Scope::Whole, false);
+            change.reach_nested(&range.part(&Scope::Whole), false);
+            change.is_applied = true;
             change.settle(true);
         }
         self.collect(idle);

@@ -113,7 +113,7 @@ impl Nest {
                 let shadow = l2.shadow;
                 let mut guest = l2.enter(idle, &mut &mut tlb).poll();
                 // SAFETY: nothing is unlinked from this shadow.
-                let at = unsafe { shadow.radix.descend(host, Gfn(0)) };
+                let at = unsafe { shadow.radix.descend(self.vm.tables(), Gfn(0)) };
                 if tlb.0.is_none() && Npt4::is_present(at.word) {
                     tlb.0 = Some((Npt4::pfn(at.word), true));
                 }

@@ -34,7 +34,6 @@ pub(crate) use super::node::{Node, Note};
 pub(crate) use super::node_list::NodeList;
 
 use crate::addr::{INDEX_BITS, PAGE_SHIFT, Pfn};
-use crate::host::Host;
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::ptr::NonNull;
 
@@ -47,8 +46,8 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 
 /// The memory of tables, with its two names: a pointer for the engine, a frame for the hardware.
 ///
-/// A host that implements it, and returns [`Own`] from [`Host::tables`], lends the memory of its own tables. Without
-/// that, tables are on the [`Heap`].
+/// A host that implements it, and returns [`Own`] from [`Host::tables`](crate::Host::tables), lends the memory of its
+/// tables. Without that, tables are on the [`Heap`].
 ///
 /// `at` must not panic, because every walk calls it. The other two may panic: see [`Host`](crate::Host#panics).
 ///
@@ -196,11 +195,12 @@ unsafe impl TableMemory for Heap {
     }
 }
 
-/// Table memory that the host lends: the host is a [`TableMemory`]. See [`Host::tables`].
+/// Table memory that the host lends: the host is a [`TableMemory`]. [`Host::tables`](crate::Host::tables) returns this.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Own;
 
-/// Where the tables of the VMs of a host are: on the [`Heap`], or in the host's [`Own`] memory. See [`Host::tables`].
+/// Where the tables of a host's VMs are: on the [`Heap`], or in the host's [`Own`] memory.
+/// It is a type, not a reference, so a safe host cannot return one memory now and another one later.
 ///
 /// # Safety
 /// For one host, `memory` must always return the same memory. The host may have moved in between.
@@ -230,16 +230,6 @@ unsafe impl<H: TableMemory> TablesOf<H> for Own {
     fn memory(host: &H) -> &H {
         host
     }
-}
-
-/// Returns the memory of the host's tables.
-#[inline(always)]
-pub(crate) fn tables_of<H: Host>(host: &H) -> &impl TableMemory {
-    #[inline(always)]
-    fn of<H, T: TablesOf<H>>(host: &H, _: impl FnOnce() -> T) -> &T::Memory {
-        T::memory(host)
-    }
-    of(host, H::tables)
 }
 
 /// The layout of `pages` pages, aligned to their size.

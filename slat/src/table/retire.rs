@@ -26,10 +26,8 @@ use super::pool::Pool;
 use super::radix::At;
 use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
-use crate::host::Host;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
-use crate::trace::TraceEvent;
 use core::cmp::Reverse;
 use core::marker::PhantomData;
 
@@ -80,6 +78,14 @@ struct Dead {
     /// began.
     waiting: [usize; 2],
     round: usize,
+}
+
+/// Events of unhooked tables. A panic of an implementation leaves no work undone.
+pub(crate) trait TableEvents {
+    /// A grace period for unhooked tables has ended.
+    fn grace_period_ended(&self);
+    /// Tables with `leaves` leaves of `level` were taken apart.
+    fn tables_freed(&self, level: Level, leaves: u64);
 }
 
 /// The queue of subtrees before their grace period, and those after it.
@@ -193,17 +199,16 @@ impl Grace {
 }
 
 /// The dead tables of a VM, with the readers to wait for and the pool of their pages.
-pub(crate) struct DeadTables<'a, F, H, M> {
+pub(crate) struct DeadTables<'a, F, M, E> {
     pub(crate) grace: &'a Grace,
     pub(crate) reads: &'a ReadSide,
     pub(crate) memory: &'a M,
-    /// Learns of the events, last of all: a panic of it leaves no work undone.
-    pub(crate) host: &'a H,
+    pub(crate) events: &'a E,
     pub(crate) pool: &'a Pool,
     pub(crate) format: PhantomData<F>,
 }
 
-impl<F: Format, H: Host, M: TableMemory> DeadTables<'_, F, H, M> {
+impl<F: Format, M: TableMemory, E: TableEvents> DeadTables<'_, F, M, E> {
     /// Waits for a grace period and takes a few pages apart. The caller holds `Idle`.
     pub(crate) fn collect_some(&self) {
         self.wait();
@@ -237,7 +242,7 @@ impl<F: Format, H: Host, M: TableMemory> DeadTables<'_, F, H, M> {
         {
             if self.reads.try_synchronize() {
                 self.grace.mark_dead(taken);
-                self.host.observe(TraceEvent::GracePeriod);
+                self.events.grace_period_ended();
             } else {
                 self.grace.put_back(taken);
             }
@@ -255,7 +260,7 @@ impl<F: Format, H: Host, M: TableMemory> DeadTables<'_, F, H, M> {
         if let Some(taken) = self.grace.take_flushed() {
             self.reads.synchronize();
             self.grace.mark_dead(taken);
-            self.host.observe(TraceEvent::GracePeriod);
+            self.events.grace_period_ended();
         }
     }
 
@@ -308,7 +313,7 @@ impl<F: Format, H: Host, M: TableMemory> DeadTables<'_, F, H, M> {
         self.pool.trim(self.memory);
         // Last, so that a panic leaves nothing undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
-            self.host.observe(TraceEvent::TablesFreed { level, leaves });
+            self.events.tables_freed(level, leaves);
         }
         true
     }

@@ -39,6 +39,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows, Stretches};
 use crate::slots::SlotsVersion;
+use crate::slots::behind::{Behind, Part};
 use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::gate::Gate;
@@ -146,6 +147,12 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     #[inline(always)]
     pub(crate) fn published(&self) -> Published<'_> {
         self.space.memslots.read_within(self.gate.within())
+    }
+
+    /// Returns the next frames behind a host range, if any are left.
+    #[inline(always)]
+    pub(crate) fn behind(&self, left: &Behind) -> Option<Part> {
+        self.space.memslots.behind(self.gate.within(), left)
     }
 
     /// Descends to the lowest entry of `gfn`.

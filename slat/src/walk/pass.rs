@@ -34,12 +34,17 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 
     /// Whether any page of `gfns` was accessed. Changes nothing, and stops at the first such page.
     pub fn is_young(&mut self, gfns: Span<Gfn>) -> bool {
-        self.is_young_by(gfns, Scan::detect())
+        self.young_by(gfns, Scan::detect())
     }
 
     /// Like [`is_young`](Self::is_young) with a given scan, for measurements.
+    #[cfg(feature = "baselines")]
     #[doc(hidden)]
     pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
+        self.young_by(gfns, scan)
+    }
+
+    fn young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
         self.pass(gfns, How::every_leaf(Found::Kept).by(scan), |_| {
             found = true;
@@ -136,10 +141,9 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         mut seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
         let vm = self.vm;
-        let space = self.space;
         let mut left = Behind::new(hvas);
         let mut go_on = true;
-        while go_on && let Some(part) = space.memslots.behind(self.published(), &left) {
+        while go_on && let Some(part) = self.behind(&left) {
             let mut told = |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on

@@ -103,7 +103,7 @@ fn a_fetch_through_a_slot_that_does_not_execute_is_mmio() {
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "split");
         vm.memory().recover(&mut idle, everything);
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "large again");
-        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Next::Emulate(Emulate::NoMemory)));
+        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Next::Emulate(Emulate::ReadOnly)));
     }
 }
 

@@ -282,7 +282,7 @@ fn stores_that_cannot_be_emulated_are_refused() {
     assert!(heard.0.lock().unwrap().is_empty());
     assert_eq!(
         store(&mut idle, &vm, 1 << 20),
-        Next::Emulate(Emulate::NoMemory),
+        Next::Emulate(Emulate::ReadOnly),
         "a store to read-only memory is a device's"
     );
     drop(tracking);

@@ -89,6 +89,14 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(QUICK_PUSH, 5, 20, "cargo fmt --all --check"),
             Line::new(QUICK_PUSH, 80, 400, "cargo clippy --workspace --all-targets --locked -- -D warnings"),
+            // As a client gets it: the workspace has the feature `baselines` in every build.
+            Line::new(QUICK_PUSH, 10, 200, "cargo clippy -p slat --locked -- -D warnings"),
+            Line::new(
+                QUICK_PUSH,
+                10,
+                200,
+                "cargo clippy -p slat --no-default-features --locked -- -D warnings",
+            ),
             Line::new(QUICK_PUSH, 5, 120, "cargo xtask house"),
         ],
     },

@@ -2,6 +2,7 @@
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::table::Word;
 use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Npt5, Pae, Sv48x4};
 use crate::tries::tries;
 use crate::*;

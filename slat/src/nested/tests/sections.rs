@@ -201,7 +201,7 @@ fn calls_without_a_token() -> Calls {
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
-    change.begun.edit(&mut idle, Scope::Whole, None);
+    change.begun.edit(&mut idle, &Scope::Whole, None);
     let slots = vm.memory();
     drop(idle);
 

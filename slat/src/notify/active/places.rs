@@ -5,6 +5,7 @@
 //! taken. A thread may therefore nest any number of invalidations, and a transaction inside an invalidation waits for
 //! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
 //! to end.
+use crate::lent::Lent;
 use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
@@ -44,7 +45,7 @@ pub(super) struct Places {
 /// Exclusive use of a place, until [`Places::end`].
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
-    pub(super) slot: &'a Slot,
+    pub(super) slot: Lent<'a, Slot>,
     /// The bit of one of the first places. A place beyond them has none.
     pub(super) bit: Option<PlaceBit>,
 }
@@ -99,7 +100,7 @@ impl Places {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
-                return Some(Claim { slot: &slot.0, bit: PlaceBit::new(1 << free) });
+                return Some(Claim { slot: Lent::new(&slot.0), bit: PlaceBit::new(1 << free) });
             }
         }
         // As above.
@@ -112,7 +113,7 @@ impl Places {
         if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: &slot.0, bit: None })
+        found.map(|slot| Claim { slot: Lent::new(&slot.0), bit: None })
     }
 
     /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).

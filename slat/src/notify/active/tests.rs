@@ -154,7 +154,7 @@ fn debts_of_others_are_adopted_until_they_are_paid() {
 fn the_set_grows_where_there_is_memory() {
     let active = Active::with_places(2);
     let two = [0, 1].map(|at| active.begin(gfns(at, at + 1), NOWHERE));
-    assert!(active.try_begin(gfns(2, 3), NOWHERE, false).is_none(), "that would allocate");
+    assert!(active.try_begin(gfns(2, 3), NOWHERE).is_none(), "that would allocate");
     #[cfg(feature = "std")]
     crate::inject::every(crate::inject::Point::Alloc, 1, || assert!(!active.places.grow()));
     let epoch = active.epoch();

@@ -9,7 +9,7 @@ use crate::table::Word;
 use crate::table::formats::Ept4;
 use crate::table::freeze::Freeze;
 use crate::{Format, Level};
-use loom::cell::UnsafeCell;
+use loom::cell::UnsafeCell as Unordered;
 use std::sync::Arc;
 
 /// One invalidation unhooks a table in which a newer one edits, and would hide the newer hole.
@@ -155,9 +155,9 @@ fn an_upgrade_gives_no_permission_that_a_widened_invalidation_withdraws() {
 /// The first one's place may go to another invalidation at once, over other frames.
 fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
+        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), Unordered::new(0)));
         shared.0.cached.store(1, Relaxed);
-        let invalidate = move |(shared, host): &(Shared, UnsafeCell<u64>), change: bool| {
+        let invalidate = move |(shared, host): &(Shared, Unordered<u64>), change: bool| {
             let ticket = shared.active.begin(gfns, hvas);
             if Shared::zap(&ticket, &shared.tables[0], mistake != Mistake::NoAdoption) {
                 // The shootdown: its answers are full fences.
