@@ -46,7 +46,7 @@ use crate::fault::{Done, Fault, FaultError};
 use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
-use crate::shadows::{Numbers, drop_leaf, is_leaf};
+use crate::shadows::{drop_leaf, is_leaf};
 use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::NestedCount;

@@ -23,7 +23,7 @@ use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
-use crate::shadows::Numbers;
+
 use crate::slots::SpaceId;
 use crate::sync::idle::{Idle, NoIdle};
 use crate::table::format::Format;

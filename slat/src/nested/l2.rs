@@ -7,7 +7,7 @@ use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
 use crate::memslots::Memslots;
-use crate::shadows::{Numbers, Pages, Reach, Shadow, Shadows};
+use crate::shadows::{Pages, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
