@@ -6,6 +6,7 @@ mod unanswered;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
@@ -66,8 +67,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
     pub(crate) holds: Holds,
-    /// An address space has shadows. On a cache line that faults read anyway.
-    pub(crate) nested: AtomicBool,
+    pub(crate) nested: <Nested as NestedHooks>::OfVm,
     /// One for each vCPU, or empty.
     pub(crate) rings: Rings,
     /// A store splits a large page of a slot that logs.
@@ -130,9 +130,6 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
-    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
-    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
     /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging costs nothing until a memslot asks for it
     /// ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
@@ -194,7 +191,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             tlb: Tlb::new(policy.vcpus as usize),
             waits: Waits::default(),
             holds: Holds::new(),
-            nested: AtomicBool::new(false),
+            nested: Default::default(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -318,9 +315,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Whether a nested guest has ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        // Set before the shadows, and so before the first hint. If a fault with a hint does not see an invalidation,
-        // the invalidation sees the hint, and so this flag.
-        self.nested.load(Relaxed)
+        Nested::has_run(&self.nested)
     }
 
     /// Whether the log is read from the Dirty bits of the tables. Faults then log nothing.

@@ -256,24 +256,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             }
         }
     }
-
-    /// Gives up the held shadow.
-    pub(crate) fn let_go_of_shadow(&mut self) {
-        let held = self.nested.as_mut().and_then(|state| state.held.take());
-        if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
-            shadows.let_go(held);
-        }
-        if let (Some(state), Some(shadows)) = (&mut self.nested, self.space.nested.get()) {
-            shadows.give_back(&mut state.spare);
-        }
-    }
-
-    /// Gives up all state of shadows: the vCPU moves to another address space.
-    pub(crate) fn forget_shadows(&mut self) {
-        self.let_go_of_shadow();
-        self.nested = None;
-        self.loaded.forget_l2();
-    }
 }
 
 impl<'vm, F: Format, H: Host, T: L1Format> L2<'_, 'vm, F, H, T> {

@@ -4,6 +4,7 @@ use super::active::Ticket;
 use super::plan::takes_back;
 use super::reserve::Reserve;
 use crate::addr::{Gfn, Hva, Level, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::slots::SpaceId;
 use crate::space::Space;
@@ -26,14 +27,14 @@ const MOST: u64 = 64;
 
 /// An invalidation between begin and end, without the record of its debts.
 #[derive(Debug)]
-pub(super) struct Begun<'vm, F: Format, H: Host> {
-    pub(super) vm: &'vm Vm<F, H>,
+pub(crate) struct Begun<'vm, F: Format, H: Host> {
+    pub(crate) vm: &'vm Vm<F, H>,
     pub(super) ticket: Ticket<'vm>,
-    pub(super) range: Range,
-    pub(super) why: Why,
-    pub(super) reserve: Reserve,
+    pub(crate) range: Range,
+    pub(crate) why: Why,
+    pub(crate) reserve: Reserve,
     /// Whether shadows were reached in all of the range, so that its hints can be dropped after the flush.
-    pub(super) reached: Cell<bool>,
+    pub(crate) reached: Cell<bool>,
 }
 
 /// The range that is invalidated: guest frames, or the frames that memslots map of a host range.
@@ -47,7 +48,7 @@ pub(crate) enum Range {
 
 /// The part of the range that an edit covers.
 #[derive(Clone, Copy)]
-pub(super) enum Scope<'a> {
+pub(crate) enum Scope<'a> {
     /// All of the range.
     Whole,
     /// These frames of the range.
@@ -73,7 +74,7 @@ impl<F: Format, H: Host> Pay for Begun<'_, F, H> {
     fn paid(&self) {
         self.ticket.flushed();
         if self.reached.get() {
-            self.forget_nested();
+            Nested::forget(self);
         }
     }
 }
@@ -98,7 +99,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Takes frames back from their holders ([`crate::slots::holds`]) and from nested guests.
     #[inline(always)]
     pub(super) fn take_back(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
-        self.reach_nested(idle, scope, owed);
+        Nested::reach(self, idle, scope, owed);
         if !self.vm.holds.is_empty() {
             self.take_held(scope, owed);
         }
@@ -126,13 +127,13 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
 
     /// See [`Reserve::fill`].
     #[cold]
-    pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
+    pub(crate) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
         self.reserve.fill(self.vm, self.wanted())
     }
 
     /// See [`Reserve::refill`].
     #[cold]
-    pub(super) fn refill_reserve(&self) -> bool {
+    pub(crate) fn refill_reserve(&self) -> bool {
         self.reserve.refill(self.vm, self.wanted())
     }
 

@@ -10,7 +10,6 @@
 //! | [`Detached`] | the same guard for a host whose begin and end are two callbacks |
 //! | `begun` | an invalidation between begin and end, without its debts |
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
-//! | `nested` | edits of shadows of L1's tables |
 //! | `reserve` | spare table pages for splits of large leaves |
 //! | `vm`, `host_range` | a VM as a secondary MMU; walks of the frames behind a host range |
 //! | `zap_all` | unmaps everything: replaces the root |
@@ -28,7 +27,6 @@ mod detached;
 mod edit;
 mod host_range;
 pub(crate) mod invalidation;
-mod nested;
 pub mod plan;
 mod reserve;
 mod secondary;

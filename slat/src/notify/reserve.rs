@@ -19,7 +19,7 @@ use core::cell::{Cell, RefCell};
 
 /// The spare pages. See the module's header. In cells, since a walk borrows the invalidation.
 #[derive(Debug, Default)]
-pub(super) struct Reserve {
+pub(crate) struct Reserve {
     pages: RefCell<Cache>,
     /// Whether it ever had pages.
     used: Cell<bool>,
@@ -29,7 +29,7 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Calls `act` with the pages.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
         self.used.set(true);
         act(&mut self.pages.borrow_mut())
     }

@@ -16,6 +16,7 @@
 use super::begun::{Range, Scope};
 use super::invalidation::Invalidation;
 use crate::addr::{Gfn, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
@@ -72,7 +73,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
-            change.begun.reach_nested(None, Scope::Whole, &mut change.owed);
+            Nested::reach(&change.begun, None, Scope::Whole, &mut change.owed);
             change.debt(idle).settle();
         }
         self.collect(idle);

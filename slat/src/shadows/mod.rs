@@ -21,6 +21,8 @@ mod aging;
 mod door;
 mod drops;
 mod hints;
+mod hooks;
+mod invalidate;
 mod leaf_rows;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -33,6 +35,7 @@ mod vcpu_state;
 pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use hints::{Hint, HintAt};
+pub(crate) use hooks::Shadowed;
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 
 pub(crate) use reverse::Stretches;

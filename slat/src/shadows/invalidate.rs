@@ -9,10 +9,10 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::begun::{Begun, Range, Scope};
+use super::{Pages, Reach, Shadows, Stretches};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
-use crate::shadows::{Pages, Reach, Shadows, Stretches};
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -23,16 +23,9 @@ use crate::why::Why;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `scope`. With `idle` it may ask for table pages.
-    #[inline(always)]
-    pub(super) fn reach_nested(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
-        if self.vm.runs_nested() {
-            self.reach_all_spaces(idle, scope, owed);
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
+    pub(super) fn reach_all_spaces(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         let reach = |owed: &mut Owed, defers| {
             let mut is_short = false;
             for space in &self.vm.spaces {

@@ -1,0 +1,180 @@
+//! The hooks of a build with nested guests. Invalidations are in [`invalidate`](super::invalidate).
+
+use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
+use crate::addr::{Gfn, Span};
+use crate::hooks::NestedHooks;
+use crate::host::Host;
+use crate::notify::begun::{Begun, Scope};
+use crate::slots::bitmap::WORD;
+use crate::stats::NestedStats;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Mode};
+use crate::sync::once::Once;
+use crate::sync::prim::{AtomicBool, Relaxed};
+use crate::sync::tally::NestedCount;
+use crate::table::format::Format;
+use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
+use crate::vcpu::Vcpu;
+use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
+use alloc::boxed::Box;
+
+/// Nested guests by [`Shadows`].
+#[derive(Debug)]
+pub(crate) struct Shadowed;
+
+impl NestedHooks for Shadowed {
+    /// On a cache line that faults read anyway.
+    type OfVm = AtomicBool;
+    /// Made with the first nested guest.
+    type OfSpace<F> = Once<Shadows<F>>;
+    /// Made when the vCPU first runs L2.
+    type OfVcpu = Option<Box<VcpuShadows>>;
+
+    #[inline(always)]
+    fn has_run(flag: &AtomicBool) -> bool {
+        // Set before the shadows, and so before the first hint. If a fault with a hint does not see an invalidation,
+        // the invalidation sees the hint, and so this flag.
+        flag.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn reach<F: Format, H: Host>(
+        begun: &Begun<'_, F, H>,
+        idle: Option<&mut Idle>,
+        scope: Scope<'_>,
+        owed: &mut Owed,
+    ) {
+        if begun.vm.runs_nested() {
+            begun.reach_all_spaces(idle, scope, owed);
+        }
+    }
+
+    fn forget<F: Format, H: Host>(begun: &Begun<'_, F, H>) {
+        begun.forget_nested();
+    }
+
+    #[inline(always)]
+    fn withdraw_write<F: Format, H: Host, M: Edits>(
+        walk: &mut Walk<'_, F, H, M>,
+        gfns: Span<Gfn>,
+        owed: &mut Owed,
+    ) {
+        if let Some(shadows) = walk.space.nested.get() {
+            withdraw_write_from(shadows, walk, gfns, owed);
+        }
+    }
+
+    fn arm<F: Format, H: Host, M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {
+        if let Some(shadows) = walk.space.nested.get() {
+            arm_in(shadows, walk, first, words);
+        }
+    }
+
+    #[inline(always)]
+    fn next_used<F: Format, H: Host, M: Mode>(
+        walk: &Walk<'_, F, H, M>,
+        gfns: Span<Gfn>,
+    ) -> Option<Result<Span<Gfn>, Gfn>> {
+        if !walk.vm.runs_nested() || gfns.is_empty() {
+            return None;
+        }
+        Some(walk.space.nested.get()?.next_used(&walk.vm.host, gfns))
+    }
+
+    fn young<F: Format, H: Host, M: Mode>(
+        walk: &Walk<'_, F, H, M>,
+        gfns: Span<Gfn>,
+        clears: bool,
+    ) -> [u64; 8] {
+        let shadows = walk.space.nested.get();
+        shadows.map_or([0; 8], |shadows| shadows.young(&walk.vm.host, gfns, clears))
+    }
+
+    fn reclaim<F: Format, H: Host>(vm: &Vm<F, H>, held: bool) -> u64 {
+        if !vm.runs_nested() {
+            return 0;
+        }
+        let flush = || {
+            let mut owed = Owed::default();
+            owed.owe_nested();
+            FlushDebt::new(vm, owed, Cause::Change(Why::Unmap)).settle();
+        };
+        let tables = (&vm.host, &vm.pool, &vm.active);
+        let all = vm.spaces.iter().filter_map(|space| space.nested.get());
+        let found = all
+            .map(|shadows| shadows.reclaim(tables, held, flush, || vm.reads.synchronize()))
+            .find(|subtrees| *subtrees > 0);
+        found.unwrap_or(0)
+    }
+
+    fn leave<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>) {
+        let (Some(mut state), Some(shadows)) = (vcpu.nested.take(), vcpu.space.nested.get()) else { return };
+        if let Some(held) = state.held.take() {
+            shadows.let_go(held);
+        }
+        shadows.give_back(&mut state.spare);
+        vcpu.loaded.forget_l2();
+    }
+
+    fn stats<F: Format, H: Host>(vm: &Vm<F, H>) -> NestedStats {
+        let total = |what| vm.tlb.nested(what);
+        let spaces = vm.spaces.iter().filter_map(|space| space.nested.get());
+        let (shadows, flush_passes) = spaces
+            .map(Shadows::counts)
+            .fold((0, 0), |(shadows, passes), more| (shadows + more.0, passes + more.1));
+        NestedStats {
+            mapped_faults: total(NestedCount::Mapped),
+            spurious_faults: total(NestedCount::Spurious),
+            mmio_faults: total(NestedCount::Mmio),
+            refused_faults: total(NestedCount::Refused),
+            flush_passes,
+            shadows,
+        }
+    }
+
+    fn pages<F: Format, H: Host>(vm: &Vm<F, H>) -> u64 {
+        let shadows = vm.spaces.iter().filter_map(|space| space.nested.get());
+        shadows.map(|shadows| shadows.pages(&vm.host)).sum()
+    }
+}
+
+#[cold]
+fn withdraw_write_from<F: Format, H: Host, M: Edits>(
+    shadows: &Shadows<F>,
+    walk: &mut Walk<'_, F, H, M>,
+    gfns: Span<Gfn>,
+    owed: &mut Owed,
+) {
+    let (vm, how, mut left) = (walk.vm, Reach::WithdrawWrite, Stretches::new(gfns));
+    while !left.is_over() {
+        walk.rest();
+        if shadows.reach(&vm.host, &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
+            owed.owe_nested();
+        }
+    }
+}
+
+#[cold]
+fn arm_in<F: Format, H: Host, M: Edits>(
+    shadows: &Shadows<F>,
+    walk: &Walk<'_, F, H, M>,
+    first: Gfn,
+    words: &[u64],
+) {
+    let (host, active) = (&walk.vm.host, &walk.vm.active);
+    for (nth, &word) in (0..).zip(words) {
+        let (mut left, mut page) = (word, first + nth * WORD);
+        while left != 0 {
+            // The next pages that follow each other.
+            let skip = left.trailing_zeros();
+            let run = (left >> skip).trailing_ones();
+            let pages = Span::sized(page + u64::from(skip), run.into());
+            shadows.reach_whole(host, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+            page = pages.end;
+            left = left.checked_shr(skip + run).unwrap_or(0);
+        }
+    }
+}
