@@ -54,7 +54,7 @@
 //! | [`map`] | a table without a VM; its owner maps pages one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`guest_space`] | one address space of a VM |
-//! | [`nested`] | shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
+//! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
 //! | [`vm`] | the VM and its builder |
 //! | [`writes`] | listeners for stores to chosen frames |
 //! | [`held`] | frames that the VMM or hardware uses by frame number |
@@ -141,7 +141,7 @@ mod inject;
 #[cfg(all(feature = "std", any(test, explored)))]
 #[doc(hidden)]
 pub mod inject;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod inject_tests;
 mod loaded;
 #[cfg(all(test, loom))]

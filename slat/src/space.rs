@@ -39,6 +39,12 @@ impl<F: Format> Space<F> {
     ) -> Result<Self, NoMemory> {
         let memslots = SlotSets::new(limits, all_dirty);
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { id, memslots, radix, watched: Watched::default(), nested: Default::default() })
+        Ok(Self {
+            id,
+            memslots,
+            radix,
+            watched: Watched::default(),
+            nested: <Nested as NestedHooks>::OfSpace::<F>::default(),
+        })
     }
 }

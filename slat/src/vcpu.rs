@@ -107,8 +107,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let ring = vm.rings.all().get(id.0 as usize);
         let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
-        let nested = Default::default();
-        Self { vm, space, id, seat, cache, memo, ring, loaded, nested, waiting, token: Token(0), light }
+        let token = Token(0);
+        let nested = <Nested as NestedHooks>::OfVcpu::default;
+        Self { vm, space, id, seat, cache, memo, ring, loaded, nested: nested(), waiting, token, light }
     }
 
     /// The vCPU's number.

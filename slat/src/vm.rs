@@ -191,7 +191,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             tlb: Tlb::new(policy.vcpus as usize),
             waits: Waits::default(),
             holds: Holds::new(),
-            nested: Default::default(),
+            nested: <Nested as NestedHooks>::OfVm::default(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };

@@ -214,7 +214,7 @@ fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod moves_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

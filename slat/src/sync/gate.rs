@@ -13,12 +13,13 @@ pub(crate) use none::{Baseline, Held, Lock};
 
 /// No baselines.
 #[cfg(not(feature = "baselines"))]
+#[allow(clippy::unused_self, clippy::extra_unused_type_parameters, reason = "as in `baselines`")]
 mod none {
     use super::Mode;
     use core::marker::PhantomData;
 
     #[derive(Clone, Copy, Debug, Default)]
-    pub(crate) struct Baseline;
+    pub(crate) struct Baseline(());
 
     impl Baseline {
         #[inline(always)]
