@@ -72,6 +72,9 @@ const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
 const HALF: &str =
     "cargo test --workspace --exclude slat-virtual --exclude slat-explored --locked --lib --bins";
+// A kernel's build: no std, no nested guests.
+const WITHOUT_NESTED: &str = "cargo clippy -p slat --lib --no-default-features --locked -- -D warnings";
+const HALF_WITHOUT_NESTED: &str = "cargo test -p slat --lib --no-default-features --features std --locked";
 const LOOM: &str =
     "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
 const MUTANTS: &str =
@@ -89,7 +92,8 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(QUICK_PUSH, 5, 20, "cargo fmt --all --check"),
             Line::new(QUICK_PUSH, 80, 400, "cargo clippy --workspace --all-targets --locked -- -D warnings"),
-            Line::new(QUICK_PUSH, 5, 120, "cargo xtask house"),
+            Line::new(QUICK_PUSH, 20, 120, WITHOUT_NESTED),
+            Line::new(QUICK_PUSH, 5, 120, "cargo xtask house --lines"),
         ],
     },
     Step {
@@ -100,6 +104,7 @@ pub const STEPS: &[Step] = &[
             Line::new(PUSH, 400, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject"]),
+            Line::new(NIGHTLY, 90, 400, HALF_WITHOUT_NESTED),
             Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1"), ("SLAT_THOROUGH", "1")])
                 .hears(&["History", "Inject"]),
