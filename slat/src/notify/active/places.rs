@@ -5,7 +5,6 @@
 //! taken. A thread may therefore nest any number of invalidations, and a transaction inside an invalidation waits for
 //! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
 //! to end.
-use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 use core::num::NonZero;
@@ -60,28 +59,22 @@ impl Places {
 
     /// Returns every place that an invalidation counted by N can have. Relaxed is enough: an invalidation counts its
     /// place before it moves N by a Release, and the caller has read N by an Acquire.
-    pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
-        let first = self.slots.first().iter().take(self.used.load(Relaxed) as usize);
-        first.chain(self.used_beyond()).map(|slot| &slot.0)
+    pub(super) fn used(&self) -> Scan<'_> {
+        let first = u64::MAX.checked_shr(64 - self.used.load(Relaxed) as u32).unwrap_or(0);
+        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
+        // caller has found in N is counted: it was counted before N moved.
+        self.scan(first, self.beyond.load(order!(places.look, Acquire)) > 0)
     }
 
     /// Returns the first places whose bits are set; and all places beyond them, if any of those is listed.
-    pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
-        let first = bits(first).map_while(|bit| self.slots.first().get(bit as usize));
-        first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
+    #[inline(always)]
+    pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> Scan<'_> {
+        self.scan(first, beyond > 0)
     }
 
-    /// Returns all places beyond the first ones, if any is taken.
-    fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
-        // caller has found in N is counted: it was counted before N moved.
-        let any = self.beyond.load(order!(places.look, Acquire)) > 0;
-        self.beyond(any)
-    }
-
-    /// Returns all places beyond the first ones, if `any`.
-    fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
-        self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
+    #[inline(always)]
+    fn scan(&self, first: u64, beyond: bool) -> Scan<'_> {
+        Scan { places: self, first, block: if beyond { 0 } else { BLOCKS }, at: 0 }
     }
 
     /// Adds a block. False if all blocks exist, or without memory.
@@ -97,8 +90,7 @@ impl Places {
                 Some(Claim { slot, bit: Some(bit) })
             }
             Unbound::Beyond(address) => {
-                let mut slots = self.beyond(true).map(|slot| &slot.0);
-                let slot = slots.find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
+                let slot = self.scan(0, true).find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
                 Some(Claim { slot, bit: None })
             }
         }
@@ -120,14 +112,14 @@ impl Places {
         // As above.
         let claim = order!(active.claim_beyond, Acquire);
         let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
-        // Counted before the caller moves N by a Release; see `used_beyond`.
+        // Counted before the caller moves N by a Release; see `used`.
         let beyond = &self.beyond.0;
         beyond.fetch_add(1, Relaxed);
-        let found = self.beyond(true).find(|slot| take(slot));
+        let found = self.scan(0, true).find(|slot| take(slot));
         if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: &slot.0, bit: None })
+        found.map(|slot| Claim { slot, bit: None })
     }
 
     /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
@@ -139,10 +131,52 @@ impl Places {
         if let Some(bit) = claim.bit {
             taken.fetch_and(!bit.get(), order);
         } else {
-            // Pairs with `used_beyond`.
+            // Pairs with `used`.
             self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
+    }
+}
+
+/// A scan of places: some of the first ones, then maybe all others. One function for all callers, which are many.
+#[derive(Debug)]
+pub(super) struct Scan<'a> {
+    places: &'a Places,
+    /// The first places that are left, a bit each.
+    first: u64,
+    /// The next block beyond them, and the place in it; [`BLOCKS`] if none is left.
+    block: usize,
+    at: usize,
+}
+
+impl<'a> Iterator for Scan<'a> {
+    type Item = &'a Slot;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a Slot> {
+        // Mostly nothing is listed.
+        if self.first == 0 && self.block == BLOCKS { None } else { self.step() }
+    }
+}
+
+impl<'a> Scan<'a> {
+    #[inline(never)]
+    fn step(&mut self) -> Option<&'a Slot> {
+        let slots = &self.places.slots;
+        if self.first != 0 {
+            let bit = self.first.trailing_zeros() as usize;
+            self.first &= self.first - 1;
+            return slots.first().get(bit).map(|slot| &slot.0);
+        }
+        while let Some(block) = (self.block < BLOCKS).then(|| slots.get(self.block)).flatten() {
+            if let Some(slot) = block.get(self.at) {
+                self.at += 1;
+                return Some(&slot.0);
+            }
+            (self.block, self.at) = (self.block + 1, 0);
+        }
+        self.block = BLOCKS;
+        None
     }
 }
 
