@@ -1,5 +1,5 @@
-//! The smallest hypervisor without `std`: what `slat/examples/embed.rs` calls, in an image that nothing else is in. CI
-//! links it, for size, and measures its text; nothing runs it.
+//! The smallest hypervisor without `std`, for its size: it calls what `slat/examples/embed.rs` calls, and contains nothing
+//! else. CI links it and measures its text. It has no entry code, and no test runs it.
 #![no_std]
 #![no_main]
 
@@ -12,8 +12,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId, Span,
-    TableMemory, Translations, VcpuId, Vm, Why,
+    Access, Done, Fault, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
+    Span, TableMemory, Translations, VcpuId, Vm, Why,
 };
 
 /// An allocator that never reuses a block.
