@@ -62,6 +62,15 @@
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
 //!
+//! # Features
+//!
+//! | feature | contents |
+//! |---|---|
+//! | `std` (default) | thread tokens, process-wide barriers, locks that sleep. Without it: `no_std` and `alloc` |
+//! | `nested` (default) | [`nested`]. Without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
+//! | `serde` | `Serialize` for the statistics |
+//! | `baselines` | no part of the stable API: what KVM did before, for measurements |
+//!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
