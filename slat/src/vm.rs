@@ -1,5 +1,6 @@
 //! `Vm` and its builder. The builder fixes all policies for the life of the VM.
 
+#[cfg(feature = "nested")]
 mod one_stage;
 mod unanswered;
 

@@ -24,8 +24,15 @@ pub struct Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: &[Rule] =
-    &[rules::length, rules::safety, rules::order, rules::promises, rules::leftovers, numbers::check];
+const RULES: &[Rule] = &[
+    rules::length,
+    rules::safety,
+    rules::order,
+    rules::promises,
+    rules::leftovers,
+    rules::optional,
+    numbers::check,
+];
 
 #[derive(clap::Args, Default)]
 pub struct Args {
