@@ -31,98 +31,74 @@ pub(crate) type Nested = crate::shadows::Shadowed;
 #[cfg(not(feature = "nested"))]
 pub(crate) type Nested = ();
 
+/// The state of nested guests.
+pub(crate) trait NestedState {
+    /// Of a VM: whether a nested guest has ever run.
+    type OfVm: Default;
+    /// Of an address space.
+    type OfSpace<F>: Default;
+    /// Of a vCPU.
+    type OfVcpu: Default;
+}
+
 /// What the engine asks of nested guests. The defaults are those of a build without them.
 #[allow(unused_variables)]
-pub(crate) trait NestedHooks {
-    /// Part of a VM: whether a nested guest has ever run.
-    type OfVm: Default;
-    /// Part of an address space.
-    type OfSpace<F>: Default;
-    /// Part of a vCPU.
-    type OfVcpu: Default;
-
+pub(crate) trait NestedHooks<F: Format, H: Host>: NestedState {
     /// Whether a nested guest has ever run.
-    #[inline(always)]
-    fn has_run(flag: &Self::OfVm) -> bool {
+    fn has_run(vm: &Vm<F, H>) -> bool {
         false
     }
 
     /// Zaps what nested guests map of the frames in `scope` of an announced invalidation. With `idle` it may ask for
     /// table pages.
-    #[inline(always)]
-    fn reach<F: Format, H: Host>(
-        begun: &Begun<'_, F, H>,
-        idle: Option<&mut Idle>,
-        scope: Scope<'_>,
-        owed: &mut Owed,
-    ) {
-    }
+    fn reach(begun: &Begun<'_, F, H>, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {}
 
     /// The flush of an invalidation that has reached all of its range is paid.
-    #[inline(always)]
-    fn forget<F: Format, H: Host>(begun: &Begun<'_, F, H>) {}
+    fn forget(begun: &Begun<'_, F, H>) {}
 
     /// Takes the write permission from what nested guests map of `gfns`, with rests of the walk.
-    #[inline(always)]
-    fn withdraw_write<F: Format, H: Host, M: Edits>(
-        walk: &mut Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-        owed: &mut Owed,
-    ) {
-    }
+    fn withdraw_write<M: Edits>(walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {}
 
     /// The same for the pages whose bits are set in `words`, the first of which is frame `first`, without a rest. The
     /// caller owes the flush.
-    #[inline(always)]
-    fn arm<F: Format, H: Host, M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {}
+    fn arm<M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {}
 
     /// Looks for the first 2 MiB of `gfns` of which a nested guest may have a page. Returns them, or the frame up to
     /// which there are none; `None` in a VM without nested guests.
-    #[inline(always)]
-    fn next_used<F: Format, H: Host, M: Mode>(
-        walk: &Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-    ) -> Option<Result<Span<Gfn>, Gfn>> {
+    fn next_used<M: Mode>(walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>) -> Option<Result<Span<Gfn>, Gfn>> {
         None
     }
 
     /// Returns a bit for each of `gfns`, frames of one 2 MiB, that a nested guest has accessed since its bit was
     /// cleared.
-    #[inline(always)]
-    fn young<F: Format, H: Host, M: Mode>(
-        walk: &Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-        clears: bool,
-    ) -> [u64; 8] {
+    fn young<M: Mode>(walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, clears: bool) -> [u64; 8] {
         [0; 8]
     }
 
     /// Reclaims table pages: those that no vCPU has a hold on, or, with `held`, some cold ones of the others. Returns the
     /// number of subtrees.
-    #[inline(always)]
-    fn reclaim<F: Format, H: Host>(vm: &Vm<F, H>, held: bool) -> u64 {
+    fn reclaim(vm: &Vm<F, H>, held: bool) -> u64 {
         0
     }
 
     /// Gives up a vCPU's part of nested guests.
-    #[inline(always)]
-    fn leave<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>) {}
+    fn leave(vcpu: &mut Vcpu<'_, F, H>) {}
 
     /// Returns the counters of nested guests.
-    #[inline(always)]
-    fn stats<F: Format, H: Host>(vm: &Vm<F, H>) -> NestedStats {
+    fn stats(vm: &Vm<F, H>) -> NestedStats {
         NestedStats::default()
     }
 
     /// Returns the number of table pages of nested guests.
-    #[inline(always)]
-    fn pages<F: Format, H: Host>(vm: &Vm<F, H>) -> u64 {
+    fn pages(vm: &Vm<F, H>) -> u64 {
         0
     }
 }
 
-impl NestedHooks for () {
+impl NestedState for () {
     type OfVm = ();
     type OfSpace<F> = ();
     type OfVcpu = ();
 }
+
+impl<F: Format, H: Host> NestedHooks<F, H> for () {}

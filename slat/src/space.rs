@@ -4,7 +4,7 @@
 //! same host memory. Invalidations by host address reach every space. Flushes name guest frames and no space, so a vCPU
 //! forgets those frames in whichever space it is.
 
-use crate::hooks::{Nested, NestedHooks};
+use crate::hooks::{Nested, NestedState};
 use crate::slots::publish::SlotSets;
 use crate::slots::watched::Watched;
 use crate::slots::{Limits, SpaceId};
@@ -19,7 +19,7 @@ pub(crate) struct Space<F> {
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
     pub(crate) watched: Watched,
-    pub(crate) nested: <Nested as NestedHooks>::OfSpace<F>,
+    pub(crate) nested: <Nested as NestedState>::OfSpace<F>,
 }
 
 impl<F> core::fmt::Debug for Space<F> {
@@ -44,7 +44,7 @@ impl<F: Format> Space<F> {
             memslots,
             radix,
             watched: Watched::default(),
-            nested: <Nested as NestedHooks>::OfSpace::<F>::default(),
+            nested: <Nested as NestedState>::OfSpace::<F>::default(),
         })
     }
 }

@@ -4,7 +4,7 @@ use crate::addr::Pfn;
 use crate::callbacks::Finally;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
-use crate::hooks::{Nested, NestedHooks};
+use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Token, VcpuId};
 use crate::loaded::{Entered, Loaded, Root, Tag};
 use crate::slots::SpaceId;
@@ -58,7 +58,7 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     /// The ring that logs the vCPU's stores, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
     pub(crate) loaded: Loaded,
-    pub(crate) nested: <Nested as NestedHooks>::OfVcpu,
+    pub(crate) nested: <Nested as NestedState>::OfVcpu,
     pub(crate) waiting: Waiting,
     /// The token of the last pending page, if there was [one](Waiting::ever).
     pub(crate) token: Token,
@@ -108,7 +108,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let ring = vm.rings.all().get(id.0 as usize);
         let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
         let token = Token(0);
-        let nested = <Nested as NestedHooks>::OfVcpu::default;
+        let nested = <Nested as NestedState>::OfVcpu::default;
         Self { vm, space, id, seat, cache, memo, ring, loaded, nested: nested(), waiting, token, light }
     }
 

@@ -7,7 +7,7 @@ mod unanswered;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
-use crate::hooks::{Nested, NestedHooks};
+use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
@@ -68,7 +68,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
     pub(crate) holds: Holds,
-    pub(crate) nested: <Nested as NestedHooks>::OfVm,
+    pub(crate) nested: <Nested as NestedState>::OfVm,
     /// One for each vCPU, or empty.
     pub(crate) rings: Rings,
     /// A store splits a large page of a slot that logs.
@@ -192,7 +192,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             tlb: Tlb::new(policy.vcpus as usize),
             waits: Waits::default(),
             holds: Holds::new(),
-            nested: <Nested as NestedHooks>::OfVm::default(),
+            nested: <Nested as NestedState>::OfVm::default(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -316,7 +316,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Whether a nested guest has ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        Nested::has_run(&self.nested)
+        Nested::has_run(self)
     }
 
     /// Whether the log is read from the Dirty bits of the tables. Faults then log nothing.

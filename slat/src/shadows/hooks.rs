@@ -2,7 +2,7 @@
 
 use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
 use crate::addr::{Gfn, Span};
-use crate::hooks::NestedHooks;
+use crate::hooks::{NestedHooks, NestedState};
 use crate::host::Host;
 use crate::notify::begun::{Begun, Scope};
 use crate::slots::bitmap::WORD;
@@ -25,75 +25,61 @@ use alloc::boxed::Box;
 #[derive(Debug)]
 pub(crate) struct Shadowed;
 
-impl NestedHooks for Shadowed {
+impl NestedState for Shadowed {
     /// On a cache line that faults read anyway.
     type OfVm = AtomicBool;
     /// Made with the first nested guest.
     type OfSpace<F> = Once<Shadows<F>>;
     /// Made when the vCPU first runs L2.
     type OfVcpu = Option<Box<VcpuShadows>>;
+}
 
+impl<F: Format, H: Host> NestedHooks<F, H> for Shadowed {
     #[inline(always)]
-    fn has_run(flag: &AtomicBool) -> bool {
+    fn has_run(vm: &Vm<F, H>) -> bool {
         // Set before the shadows, and so before the first hint. If a fault with a hint does not see an invalidation,
         // the invalidation sees the hint, and so this flag.
-        flag.load(Relaxed)
+        vm.nested.load(Relaxed)
     }
 
     #[inline(always)]
-    fn reach<F: Format, H: Host>(
-        begun: &Begun<'_, F, H>,
-        idle: Option<&mut Idle>,
-        scope: Scope<'_>,
-        owed: &mut Owed,
-    ) {
+    fn reach(begun: &Begun<'_, F, H>, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         if begun.vm.runs_nested() {
             begun.reach_all_spaces(idle, scope, owed);
         }
     }
 
-    fn forget<F: Format, H: Host>(begun: &Begun<'_, F, H>) {
+    fn forget(begun: &Begun<'_, F, H>) {
         begun.forget_nested();
     }
 
     #[inline(always)]
-    fn withdraw_write<F: Format, H: Host, M: Edits>(
-        walk: &mut Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-        owed: &mut Owed,
-    ) {
+    fn withdraw_write<M: Edits>(walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
         if let Some(shadows) = walk.space.nested.get() {
             withdraw_write_from(shadows, walk, gfns, owed);
         }
     }
 
-    fn arm<F: Format, H: Host, M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {
+    fn arm<M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {
         if let Some(shadows) = walk.space.nested.get() {
             arm_in(shadows, walk, first, words);
         }
     }
 
     #[inline(always)]
-    fn next_used<F: Format, H: Host, M: Mode>(
-        walk: &Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-    ) -> Option<Result<Span<Gfn>, Gfn>> {
+    fn next_used<M: Mode>(walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>) -> Option<Result<Span<Gfn>, Gfn>> {
         if !walk.vm.runs_nested() || gfns.is_empty() {
             return None;
         }
         Some(walk.space.nested.get()?.next_used(&walk.vm.host, gfns))
     }
 
-    fn young<F: Format, H: Host, M: Mode>(
-        walk: &Walk<'_, F, H, M>,
-        gfns: Span<Gfn>,
-        clears: bool,
-    ) -> [u64; 8] {
+    fn young<M: Mode>(walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, clears: bool) -> [u64; 8] {
         let shadows = walk.space.nested.get();
         shadows.map_or([0; 8], |shadows| shadows.young(&walk.vm.host, gfns, clears))
     }
 
-    fn reclaim<F: Format, H: Host>(vm: &Vm<F, H>, held: bool) -> u64 {
+    fn reclaim(vm: &Vm<F, H>, held: bool) -> u64 {
         if !vm.runs_nested() {
             return 0;
         }
@@ -103,14 +89,11 @@ impl NestedHooks for Shadowed {
             FlushDebt::new(vm, owed, Cause::Change(Why::Unmap)).settle();
         };
         let tables = (&vm.host, &vm.pool, &vm.active);
-        let all = vm.spaces.iter().filter_map(|space| space.nested.get());
-        let found = all
-            .map(|shadows| shadows.reclaim(tables, held, flush, || vm.reads.synchronize()))
-            .find(|subtrees| *subtrees > 0);
-        found.unwrap_or(0)
+        let reclaim = |shadows: &Shadows<F>| shadows.reclaim(tables, held, flush, || vm.reads.synchronize());
+        all(vm).map(reclaim).find(|subtrees| *subtrees > 0).unwrap_or(0)
     }
 
-    fn leave<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>) {
+    fn leave(vcpu: &mut Vcpu<'_, F, H>) {
         let (Some(mut state), Some(shadows)) = (vcpu.nested.take(), vcpu.space.nested.get()) else { return };
         if let Some(held) = state.held.take() {
             shadows.let_go(held);
@@ -119,12 +102,10 @@ impl NestedHooks for Shadowed {
         vcpu.loaded.forget_l2();
     }
 
-    fn stats<F: Format, H: Host>(vm: &Vm<F, H>) -> NestedStats {
+    fn stats(vm: &Vm<F, H>) -> NestedStats {
         let total = |what| vm.tlb.nested(what);
-        let spaces = vm.spaces.iter().filter_map(|space| space.nested.get());
-        let (shadows, flush_passes) = spaces
-            .map(Shadows::counts)
-            .fold((0, 0), |(shadows, passes), more| (shadows + more.0, passes + more.1));
+        let (shadows, flush_passes) =
+            all(vm).map(Shadows::counts).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
         NestedStats {
             mapped_faults: total(NestedCount::Mapped),
             spurious_faults: total(NestedCount::Spurious),
@@ -135,10 +116,14 @@ impl NestedHooks for Shadowed {
         }
     }
 
-    fn pages<F: Format, H: Host>(vm: &Vm<F, H>) -> u64 {
-        let shadows = vm.spaces.iter().filter_map(|space| space.nested.get());
-        shadows.map(|shadows| shadows.pages(&vm.host)).sum()
+    fn pages(vm: &Vm<F, H>) -> u64 {
+        all(vm).map(|shadows| shadows.pages(&vm.host)).sum()
     }
+}
+
+/// Returns the shadows of all address spaces.
+fn all<F: Format, H: Host>(vm: &Vm<F, H>) -> impl Iterator<Item = &Shadows<F>> {
+    vm.spaces.iter().filter_map(|space| space.nested.get())
 }
 
 #[cold]

@@ -59,7 +59,7 @@ impl Places {
 
     /// Returns every place that an invalidation counted by N can have. Relaxed is enough: an invalidation counts its
     /// place before it moves N by a Release, and the caller has read N by an Acquire.
-    pub(super) fn used(&self) -> Scan<'_> {
+    pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
         let first = u64::MAX.checked_shr(64 - self.used.load(Relaxed) as u32).unwrap_or(0);
         // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
         // caller has found in N is counted: it was counted before N moved.
@@ -67,14 +67,38 @@ impl Places {
     }
 
     /// Returns the first places whose bits are set; and all places beyond them, if any of those is listed.
-    #[inline(always)]
-    pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> Scan<'_> {
+    pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
         self.scan(first, beyond > 0)
     }
 
+    /// Returns the first places whose bits are set; and all places beyond them, if any is to be looked at.
     #[inline(always)]
-    fn scan(&self, first: u64, beyond: bool) -> Scan<'_> {
-        Scan { places: self, first, block: if beyond { 0 } else { BLOCKS }, at: 0 }
+    fn scan(&self, mut first: u64, beyond: bool) -> impl Iterator<Item = &Slot> {
+        // Block and place.
+        let mut next = (if beyond { 0 } else { BLOCKS }, 0);
+        // Mostly nothing is listed.
+        core::iter::from_fn(move || {
+            if first == 0 && next.0 == BLOCKS { None } else { self.step(&mut first, &mut next) }
+        })
+    }
+
+    /// A step of [`scan`](Self::scan), compiled once for its many callers.
+    #[inline(never)]
+    fn step(&self, first: &mut u64, (block, at): &mut (usize, usize)) -> Option<&Slot> {
+        if *first != 0 {
+            let bit = first.trailing_zeros() as usize;
+            *first &= *first - 1;
+            return self.slots.first().get(bit).map(|slot| &slot.0);
+        }
+        while *block < BLOCKS {
+            let places = self.slots.get(*block)?;
+            if let Some(slot) = places.get(*at) {
+                *at += 1;
+                return Some(&slot.0);
+            }
+            (*block, *at) = (*block + 1, 0);
+        }
+        None
     }
 
     /// Adds a block. False if all blocks exist, or without memory.
@@ -135,48 +159,6 @@ impl Places {
             self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
-    }
-}
-
-/// A scan of places: some of the first ones, then maybe all others. One function for all callers, which are many.
-#[derive(Debug)]
-pub(super) struct Scan<'a> {
-    places: &'a Places,
-    /// The first places that are left, a bit each.
-    first: u64,
-    /// The next block beyond them, and the place in it; [`BLOCKS`] if none is left.
-    block: usize,
-    at: usize,
-}
-
-impl<'a> Iterator for Scan<'a> {
-    type Item = &'a Slot;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<&'a Slot> {
-        // Mostly nothing is listed.
-        if self.first == 0 && self.block == BLOCKS { None } else { self.step() }
-    }
-}
-
-impl<'a> Scan<'a> {
-    #[inline(never)]
-    fn step(&mut self) -> Option<&'a Slot> {
-        let slots = &self.places.slots;
-        if self.first != 0 {
-            let bit = self.first.trailing_zeros() as usize;
-            self.first &= self.first - 1;
-            return slots.first().get(bit).map(|slot| &slot.0);
-        }
-        while let Some(block) = (self.block < BLOCKS).then(|| slots.get(self.block)).flatten() {
-            if let Some(slot) = block.get(self.at) {
-                self.at += 1;
-                return Some(&slot.0);
-            }
-            (self.block, self.at) = (self.block + 1, 0);
-        }
-        self.block = BLOCKS;
-        None
     }
 }
 
