@@ -16,10 +16,10 @@ use slat::table::formats::{
     Sv48x4, Sv57x4,
 };
 use slat::{
-    Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Done, Fault, FaultError, Format, Gfn, Gpa,
-    GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Population, Prefault,
-    SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId, Vm, Why,
-    WriteListener, WriteTracking,
+    Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Fault, FaultError, Format, Gfn, Gpa,
+    GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Next, Population,
+    Prefault, SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId,
+    Vm, Why, WriteListener, WriteTracking,
 };
 
 /// The operations of a transaction.
@@ -77,8 +77,8 @@ pub(crate) type Told<T> = Result<T, slat_status>;
 
 /// A vCPU.
 pub(crate) trait AnyVcpu: Send {
-    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError>;
-    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError>;
+    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError>;
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError>;
     fn access(&mut self, idle: &mut Idle, gpa: Gpa, access: Access) -> Result<Mapping, Fault>;
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a>;
     fn switch_to(&mut self, space: SpaceId) -> bool;
@@ -108,7 +108,7 @@ pub(crate) trait AnyHarvest: Send + Sync {
 }
 
 fn space_of<F: Format>(vm: &Vm<F, CHost>, id: SpaceId) -> Told<GuestSpace<'_, F, CHost>> {
-    vm.guest_space(id).ok_or(SLAT_ENOENT)
+    vm.space(id).ok_or(SLAT_ENOENT)
 }
 
 impl<F: Format> AnyVm for Vm<F, CHost> {
@@ -118,11 +118,11 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         space: SpaceId,
         operations: &mut Operations<'_>,
     ) -> Told<Result<(), SlotError>> {
-        Ok(space_of(self, space)?.slots().commit(idle, operations))
+        Ok(space_of(self, space)?.commit(idle, operations))
     }
 
     fn find(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Slot>> {
-        Ok(space_of(self, space)?.slots().find(idle, gfn))
+        Ok(space_of(self, space)?.find(idle, gfn))
     }
 
     fn translate(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Mapping>> {
@@ -150,7 +150,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
     }
 
     fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>> {
-        let slots = space_of(self, space)?.slots();
+        let slots = space_of(self, space)?;
         let harvest = match id {
             Some(id) => slots.harvest(idle, id),
             None => slots.harvest_all(idle),
@@ -196,7 +196,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         (space, gfns): (SpaceId, Span<Gfn>),
         listener: Arc<dyn WriteListener>,
     ) -> Told<Box<dyn AnyTracking + '_>> {
-        Ok(Box::new(space_of(self, space)?.slots().track_writes(idle, gfns, listener)?))
+        Ok(Box::new(space_of(self, space)?.track_writes(idle, gfns, listener)?))
     }
 
     fn emulate_store(
@@ -206,7 +206,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         bytes: &[u8],
         store: &mut dyn FnMut(Hva),
     ) -> Told<()> {
-        Ok(space_of(self, space)?.slots().emulate_store(idle, gpa, bytes, store)?)
+        Ok(space_of(self, space)?.emulate_store(idle, gpa, bytes, store)?)
     }
 
     fn hold(
@@ -216,7 +216,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         access: Access,
         for_hardware: bool,
     ) -> Told<Box<dyn AnyHold + '_>> {
-        let slots = space_of(self, space)?.slots();
+        let slots = space_of(self, space)?;
         Ok(Box::new(if for_hardware {
             Holding::for_hardware(slots.hold_for_hardware(idle, gfn, access)?)
         } else {
@@ -226,7 +226,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
 }
 
 impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
-    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         self.fault(idle, fault)
     }
 
@@ -238,7 +238,7 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
         self.enter(idle, tlb).poll()
     }
 
-    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError> {
         self.fault_as(idle, fault, private)
     }
 

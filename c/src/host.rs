@@ -7,12 +7,11 @@ use crate::{
 };
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use slat::table::Heap;
-use slat::table::memory::CHUNK_BYTES;
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::trace::{FaultResult, TraceEvent};
 use slat::{
-    Access, CpuId, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
-    TableMemory, Token, Translations, VcpuId,
+    Access, CpuId, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, Token,
+    Translations, VcpuId,
 };
 
 /// The host's functions.
@@ -46,45 +45,37 @@ impl CHost {
         let memory = memory(page.memory)?;
         (page.pfn < self.frames).then_some(HostPage { pfn: Pfn(page.pfn), level, writable, execute, memory })
     }
-
-    /// Returns the frame number of table memory at `page`.
-    fn frame(&self, page: NonNull<u8>) -> Pfn {
-        Pfn((page.as_ptr().expose_provenance() as u64).wrapping_sub(self.host.table_offset) >> PAGE_SHIFT)
-    }
 }
 
 // SAFETY: memory comes from the heap or from the host, which promises that it is unused, and is refused where it is misaligned
-// or the format cannot name it; `at` and `pfn` are each other's inverse, since they add and subtract the same number of whole
-// pages.
+// or the format cannot name it; frame and address differ by the same number of whole pages.
 unsafe impl TableMemory for CHost {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        let chunk = match self.host.alloc_tables {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        let bytes = pages << PAGE_SHIFT;
+        let first = match self.host.alloc_tables {
             // SAFETY: the host's own function and pointer.
-            Some(alloc) => NonNull::new(unsafe { alloc(self.host.user, CHUNK_BYTES) }.cast::<u8>()),
-            None => Heap.alloc_chunk(),
-        }?;
-        let last = self.frame(chunk).0.checked_add((CHUNK_BYTES >> PAGE_SHIFT) as u64);
-        let fits = last.is_some_and(|last| last <= self.frames) && self.frame(chunk) != Pfn(0);
-        if fits && chunk.addr().get().is_multiple_of(CHUNK_BYTES) {
-            return Some(chunk);
+            Some(alloc) => NonNull::new(unsafe { alloc(self.host.user, bytes) }.cast::<u8>())?,
+            None => Heap.lend(pages)?.0,
+        };
+        let pfn =
+            Pfn((first.as_ptr().expose_provenance() as u64).wrapping_sub(self.host.table_offset)
+                >> PAGE_SHIFT);
+        let fits = pfn.0.checked_add(pages as u64).is_some_and(|end| end <= self.frames) && pfn != Pfn(0);
+        if fits && first.addr().get().is_multiple_of(bytes) {
+            return Some((first, pfn));
         }
         // SAFETY: allocated above.
-        unsafe { self.free_chunk(chunk) };
+        unsafe { self.take_back(first, pfn, pages) };
         None
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         match self.host.free_tables {
-            // SAFETY: the host's own function and pointer; the chunk is its own, and unused, says the caller.
-            Some(free) => unsafe { free(self.host.user, chunk.as_ptr().cast(), CHUNK_BYTES) },
-            // SAFETY: allocated by the heap; the caller's word.
-            None => unsafe { Heap.free_chunk(chunk) },
+            // SAFETY: the host's own function and pointer; the memory is its own, and unused, says the caller.
+            Some(free) => unsafe { free(self.host.user, first.as_ptr().cast(), pages << PAGE_SHIFT) },
+            // SAFETY: allocated by the heap; required of the caller.
+            None => unsafe { Heap.take_back(first, pfn, pages) },
         }
-    }
-
-    #[inline(always)]
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.frame(page)
     }
 
     #[inline(always)]
@@ -112,6 +103,10 @@ fn named(access: Access) -> u32 {
 }
 
 impl Host for CHost {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let mut page = slat_page::default();
         // SAFETY: the host's own function and pointer; `page` is ours.

@@ -12,7 +12,7 @@ use crate::{slat_access_raw, slat_done, slat_mapping, slat_thread, slat_tlb, sla
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use slat::{CpuId, Done, Fault, FaultError, Gpa, Idle, InGuest, VcpuId};
+use slat::{CpuId, Emulate, Fault, FaultError, Gpa, Idle, InGuest, Leave, Next, Resume, VcpuId};
 
 /// A vCPU. One call at a time may use it, from any thread; from `slat_vcpu_enter` to `slat_vcpu_leave` only that
 /// thread.
@@ -140,21 +140,21 @@ fn fault(
     thread: Option<&slat_thread>,
     (gpa, wants): (u64, slat_access_raw),
     done: Option<&mut MaybeUninit<slat_done>>,
-    deal: impl FnOnce(&mut dyn AnyVcpu, &mut Idle, Fault) -> Result<Done, FaultError>,
+    deal: impl FnOnce(&mut dyn AnyVcpu, &mut Idle, Fault) -> Result<Next, FaultError>,
 ) -> slat_status {
     guarded(|| {
         let (vcpu, thread, done) = (given(vcpu)?, given(thread)?, given(done)?);
         let fault = Fault { gpa: Gpa(gpa), access: access(wants).ok_or(SLAT_EINVAL)? };
         let mut call = thread.call()?;
         done.write(match vcpu.out(|vcpu| Ok(deal(vcpu, call.idle(), fault)?))? {
-            Done::Mapped(_) => slat_done::SLAT_MAPPED,
-            Done::Fixed => slat_done::SLAT_FIXED,
-            Done::Mmio => slat_done::SLAT_MMIO,
-            Done::RingFull => slat_done::SLAT_RING_FULL,
-            Done::WriteTracked => slat_done::SLAT_WRITE_TRACKED,
-            Done::MemoryFault { .. } => slat_done::SLAT_MEMORY_FAULT,
-            Done::Pending => slat_done::SLAT_PENDING,
-            Done::NeedsPage => slat_done::SLAT_NEEDS_PAGE,
+            Next::Resume(Resume::Mapped(_)) => slat_done::SLAT_MAPPED,
+            Next::Resume(Resume::Fixed) => slat_done::SLAT_FIXED,
+            Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly) => slat_done::SLAT_MMIO,
+            Next::Leave(Leave::RingFull) => slat_done::SLAT_RING_FULL,
+            Next::Emulate(Emulate::Tracked) => slat_done::SLAT_WRITE_TRACKED,
+            Next::Leave(Leave::MemoryFault { .. }) => slat_done::SLAT_MEMORY_FAULT,
+            Next::Leave(Leave::Pending(_)) => slat_done::SLAT_PENDING,
+            Next::Leave(Leave::NeedsPage) => slat_done::SLAT_NEEDS_PAGE,
             _ => slat_done::SLAT_SPURIOUS,
         });
         Ok(())

@@ -23,14 +23,18 @@ struct Chunks(AtomicU32);
 
 // SAFETY: the functions of `Heap`, or no memory.
 unsafe impl TableMemory for Chunks {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
-        Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller guarantees it.
-        unsafe { Heap.free_chunk(chunk) }
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 

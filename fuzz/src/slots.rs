@@ -10,7 +10,6 @@ mod oracle;
 use crate::Input;
 use oracle::{Change, Limits, Oracle, PAGE, Record, Request};
 use slat::slots::{self, Region};
-use slat::table::TableMemory;
 use slat::table::formats::Npt5;
 use slat::{Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, SpaceId, Span, Vm};
 
@@ -24,9 +23,6 @@ const ARENA: u64 = 0x7000_0000_0000;
 /// A host with nothing behind its addresses.
 #[derive(Debug)]
 struct Nothing;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nothing {}
 
 impl Host for Nothing {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -52,11 +48,7 @@ pub fn run(bytes: &[u8]) {
         }
         let request = request(&mut input, &oracle);
         let expected = oracle.set(&request);
-        let Some(slots) = vm
-            .guest_space(SpaceId(request.space as u8))
-            .map(|space| space.slots())
-            .filter(|_| request.space < SPACES)
-        else {
+        let Some(slots) = vm.space(SpaceId(request.space as u8)).filter(|_| request.space < SPACES) else {
             assert!(expected.is_err(), "there is no VM to ask");
             continue;
         };
@@ -86,7 +78,7 @@ fn slot(id: u32, Record { gfn, pages, hva, flags }: Record) -> Slot {
 
 /// Compares all slots, and every kind of look-up around the range of the request.
 fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &Request) {
-    let slots = vm.guest_space(SpaceId(request.space as u8)).unwrap().slots();
+    let slots = vm.space(SpaceId(request.space as u8)).unwrap();
     let space = request.space;
     let snapshot = slots.snapshot(idle);
     let expected: Vec<_> = oracle.by_gfn(space).into_iter().map(|(id, record)| slot(id, record)).collect();

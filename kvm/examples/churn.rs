@@ -1,6 +1,6 @@
 //! A guest with two vCPUs whose pages are migrated, swapped out and merged a million times while it runs. The
-//! guest checks every word; then the dirty log is compared with what it wrote. Each check is repeated with a
-//! seeded mistake, which it must find.
+//! guest checks every word; then the dirty log is compared with what it wrote. Each check is repeated and must
+//! fail: a host stores to the guest's pages, and the guest stores to a page that the log must not have.
 //!
 //! `cargo run --release -p slat-kvm --example churn -- [OPERATIONS]`; `cargo xtask clients kvm` runs it.
 
@@ -22,10 +22,14 @@ const PAGES: u64 = 2048;
 const ALIKE: u64 = 1536;
 /// Number of pages per job.
 const CHUNK: u64 = 32;
+/// Operations in which the guest has to find what the host stored.
+const SPOILED: u64 = 100_000;
 
 /// What the host has done, and what the guest has found.
 #[derive(Default)]
 struct Churn {
+    /// Whether the host stores to the guest's pages.
+    spoils: bool,
     moved: AtomicU64,
     swapped: AtomicU64,
     merged: AtomicU64,
@@ -97,6 +101,9 @@ impl Churn {
             let few = Span::sized(part.start + turn % 15 * 32 * PAGE_SIZE, 32 * PAGE_SIZE);
             self.moved.fetch_add(stage.space.migrate(&mut idle, part).expect("there is memory"), Relaxed);
             self.swapped.fetch_add(stage.space.pageout(&mut idle, few).expect("there is swap"), Relaxed);
+            if self.spoils {
+                stage.space.write(&mut idle, few.start, &[0x5a; 8]).expect("it is mapped");
+            }
             if turn % 64 == 0 {
                 stage.arena.trim().expect("a memfd");
             }
@@ -120,9 +127,9 @@ impl Churn {
 }
 
 /// Runs guest and host concurrently. `None` if there is no KVM.
-fn churn(idle: &mut Idle, operations: u64) -> Option<Churn> {
+fn churn(idle: &mut Idle, operations: u64, spoils: bool) -> Option<Churn> {
     let stage = Stage::new(idle, PAGES, false, |builder| builder)?;
-    let churn = Churn::default();
+    let churn = Churn { spoils, ..Churn::default() };
     scope(|scope| {
         for number in 0..2 {
             let (churn, stage) = (&churn, &stage);
@@ -139,8 +146,8 @@ fn churn(idle: &mut Idle, operations: u64) -> Option<Churn> {
 }
 
 /// Rounds of stores with concurrent migration and swap. Returns the number of pages that the guest wrote, and
-/// of rounds with a different log.
-fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool) -> Option<(usize, u64)> {
+/// of rounds with a different log. With `more`, a vCPU writes a page more in each round than the log is compared with.
+fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool, more: bool) -> Option<(usize, u64)> {
     let stage = Stage::new(idle, PAGES, false, |builder| builder.kvm_log(kvm_log))?;
     let mut vcpus = [0, 1].map(|number| (number, stage.vcpu(number)));
     stage.vm.set(idle, stage.region(Region::LOG_DIRTY)).expect("a log");
@@ -184,7 +191,10 @@ fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool) -> Option<(usize, u64)> {
                 }
             });
             let said = |work: Work| (0..work.pages).map(move |n| (work.start + n * work.mask) / PAGE_SIZE);
-            let expected: BTreeSet<u64> = works.into_iter().flat_map(said).collect();
+            let mut expected: BTreeSet<u64> = works.into_iter().flat_map(said).collect();
+            if more {
+                expected.pop_last();
+            }
             let harvest = stage.vm.harvest(idle, DATA).expect("it logs");
             let logged: BTreeSet<u64> = harvest.iter().map(|page| page.gfn.0).collect();
             harvest.commit();
@@ -202,7 +212,7 @@ fn main() -> ExitCode {
         std::env::args().nth(1).map_or(1_000_000, |text| text.parse().expect("a number of operations"));
     let mut idle = Idle::take().expect("the first token of this thread");
     let began = Instant::now();
-    let Some(right) = churn(&mut idle, operations) else { return ExitCode::SUCCESS };
+    let Some(right) = churn(&mut idle, operations, false) else { return ExitCode::SUCCESS };
     let [moved, swapped, merged, jobs, wrong] =
         [&right.moved, &right.swapped, &right.merged, &right.jobs, &right.wrong]
             .map(|count| count.load(Relaxed));
@@ -215,13 +225,26 @@ fn main() -> ExitCode {
         println!("churn: the first after {} operations", right.first.load(Relaxed));
     }
     let mut passed = wrong == 0 && right.operations() >= operations;
+    let Some(spoiled) = churn(&mut idle, operations.min(SPOILED), true) else { return ExitCode::FAILURE };
+    let found = spoiled.wrong.load(Relaxed) > 0;
+    println!(
+        "churn: what the host stored is {} after {} operations",
+        if found { "found" } else { "NOT found" },
+        spoiled.first.load(Relaxed)
+    );
+    passed &= found;
     for kvm_log in [false, true] {
-        let Some((written, different)) = logs(&mut idle, 30, kvm_log) else { return ExitCode::FAILURE };
+        let Some((written, different)) = logs(&mut idle, 30, kvm_log, false) else {
+            return ExitCode::FAILURE;
+        };
         let whose = if kvm_log { "slat's and KVM's" } else { "slat's" };
         println!(
             "dirty log ({whose}): {written} pages written in 30 rounds, {different} rounds differ from what the guest wrote"
         );
         passed &= different == 0;
+        let Some((_, different)) = logs(&mut idle, 3, kvm_log, true) else { return ExitCode::FAILURE };
+        println!("dirty log ({whose}): a page too many is found in {different} of 3 rounds");
+        passed &= different == 3;
     }
     println!("{}", if passed { "kvm: passed" } else { "kvm: FAILED" });
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

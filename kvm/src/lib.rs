@@ -92,7 +92,7 @@ pub use kvm_ioctls;
 use kvm_ioctls::VmFd;
 use pager::Pagers;
 use parking_lot::Mutex;
-use slat::memslots::Memslots;
+use slat::GuestSpace;
 use slat::table::formats::Ept4NoAd;
 use slat::walk::Mapping;
 use slat::{Gfn, Gpa, Harvest, Idle, PAGE_SIZE, SlotId, Span, Stats, Vm};
@@ -220,13 +220,13 @@ impl KvmVm {
 
     /// Returns slat's memslots, for look-ups and dirty logs. Change them with [`set`](Self::set), which also
     /// changes KVM's.
-    pub fn slots(&self) -> Memslots<'_, Tables, HostView> {
-        self.vm.slots()
+    pub fn memory(&self) -> GuestSpace<'_, Tables, HostView> {
+        self.vm.memory()
     }
 
     /// Returns what slat maps at `gfn` now. KVM maps it too, or can without asking slat.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
-        self.vm.translate(idle, gfn)
+        self.vm.memory().translate(idle, gfn)
     }
 
     /// Returns what slat has done, and holds.
@@ -262,15 +262,15 @@ impl KvmVm {
     }
 
     /// Harvests the pages of a memslot that the guest or [`write`](Self::write) has written since the last
-    /// harvest: see [`Memslots::harvest`]. Includes KVM's log if KVM [logs](Builder::kvm_log) too.
+    /// harvest: see [`GuestSpace::harvest`]. Includes KVM's log if KVM [logs](Builder::kvm_log) too.
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'_, Tables, HostView>, KvmError> {
         if self.kvm_log {
             // KVM's log first: slat's log has stores in between.
-            let len = self.slots().get(idle, id).map_or(0, |slot| slot.gpas().len());
+            let len = self.memory().get(idle, id).map_or(0, |slot| slot.gpas().len());
             let bits = self.kvm.get_dirty_log(id.0, len as usize);
-            self.slots().mark_dirty_bits(id, 0, &bits.map_err(|error| KvmError::Kvm { id, error })?)?;
+            self.memory().mark_dirty_bits(id, 0, &bits.map_err(|error| KvmError::Kvm { id, error })?)?;
         }
-        Ok(self.slots().harvest(idle, id)?)
+        Ok(self.memory().harvest(idle, id)?)
     }
 
     /// Exempts this memslot's pages from the [budget](Builder::mappings), until the memslot is deleted: for
@@ -306,7 +306,7 @@ impl KvmVm {
 
     /// Returns the host addresses of at most `len` bytes at `gpa`, all in one memslot.
     fn part(&self, idle: &mut Idle, gpa: Gpa, len: usize) -> Result<(Span<slat::Hva>, usize), KvmError> {
-        let slot = self.slots().find(idle, gpa.gfn()).ok_or(KvmError::NoSlot(gpa))?;
+        let slot = self.memory().find(idle, gpa.gfn()).ok_or(KvmError::NoSlot(gpa))?;
         let len = (len as u64).min(slot.gpas().end.0 - gpa.0);
         let hva = slot.hva_of(gpa.gfn()) + gpa.0 % PAGE_SIZE;
         Ok((Span::sized(hva, len), len as usize))

@@ -5,7 +5,7 @@ use crate::view::View;
 use crate::{HostView, Tables};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use slat::{Access, Done, Fault, Gfn, Idle, OwnedVcpu, VcpuId, Vm};
+use slat::{Access, Fault, Gfn, Idle, Next, OwnedVcpu, VcpuId, Vm};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -115,7 +115,7 @@ fn fault(
     access: Access,
 ) -> Result<(), KvmError> {
     match vcpu.fault(idle, Fault { gpa: gfn.gpa(), access })? {
-        Done::Mapped(_) | Done::Fixed | Done::Spurious => {}
+        Next::Resume(_) => {}
         // A memslot is being moved or deleted: KVM has the new one already, or still has the old one.
         _ => thread::yield_now(),
     }

@@ -6,7 +6,7 @@
 //!
 //! | change | order | if the second fails |
 //! |---|---|---|
-//! | created | KVM inside slat's transaction ([`commit_with`](slat::memslots::Memslots::commit_with)); its window is closed until both have it, so no vCPU sleeps there | nothing has changed |
+//! | created | KVM inside slat's transaction ([`commit_with`](slat::GuestSpace::commit_with)); its window is closed until both have it, so no vCPU sleeps there | nothing has changed |
 //! | moved, flags | KVM, then slat; meanwhile pages are found by their old frame numbers | KVM gets the old memslot back |
 //! | deleted | KVM, then slat | the same |
 //!
@@ -35,7 +35,7 @@ impl KvmVm {
             change @ (Change::Deleted(old) | Change::Moved(old) | Change::Flags(old)) => {
                 let base = self.view.base(id).expect("each memslot has a window");
                 self.tell_kvm(region, base)?;
-                if let Err(error) = self.slots().set(idle, region) {
+                if let Err(error) = self.memory().set(idle, region) {
                     self.tell_kvm(old.into(), base)?;
                     return Err(error.into());
                 }
@@ -50,7 +50,7 @@ impl KvmVm {
 
     /// Returns what a request would change, without changing it.
     fn outcome(&self, idle: &mut Idle, region: Region) -> Result<Change, KvmError> {
-        match self.slots().commit_with(idle, |tx| tx.set(region), |change| Err::<(), _>(*change)) {
+        match self.memory().commit_with(idle, |tx| tx.set(region), |change| Err::<(), _>(*change)) {
             Ok(change) | Err(CommitError::Refused(change)) => Ok(change),
             Err(CommitError::Slots(error)) => Err(error.into()),
         }
@@ -60,7 +60,7 @@ impl KvmVm {
         let id = region.slot;
         let gfns = Span::sized(region.gpa.gfn(), region.bytes / PAGE_SIZE);
         let base = self.view.reserve(id, gfns)?;
-        let created = self.slots().commit_with(idle, |tx| tx.set(region), |_| self.tell_kvm(region, base));
+        let created = self.memory().commit_with(idle, |tx| tx.set(region), |_| self.tell_kvm(region, base));
         match created {
             Ok(change) => {
                 self.view.open(id)?;
@@ -77,7 +77,7 @@ impl KvmVm {
     }
 
     fn gfns(&self, idle: &mut Idle, old: Slot) -> Span<Gfn> {
-        self.slots().get(idle, old.id).map_or(old.gfns, |slot| slot.gfns)
+        self.memory().get(idle, old.id).map_or(old.gfns, |slot| slot.gfns)
     }
 
     /// Sets KVM's memslot to `region`, at the window's addresses.

@@ -143,7 +143,7 @@ impl View {
         let mut windows = self.windows.lock();
         let shown = windows.at(address).and_then(|(window, page)| {
             let gfn = window.gfns.start + page as u64;
-            let mapping = vm.translate(idle, gfn)?;
+            let mapping = vm.memory().translate(idle, gfn)?;
             // A large leaf may extend beyond the memslot.
             let pages = window.pages_of(mapping.gfns);
             let first = mapping.leaf.pfn + (window.gfns.start.0 + pages.start as u64 - mapping.gfns.start.0);

@@ -104,12 +104,12 @@ fn memslots_are_changed_in_both_or_in_neither() {
     unsafe { vm.fd().set_user_memory_region(foreign) }.unwrap();
     let refused = vm.set(&mut idle, region);
     assert!(matches!(refused, Err(KvmError::Kvm { error, .. }) if error.errno() == libc::EEXIST));
-    assert_eq!(vm.slots().len(), 2, "the refused call changed the slots");
+    assert_eq!(vm.memory().len(), 2, "the refused call changed the slots");
     let elsewhere = Region { gpa: Gpa(72 << 20), ..region };
     assert_eq!(vm.set(&mut idle, elsewhere).unwrap(), Change::Created);
     let moved = vm.set(&mut idle, region);
     assert!(matches!(moved, Err(KvmError::Kvm { .. })));
-    assert_eq!(vm.slots().get(&mut idle, SlotId(7)).unwrap().gpas().start, elsewhere.gpa);
+    assert_eq!(vm.memory().get(&mut idle, SlotId(7)).unwrap().gpas().start, elsewhere.gpa);
     // SAFETY: no vCPU runs.
     unsafe { vm.fd().set_user_memory_region(kvm_userspace_memory_region { memory_size: 0, ..foreign }) }
         .unwrap();
@@ -117,7 +117,7 @@ fn memslots_are_changed_in_both_or_in_neither() {
     assert_eq!(vm.set(&mut idle, region).unwrap(), Change::Nothing);
     assert!(matches!(vm.set(&mut idle, Region::deletion(SlotId(7))).unwrap(), Change::Deleted(_)));
     assert!(matches!(vm.set(&mut idle, Region::deletion(SlotId(7))), Err(KvmError::Slots(_))));
-    assert_eq!(vm.slots().len(), 2);
+    assert_eq!(vm.memory().len(), 2);
 }
 
 /// Two vCPUs work in one memslot while another is created, moved and deleted; the contents of that one are
@@ -176,8 +176,8 @@ fn memslots_come_move_and_go_under_running_guests() {
         }
         over.store(true, Relaxed);
     });
-    assert_eq!(stage.vm.slots().len(), 2);
-    assert!(stage.vm.slots().get(&mut idle, LOW).is_some());
+    assert_eq!(stage.vm.memory().len(), 2);
+    assert!(stage.vm.memory().get(&mut idle, LOW).is_some());
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn huge_pages_are_one_leaf_and_one_mapping() {
     let (leaves, view) = (stage.vm.stats().leaves, stage.vm.view_stats());
     assert_eq!(leaves[1], 4, "{leaves:?}");
     assert!(view.faults < 64 && view.mappings < 32, "{view:?}");
-    assert_eq!(stage.vm.translate(&mut idle, Gfn(DATA_AT.gfn().0 + 600)).unwrap().gfns.len(), 512);
+    assert_eq!(stage.vm.memory().translate(&mut idle, Gfn(DATA_AT.gfn().0 + 600)).unwrap().gfns.len(), 512);
     stage.space.migrate(&mut idle, stage.data).unwrap();
     assert_eq!(stage.run(&mut idle, (0, &mut vcpu), work(Job::Check, 4 * 512, 5)).unwrap(), 0);
     // Logging splits them: stores are reported page by page.

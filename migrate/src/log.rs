@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 /// slots stay as they are.
 ///
 /// **Must be the only one that takes marks of these logs.** It notices if it is not: if another `VmLog`, another harvest, a
-/// ring's harvest or [`clear_dirty`](slat::Memslots::clear_dirty) has taken from one of them, even if the pages were given
+/// ring's harvest or [`clear_dirty`](slat::GuestSpace::clear_dirty) has taken from one of them, even if the pages were given
 /// back; or if a log was switched off, also if the slot has another log since, or was deleted and created again. Between
 /// two calls of [`PreCopy::send`](crate::PreCopy::send) it then forgets the receiver, so that the migration begins anew.
 /// During a call, the harvest fails with [`LogError::Lost`] or [`LogError::Dirty`], and the next call begins anew. Looking
-/// ([`dirty_bits`](slat::Memslots::dirty_bits)) takes nothing.
+/// ([`dirty_bits`](slat::GuestSpace::dirty_bits)) takes nothing.
 ///
 /// Slots may move meanwhile: [`PreCopy`](crate::PreCopy) sends pages by slot and page number. Read them by
 /// [`hva`](slat::DirtyPage::hva) then, not by guest frame.
@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 /// # use slat::{*, table::formats::Npt4};
 /// # use slat_migrate::VmLog;
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -34,7 +33,7 @@ use std::collections::BTreeMap;
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut log = VmLog::new(&vm);
 /// log.mark_all(&mut idle, [SlotId(0)])?;
 /// assert_eq!(log.harvest(&mut idle)?.len(), 8, "512 pages, 64 per word");
@@ -107,7 +106,7 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
         self.give_back();
         // After an error, nothing is harvested.
         self.logs.clear();
-        let (slots, ids): (_, Vec<SlotId>) = (self.vm.slots(), slots.into_iter().collect());
+        let (slots, ids): (_, Vec<SlotId>) = (self.vm.memory(), slots.into_iter().collect());
         slots.commit(idle, |tx| ids.iter().try_for_each(|&id| tx.set_log_dirty(id, true).map(drop)))?;
         let mut logs = BTreeMap::new();
         for id in ids {
@@ -138,24 +137,23 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
     /// # use slat::{*, table::formats::Npt4};
     /// # use slat_migrate::VmLog;
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let plugged = Slot::new(SlotId(1), Gfn(512), 64, Hva(1 << 30)).log_dirty();
-    /// vm.slots().commit(&mut idle, |tx| tx.create(plugged))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(plugged))?;
     /// let mut log = VmLog::new(&vm);
     /// log.watch([SlotId(1)])?;
-    /// vm.slots().mark_dirty(Span::new(Gfn(512), Gfn(515)));
+    /// vm.memory().mark_dirty(Span::new(Gfn(512), Gfn(515)));
     /// assert_eq!(log.harvest(&mut idle)?[0].bits, 0b111);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn watch(&mut self, slots: impl IntoIterator<Item = SlotId>) -> Result<(), LogError> {
         for id in slots {
             if !self.logs.contains_key(&id) {
-                self.logs.insert(id, self.vm.slots().log_state(id)?);
+                self.logs.insert(id, self.vm.memory().log_state(id)?);
             }
         }
         Ok(())
@@ -169,7 +167,7 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
             return Err(LogError::NoSlots);
         }
         self.intact()?;
-        let slots = self.vm.slots();
+        let slots = self.vm.memory();
         let harvest = slots.harvest_slots(idle, self.logs.keys().copied())?;
         let mut logs = BTreeMap::new();
         for (&id, before) in &self.logs {
@@ -199,7 +197,7 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
     /// Whether each log is the one that was harvested last, and nothing was taken from it since.
     fn intact(&self) -> Result<(), LogError> {
         for (&id, then) in &self.logs {
-            if self.vm.slots().log_state(id)?.takings_since(*then) != Some(0) {
+            if self.vm.memory().log_state(id)?.takings_since(*then) != Some(0) {
                 return Err(LogError::Lost(id));
             }
         }

@@ -8,7 +8,7 @@ use breaks::Breaks;
 use slat::table::formats::Ept4;
 use slat::{
     Access, DirtyPage, DirtyWord, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Vm,
+    Span, Vm,
 };
 use slat_migrate::{
     LogError, MemoryRange, MigrateError, Outcome, PreCopy, Progress, Receiver, Session, Source, Target, VmLog,
@@ -30,9 +30,6 @@ const SECOND: SlotId = SlotId(1);
 /// The guest's memory: a number per page.
 struct Memory(Vec<AtomicU64>);
 
-// SAFETY: the default functions allocate tables in this process and give their own addresses.
-unsafe impl TableMemory for Memory {}
-
 impl Host for Memory {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -49,7 +46,7 @@ fn machine(idle: &mut Idle) -> Machine {
         tx.create(Slot::new(RAM, Gfn(0), HALF, Hva(BASE)))?;
         tx.create(Slot::new(SECOND, Gfn(HALF), HALF, Hva(BASE + HALF * PAGE_SIZE)))
     };
-    vm.slots().commit(idle, create).unwrap();
+    vm.memory().commit(idle, create).unwrap();
     vm
 }
 
@@ -68,7 +65,7 @@ fn change_places(vm: &Machine, idle: &mut Idle) {
         tx.move_to(SECOND, ram)?;
         tx.move_to(RAM, second).map(drop)
     };
-    vm.slots().commit(idle, change).unwrap();
+    vm.memory().commit(idle, change).unwrap();
 }
 
 type Watch = fn(&Machine, &mut Idle, Progress);
@@ -207,12 +204,12 @@ fn continued(between: impl FnOnce(&Machine, &mut Idle)) -> u64 {
 fn a_migration_whose_log_is_as_it_was_continues() {
     assert_eq!(continued(|vm, _| (60..70).for_each(|page| store(vm, page))), 70);
     let looked = |vm: &Machine, idle: &mut Idle| {
-        assert_eq!(vm.slots().dirty_bits(idle, RAM, &mut [0; HALF as usize / 64]), Ok(64));
+        assert_eq!(vm.memory().dirty_bits(idle, RAM, &mut [0; HALF as usize / 64]), Ok(64));
     };
     assert_eq!(continued(looked), 64);
     // Another address of the same slot is no other log.
     assert_eq!(
-        continued(|vm, idle| vm.slots().commit(idle, |tx| tx.move_to(SECOND, Gfn(4096)).map(drop)).unwrap()),
+        continued(|vm, idle| vm.memory().commit(idle, |tx| tx.move_to(SECOND, Gfn(4096)).map(drop)).unwrap()),
         64
     );
 }
@@ -220,7 +217,7 @@ fn a_migration_whose_log_is_as_it_was_continues() {
 #[test]
 fn a_migration_begins_anew_if_its_log_was_replaced() {
     let logs = |vm: &Machine, idle: &mut Idle, on| {
-        vm.slots().commit(idle, |tx| tx.set_log_dirty(RAM, on).map(drop)).unwrap();
+        vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, on).map(drop)).unwrap();
     };
     let off_and_on = |vm: &Machine, idle: &mut Idle| {
         logs(vm, idle, false);
@@ -234,20 +231,20 @@ fn a_migration_begins_anew_if_its_log_was_replaced() {
     };
     assert_eq!(continued(off), PAGES);
     let created_again = |vm: &Machine, idle: &mut Idle| {
-        vm.slots().commit(idle, |tx| tx.delete(RAM).map(drop)).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(RAM).map(drop)).unwrap();
         (0..64).for_each(|page| store(vm, page));
         let slot = Slot::new(RAM, Gfn(0), HALF, Hva(BASE)).log_dirty();
-        vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
     };
     assert_eq!(continued(created_again), PAGES);
 }
 
 #[test]
 fn a_migration_begins_anew_if_another_took_from_its_log() {
-    assert_eq!(continued(|vm, idle| vm.slots().harvest(idle, RAM).unwrap().commit()), PAGES);
-    assert_eq!(continued(|vm, idle| vm.slots().harvest_all(idle).unwrap().commit()), PAGES);
+    assert_eq!(continued(|vm, idle| vm.memory().harvest(idle, RAM).unwrap().commit()), PAGES);
+    assert_eq!(continued(|vm, idle| vm.memory().harvest_all(idle).unwrap().commit()), PAGES);
     let cleared = |vm: &Machine, idle: &mut Idle| {
-        assert_eq!(vm.slots().clear_dirty(idle, RAM, 0, 64, &[u64::MAX]), Ok(64));
+        assert_eq!(vm.memory().clear_dirty(idle, RAM, 0, 64, &[u64::MAX]), Ok(64));
     };
     assert_eq!(continued(cleared), PAGES);
     let migrated = |vm: &Machine, idle: &mut Idle| {
@@ -265,7 +262,7 @@ fn a_harvest_fails_if_another_takes_from_the_log_during_the_migration() {
     let takes: Watch = |vm, idle, progress| {
         stores(vm, idle, progress);
         if (progress.round, progress.sent) == (1, 64) {
-            vm.slots().harvest(idle, RAM).unwrap().commit();
+            vm.memory().harvest(idle, RAM).unwrap().commit();
         }
     };
     let error = send((&vm, &mut idle), &mut log, &mut receiver, usize::MAX, takes).unwrap_err();
@@ -286,7 +283,7 @@ fn every_page_is_marked_wherever_its_slot_is() {
             let mut idle = Idle::take().unwrap();
             while !over.load(SeqCst) {
                 for at in [4096, 0] {
-                    vm.slots().commit(&mut idle, |tx| tx.move_to(RAM, Gfn(at)).map(drop)).unwrap();
+                    vm.memory().commit(&mut idle, |tx| tx.move_to(RAM, Gfn(at)).map(drop)).unwrap();
                 }
                 begun.store(true, SeqCst);
             }
@@ -322,13 +319,13 @@ fn a_slot_that_cannot_be_marked_is_an_error() {
 fn logs_of_other_slots_stay_as_they_are() {
     let mut idle = Idle::take().unwrap();
     let vm = machine(&mut idle);
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SECOND, true).map(drop)).unwrap();
-    vm.slots().mark_dirty(Span::sized(Gfn(HALF), 8));
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SECOND, true).map(drop)).unwrap();
+    vm.memory().mark_dirty(Span::sized(Gfn(HALF), 8));
     let mut log = VmLog::new(&vm);
     log.mark_all(&mut idle, [RAM]).unwrap();
     assert!(log.harvest(&mut idle).unwrap().iter().all(|word| word.first.slot == RAM));
     log.commit();
-    assert_eq!(vm.slots().harvest(&mut idle, SECOND).unwrap().pages(), 8);
+    assert_eq!(vm.memory().harvest(&mut idle, SECOND).unwrap().pages(), 8);
     log.harvest(&mut idle).expect("another slot's harvest takes nothing from this log");
 }
 

@@ -3,8 +3,9 @@
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
 use slat::table::Word;
+use slat::table::{Own, TableMemory, TablesOf};
 use slat::trace::{Observer, TraceEvent};
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Span, TableMemory, VcpuId};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Span, VcpuId};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -142,19 +143,14 @@ impl<O> HostView<O> {
 
 // SAFETY: forwards to the arena's handle, which keeps the contract.
 unsafe impl<O: Observer> TableMemory for HostView<O> {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.tables.alloc_chunk().inspect(|_| self.space.lru_lend(1))
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.tables.lend(pages).inspect(|_| self.space.lru_lend(1))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         self.space.lru_lend(-1);
-        // SAFETY: the caller keeps `free_chunk`'s contract.
-        unsafe { self.tables.free_chunk(chunk) }
-    }
-
-    #[inline(always)]
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.tables.pfn(page)
+        // SAFETY: required of the caller.
+        unsafe { self.tables.take_back(first, pfn, pages) }
     }
 
     #[inline(always)]
@@ -164,6 +160,10 @@ unsafe impl<O: Observer> TableMemory for HostView<O> {
 }
 
 impl<O: Observer> Host for HostView<O> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.space.lookup(hva, access)

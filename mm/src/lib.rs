@@ -15,17 +15,17 @@
 //! // Build a VM that uses this mapping as guest memory.
 //! let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
 //! space.register(&vm);
-//! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, memory.start)))?;
+//! vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, memory.start)))?;
 //! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 //! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-//! let before = vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn;
+//! let before = vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn;
 //!
 //! // The host migrates the page. The guest loses its mapping first; its next fault maps the new frame.
 //! space.write(&mut idle, memory.start + 0x5000, b"hello")?;
 //! space.migrate(&mut idle, memory)?;
-//! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+//! assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None);
 //! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
-//! assert_ne!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, before);
+//! assert_ne!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, before);
 //! let mut hello = [0; 5];
 //! space.read(&mut idle, memory.start + 0x5000, &mut hello)?;
 //! assert_eq!(&hello, b"hello");

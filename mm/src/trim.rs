@@ -64,6 +64,7 @@ mod tests {
     use super::*;
     use crate::arena::ArenaHandle;
     use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+    use slat::table::memory::CHUNK_PAGES;
     use slat::{Level, TableMemory};
     use std::os::fd::OwnedFd;
 
@@ -114,10 +115,10 @@ mod tests {
     fn table_pages_go_with_the_rest() {
         let arena = Arena::builder().limit(4 << 20).build().unwrap();
         let tables = ArenaHandle::from(&arena);
-        let chunk = tables.alloc_chunk().unwrap();
+        let (chunk, pfn) = tables.lend(CHUNK_PAGES).unwrap();
         assert_eq!(arena.trim(), Ok(0), "lent");
         // SAFETY: from this memory, once, unused.
-        unsafe { tables.free_chunk(chunk) };
+        unsafe { tables.take_back(chunk, pfn, CHUNK_PAGES) };
         assert_eq!(arena.trim(), Ok(slat::table::memory::CHUNK_BYTES as u64));
     }
 

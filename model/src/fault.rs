@@ -38,7 +38,7 @@ impl Scenario {
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
                 if thread.thawed.is_some() && self.bug != Some(Bug::AnswerOutlived) {
-                    // `Alone`, before and after the freeze.
+                    // The pursuits before and after the freeze.
                     let lines = &s.shared.lines;
                     let now = || [lines[region(thread.hva)].newest, lines[EPOCH].newest];
                     s.threads[i].offered = thread.offered.filter(|before| *before == now());

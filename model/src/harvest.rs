@@ -60,7 +60,7 @@ impl Log {
         }
     }
 
-    /// `Space::mark_stores`, in a version that has the slot.
+    /// `KnownLogs::mark`, in a version that has the slot.
     pub(crate) fn log_writes(&mut self, gfns: Span) {
         if self.logs {
             self.marks |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
@@ -90,7 +90,7 @@ impl Scenario {
         true
     }
 
-    /// `Space::mark_stores`, by the version that the thread has read.
+    /// `KnownLogs::mark`, by the version that the thread has read.
     pub(crate) fn mark_stores(&self, s: &mut State, i: usize, gfns: Span) {
         let late = self.bug == Some(Bug::MarkLookedUpLate) && self.moves_the_log(s);
         let known = if late { None } else { s.threads[i].known };

@@ -1,4 +1,4 @@
-//! Slot transactions: `Memslots::commit`, the versions that it publishes, and how they are looked up.
+//! Slot transactions: `GuestSpace::commit`, the versions that it publishes, and how they are looked up.
 //!
 //! ```text
 //! lock; room for a version      a cell without readers: else a grace period first

@@ -4,14 +4,12 @@
 use slat::table::formats::Sv39x4NoAd;
 use slat::{
     Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
-    TableMemory, Vcpu, VcpuId, Vm, Why,
+    Vcpu, VcpuId, Vm, Why,
 };
 use std::error::Error;
 
 /// REPLACE: your memory. Here frame = address.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -31,7 +29,7 @@ fn run(
     pages: impl Iterator<Item = u64>,
 ) -> Result<(), Box<dyn Error>> {
     for page in pages {
-        vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Read })?;
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Read })?;
     }
     Ok(())
 }
@@ -39,7 +37,7 @@ fn run(
 fn main() -> Result<(), Box<dyn Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Sv39x4NoAd, _>::builder(Identity).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM)))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM)))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     run(&mut vcpu, &mut idle, 0..PAGES)?;
 
@@ -52,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let mut young = 0;
         // No lock, no flush: vCPUs may fault meanwhile. The next pass starts anew.
-        vm.lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
+        vm.memory().lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
             seen.pages().for_each(|gfn| ages[gfn.0 as usize] = 0);
             young += seen.count();
         });
@@ -69,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // REPLACE: write the page to swap, change your table, free the frame.
     }
     println!("{} of {PAGES} pages are reclaimed", cold.count());
-    let left = (0..PAGES).filter(|&page| vm.translate(&mut idle, Gfn(page)).is_some()).count();
+    let left = (0..PAGES).filter(|&page| vm.memory().translate(&mut idle, Gfn(page)).is_some()).count();
     assert_eq!(left, PAGES as usize / HOT, "the hot ones stay");
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use slat::table::Word;
 use slat::{
-    Access, Done, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType,
-    Perms, Pfn, Slot, SlotId, TableMemory, VcpuId, Vm,
+    Access, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType, Next,
+    Perms, Pfn, Resume, Slot, SlotId, VcpuId, Vm,
 };
 
 /// REPLACE: your processor's bits. Here a leaf has bit 63, and a link has not; the frame number begins at bit 8.
@@ -59,8 +59,6 @@ unsafe impl Format for Mine {
 
 /// The host maps everything: frame = address, in pages of 2 MiB.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -70,10 +68,10 @@ impl Host for Identity {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Mine, _>::builder(Identity).build()?; // constants that contradict each other do not compile
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(1 << 30))))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(1 << 30))))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let done = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x20_5000), access: Access::Write })?;
-    assert_eq!(done, Done::Mapped(Level::M2));
-    println!("{done:?}: {:x?}", vm.translate(&mut idle, Gfn(0x205)));
+    assert_eq!(done, Next::Resume(Resume::Mapped(Level::M2)));
+    println!("{done:?}: {:x?}", vm.memory().translate(&mut idle, Gfn(0x205)));
     Ok(())
 }

@@ -4,7 +4,7 @@
 use slat::table::formats::Npt4;
 use slat::{
     Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn,
-    SecondaryMmu, Slot, SlotId, Span, TableMemory, VcpuId, Vm, Why,
+    SecondaryMmu, Slot, SlotId, Span, VcpuId, Vm, Why,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,9 +12,6 @@ use std::sync::{Arc, Mutex};
 /// One address space, seen by any number of VMs. REPLACE: your page tables. Here frames by host page.
 #[derive(Clone, Default)]
 struct Process(Arc<Mutex<BTreeMap<Hva, Pfn>>>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Process {}
 
 impl Host for Process {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -49,12 +46,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let touch = |idle: &mut Idle| -> Result<[Option<Pfn>; 2], Box<dyn std::error::Error>> {
         for vm in &vms {
             let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
-            vcpu.fault(idle, Fault { gpa: Gpa(0), access: Access::Write })?;
+            let _ = vcpu.fault(idle, Fault { gpa: Gpa(0), access: Access::Write })?;
         }
-        Ok([0, 1].map(|vm| vms[vm].translate(idle, Gfn(0)).map(|found| found.leaf.pfn)))
+        Ok([0, 1].map(|vm| vms[vm].memory().translate(idle, Gfn(0)).map(|found| found.leaf.pfn)))
     };
     for vm in &vms {
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 16, page)))?;
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 16, page)))?;
     }
     println!("both VMs map the page: frames {:x?}", touch(&mut idle)?);
 
@@ -64,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // REPLACE: copy the contents to the new frame; no guest writes them now.
         process.0.lock().unwrap().insert(page, Pfn(0xa000));
     })?;
-    assert_eq!(vms[0].translate(&mut idle, Gfn(0)), None); // the old frame may be freed
+    assert_eq!(vms[0].memory().translate(&mut idle, Gfn(0)), None); // the old frame may be freed
     assert_eq!(touch(&mut idle)?, [Some(Pfn(0xa000)); 2]);
     println!("it has moved, and each VM asks again: {:x?}", touch(&mut idle)?);
     Ok(())

@@ -3,15 +3,12 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, TableMemory,
-    Vcpu, VcpuId, Vm,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, Vcpu, VcpuId, Vm,
 };
 use std::error::Error;
 
 /// REPLACE: your memory. Here frame = address.
 struct Identity;
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -30,7 +27,7 @@ fn run(
 ) -> Result<(), Box<dyn Error>> {
     for page in pages {
         // The first store to a page after a harvest faults, and is logged.
-        vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write })?;
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write })?;
         memory[page as usize] += 1;
     }
     Ok(())
@@ -39,20 +36,20 @@ fn run(
 fn main() -> Result<(), Box<dyn Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Identity).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES as u64, Hva(1 << 30))))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES as u64, Hva(1 << 30))))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     let (mut here, mut there) = (vec![0; PAGES], vec![0; PAGES]);
     run(&mut vcpu, &mut idle, &mut here, 0..512)?;
 
     // From here on stores are logged; then every page is copied once.
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true))?;
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true))?;
     there.copy_from_slice(&here);
     for round in 1.. {
         // The guest has run meanwhile: each round has fewer pages, since a shorter round leaves less time for stores.
         run(&mut vcpu, &mut idle, &mut here, 0..(256 >> round))?;
 
         // On return, earlier stores are in memory; later stores are in the log again.
-        let harvest = vm.slots().harvest(&mut idle, RAM)?;
+        let harvest = vm.memory().harvest(&mut idle, RAM)?;
         for page in harvest.iter() {
             there[page.page as usize] = here[page.page as usize]; // REPLACE: send it; on an error, drop the harvest
         }
@@ -66,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(here, there, "a page was lost");
 
     // The migration has ended or was cancelled: no store faults for the log any more.
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false))?;
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false))?;
     println!("{:?}", vm.stats());
     Ok(())
 }

@@ -5,7 +5,7 @@ use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
     Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, SecondaryMmu,
-    Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
+    Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
 
@@ -15,9 +15,6 @@ const HVA: Hva = Hva(1 << 40);
 
 /// A host whose frame is the address, writable, and known without sleeping.
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -57,14 +54,14 @@ const PATHS: &[(&str, Path)] = &[
     }),
     ("fault-write-again", |idle, vm| {
         let mut vcpu = mapped(idle, vm);
-        vm.write_protect(idle, Span::sized(Gfn(0), TIMES)).settle();
+        vm.memory().write_protect(idle, Span::sized(Gfn(0), TIMES)).settle();
         measured(|gfn| touch(&mut vcpu, idle, gfn, Access::Write));
     }),
     ("slot-hint-hit", |idle, vm| find(idle, vm, |number| Gfn(number % 64))),
     ("slot-hint-miss", |idle, vm| find(idle, vm, |number| Gfn(number % 64 * 64))),
     ("translate", |idle, vm| {
         drop(mapped(idle, vm));
-        let walk = vm.lockless(idle);
+        let walk = vm.memory().lockless(idle);
         measured(|gfn| _ = black_box(walk.translate(Gfn(gfn))));
     }),
     ("invalidate-empty", invalidate),
@@ -84,7 +81,7 @@ const PATHS: &[(&str, Path)] = &[
     ("harvest-page", |idle, vm| {
         // One log for all pages: the cost of each log is not counted.
         let slot = Slot::new(SlotId(0), Gfn(0), TIMES, HVA).log_dirty();
-        vm.slots()
+        vm.memory()
             .commit(idle, |tx| {
                 (0..64).try_for_each(|id| tx.delete(SlotId(id)).map(drop))?;
                 tx.create(slot)
@@ -92,7 +89,7 @@ const PATHS: &[(&str, Path)] = &[
             .unwrap();
         drop(mapped(idle, vm));
         counted(|| {
-            let harvest = vm.slots().harvest_all(idle).unwrap();
+            let harvest = vm.memory().harvest_all(idle).unwrap();
             assert_eq!(harvest.pages(), TIMES);
             harvest.commit();
         });
@@ -118,7 +115,7 @@ fn measured(mut operation: impl FnMut(u64)) {
 }
 
 fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) {
-    black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
+    let _ = black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
 }
 
 /// A vCPU, after it has stored to every page.
@@ -129,7 +126,7 @@ fn mapped<'vm>(idle: &mut Idle, vm: &'vm Machine) -> Vcpu<'vm, Ept4, Identity> {
 }
 
 fn find(idle: &mut Idle, vm: &Machine, gfn: impl Fn(u64) -> Gfn) {
-    let (slots, hint) = (vm.slots(), Hint::default());
+    let (slots, hint) = (vm.memory(), Hint::default());
     let snapshot = slots.snapshot(idle);
     measured(|number| _ = black_box(snapshot.find_with(&hint, gfn(number))));
 }
@@ -157,6 +154,6 @@ fn main() {
         let first = u64::from(id) * (TIMES / 64);
         Slot::new(SlotId(id), Gfn(first), TIMES / 64, HVA + first * PAGE_SIZE)
     };
-    vm.slots().commit(&mut idle, |tx| (0..64).try_for_each(|id| tx.create(slot(id)))).unwrap();
+    vm.memory().commit(&mut idle, |tx| (0..64).try_for_each(|id| tx.create(slot(id)))).unwrap();
     path(&mut idle, &vm);
 }

@@ -7,8 +7,8 @@
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::{Word, formats::Ept4};
 use slat::{
-    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
-    SlotId, Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Resume,
+    Slot, SlotId, Span, Translations, VcpuId, Vm, Why,
 };
 use std::hint::{black_box, spin_loop};
 use std::ops::Range;
@@ -28,9 +28,6 @@ const ROUNDS: usize = 9;
 
 /// A host whose frame is the address. L1's tables are words here; the rest of its memory is never read.
 struct Flat(Vec<AtomicU64>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Flat {}
 
 impl Host for Flat {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -96,7 +93,7 @@ fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: 
     for page in pages {
         let access = L1Access::new(Gfn(page).gpa(), Access::Write);
         let done = black_box(l2.fault(&mut idle, access));
-        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })));
+        assert!(matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })));
     }
     [began, Instant::now()]
 }
@@ -117,7 +114,7 @@ fn by_threads(vm: &Vm<Ept4, Flat>, vcpus: u32, ept: EptTable) -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("a thread of its own")?;
     let vm = Vm::<Ept4, _>::builder(Flat(tables())).vcpus(2).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
     let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).ok_or("a good pointer")?;
     let data = Span::sized(BASE + (DATA << PAGE_SHIFT), PAGES * PAGE_SIZE);
     let (mut own, mut nested, mut keeps, mut flush) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -139,7 +136,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for page in 0..PAGES {
                 let access = L1Access::new(Gfn(page).gpa(), Access::Write);
                 let done = black_box(l2.fault(&mut idle, access));
-                assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), gpa: Gpa(_) })));
+                assert!(matches!(
+                    done,
+                    Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), gpa: Gpa(_) })
+                ));
             }
         }));
         bytes.push((vm.stats().table_bytes - before) as f64 / PAGES as f64);

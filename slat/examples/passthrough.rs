@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, PAGE_SHIFT, Pfn, Slot,
-    SlotId, TableMemory, VcpuId, Vm,
+    Access, Emulate, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, Next, PAGE_SHIFT,
+    Pfn, Slot, SlotId, VcpuId, Vm,
 };
 
 const RAM: Hva = Hva(0x7000_0000);
@@ -16,9 +16,6 @@ const DEVICE: Pfn = Pfn(0xf_e000);
 
 /// A host whose frame is the address, except for the device.
 struct Machine;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -33,7 +30,7 @@ impl Host for Machine {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().expect("the first on this thread");
     let vm = Vm::<Ept4, _>::builder(Machine).build()?;
-    vm.slots().commit(&mut idle, |tx| {
+    vm.memory().commit(&mut idle, |tx| {
         tx.create(Slot::new(SlotId(0), Gfn(0), 0x800, RAM))?;
         // Each access exactly as the guest makes it; no execution.
         let registers = Slot::new(SlotId(1), Gfn(0xc_0000), 4, REGISTERS);
@@ -47,13 +44,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (what, gpa) in
         [("memory", Gpa(0x1000)), ("registers", Gpa(0xc000_0000)), ("frame buffer", Gpa(0xc100_0000))]
     {
-        vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
-        let leaf = vm.translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
+        let _ = vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
+        let leaf = vm.memory().translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
         println!("{what}: {:?}, {:?}, {:?}", leaf.pfn, leaf.perms, leaf.memory);
     }
     // The guest jumps to the device: the hypervisor decides what follows.
     let jump = vcpu.fault(&mut idle, Fault { gpa: Gpa(0xc000_0000), access: Access::Fetch })?;
-    assert_eq!(jump, Done::Mmio);
+    assert_eq!(jump, Next::Emulate(Emulate::NoMemory));
     println!("a fetch from the registers: {jump:?}");
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
-    TableMemory, Token, VcpuId, Vm,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Leave, Next, PAGE_SIZE, Pfn, Slot, SlotId,
+    Token, VcpuId, Vm,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -20,8 +20,6 @@ struct Pages {
     requests: VecDeque<Hva>,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Target {}
 impl Host for Target {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let (page, mut pages) = (Hva(hva.0 & !(PAGE_SIZE - 1)), self.0.lock().unwrap());
@@ -52,7 +50,7 @@ fn page_arrives(vm: &Vm<Ept4, Target>) -> bool {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Target::default()).vcpus(3).build()?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, Hva(1 << 40))))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, Hva(1 << 40))))?;
     let touches = |id: u32| (0..6).map(|step| Gfn(u64::from(id % 2) + 3 * step)).collect();
     // Each vCPU, its next access, and the page that it waits for.
     let runs = (0..3).filter_map(|id| Some((vm.vcpu(VcpuId(id))?, touches(id), None::<Token>)));
@@ -65,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let Some(&gfn) = touches.front().filter(|_| stopped.is_none()) else { continue };
             match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write })? {
-                Done::Pending => *stopped = vcpu.pending_token(),
+                Next::Leave(Leave::Pending(token)) => *stopped = Some(token),
                 done => {
                     println!("vCPU {} touches {gfn:?}: {done:?}", vcpu.id().0);
                     touches.pop_front();

@@ -4,8 +4,8 @@
 use slat::table::formats::Ept4;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
-    TableMemory, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, VcpuId, Vm,
+    Why,
 };
 use std::fmt::Debug;
 use tracing::field::{Field, Visit};
@@ -15,8 +15,6 @@ use tracing::{Event, Metadata, Subscriber};
 /// REPLACE: your host, with this `observe`.
 struct Traced;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Traced {}
 impl Host for Traced {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -70,9 +68,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Traced).build()?;
     let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is run elsewhere")?;
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
     Ok(())
 }

@@ -26,14 +26,13 @@
 use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
-use crate::table::memory::Node;
+use crate::table::memory::{Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, PageShortage};
 use crate::table::retire::DeadTables;
 use crate::trace::TraceEvent;
@@ -72,9 +71,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
-        let Self { grace, reads, host: memory, pool, .. } = self;
-        DeadTables { grace, reads, memory, pool, format: PhantomData }
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+        let Self { grace, reads, host: events, pool, .. } = self;
+        DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }
 
     /// Waits for a grace period, and takes a few dead tables apart.
@@ -89,7 +88,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     #[cold]
     pub(crate) fn top_up(&self, idle: &mut Idle, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
         loop {
-            match self.pool.top_up(&self.host, cache, want, || self.dead_tables().reuse()) {
+            match self.pool.top_up(self.tables(), cache, want, || self.dead_tables().reuse()) {
                 Ok(()) => return Ok(()),
                 Err(PageShortage::Budget) if self.reclaim(idle) => {}
                 Err(PageShortage::Host) if self.dead_tables().reuse_late() => {}
@@ -118,7 +117,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             };
             rounds -= usize::from(next.is_none());
             if cold.len > 0 {
-                self.take_back(idle, space, &cold);
+                self.unhook(idle, space, &cold);
                 self.clock.reclaimed.fetch_add(cold.len as u64, Relaxed);
                 self.host.observe(TraceEvent::Reclaimed { subtrees: cold.len as u64 });
                 self.collect(idle);
@@ -144,7 +143,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [Shrinks](Self::shrink) table memory to little more than the tables need. If the tables lie in more chunks than
     /// necessary, takes back tables in sparsely used chunks; later faults map their pages again. Returns the number of
     /// bytes by which the VM's memory shrank. Waits for vCPUs to answer flushes, one flush for each 16 tables, and for
-    /// grace periods. May sleep in [`TableMemory::free_chunk`](crate::TableMemory::free_chunk).
+    /// grace periods. May sleep in [`TableMemory::take_back`].
     ///
     /// Keeps roots, tables that map 512 GiB or more, and the spare pages of vCPUs
     /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).
@@ -152,9 +151,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -163,7 +161,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2000 * 512, Hva(1 << 41))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2000 * 512, Hva(1 << 41))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # for table in 0..2000 {
     /// #     vcpu.fault(&mut idle, Fault { gpa: Gfn(table * 512).gpa(), access: Access::Write })?;
@@ -171,7 +169,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # vcpu.give_tables_back();
     /// // 2,000 tables, of which the guest keeps every 50th.
     /// for table in (0..2000).filter(|table| table % 50 != 0) {
-    ///     let change = vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
+    ///     let change = vm.memory().invalidate(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
     ///     // … here the host changes its own table …
     ///     drop(change);
     /// }
@@ -189,7 +187,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             while let Some(start) = from {
                 let (sparse, next) = self.find(idle, space, start, Wanted::Sparse(most));
                 if sparse.len > 0 {
-                    self.take_back(idle, space, &sparse);
+                    self.unhook(idle, space, &sparse);
                 }
                 from = next;
             }
@@ -198,11 +196,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Unhooks these subtrees by one invalidation and one flush.
-    fn take_back(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
+    fn unhook(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
-            let mut change = Invalidation::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
-            change.apply_to(idle, gfns).settle();
+            let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
+            change.edit(idle, &Scope::Parts(gfns), None);
+            change.settle(true);
         }
     }
 
@@ -225,7 +224,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 Wanted::Cold => at.is_cold::<F>(),
                 Wanted::Sparse(most) => {
                     // SAFETY: a link of this table, read in the section of the walk.
-                    let table = unsafe { Node::follow(&self.host, F::pfn(at.word)) };
+                    let table = unsafe { Node::follow(self.tables(), F::pfn(at.word)) };
                     at.level <= Level::G1 && self.pool.free_beside(table) > most
                 }
             };

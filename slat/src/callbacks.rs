@@ -67,6 +67,7 @@ impl Caught {
 
     /// Returns the callback's answer. A panic aborts.
     #[cfg(not(feature = "std"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with `std`")]
     #[inline(always)]
     pub(crate) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
         let unwound = AbortOnUnwind;
@@ -76,6 +77,7 @@ impl Caught {
     }
 
     /// Runs the last callback, with nothing left to do but to [`end`](Self::end).
+    #[cfg_attr(not(feature = "std"), expect(clippy::unused_self, reason = "as with `std`"))]
     #[inline(always)]
     pub(crate) fn call_last(&self, callback: impl FnOnce()) {
         #[cfg(feature = "std")]
@@ -86,6 +88,7 @@ impl Caught {
     }
 
     /// Resumes the first panic, if any, unless this thread already unwinds. Call it when the state is whole.
+    #[cfg_attr(not(feature = "std"), expect(clippy::unused_self, reason = "as with `std`"))]
     #[inline(always)]
     pub(crate) fn end(self) {
         #[cfg(feature = "std")]

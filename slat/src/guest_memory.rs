@@ -12,8 +12,9 @@
 
 use crate::addr::{Gpa, Hva, PAGE_SIZE};
 use crate::callbacks::Finally;
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, Token};
-use crate::memslots::{Memslots, Snapshot};
+use crate::memslots::Snapshot;
 use crate::slots::Slot;
 use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
@@ -105,7 +106,7 @@ impl Part {
     }
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Reads guest memory at `gpa` into `bytes`, as a device does. The host must implement [`Host::read`]; each aligned
     /// eight bytes are one load of it. Reads what the guest has stored, whether the tables map the page or not, and maps
     /// nothing.
@@ -113,7 +114,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Sleeps in the host if a page is absent. For many accesses to one page, [`hold`](Self::hold) it.
     ///
     /// ```
-    /// use slat::{table::{TableMemory, Word, formats::Ept4}, *};
+    /// use slat::{table::{Word, formats::Ept4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
@@ -124,8 +125,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -145,18 +144,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// let ram = Ram((0..4 * 512).map(|_| AtomicU64::new(0)).collect());
     /// let vm = Vm::<Ept4, _>::builder(ram).build()?;
     /// let slot = Slot::new(SlotId(0), Gfn(0x10), 4, Hva(0x10_0000)).log_dirty();
-    /// vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     ///
     /// // Across the end of a page, at no multiple of eight.
-    /// vm.slots().write_bytes(&mut idle, Gpa(0x1_0ffd), b"hello")?;
+    /// vm.memory().write_bytes(&mut idle, Gpa(0x1_0ffd), b"hello")?;
     /// let mut bytes = [0; 7];
-    /// vm.slots().read_bytes(&mut idle, Gpa(0x1_0ffc), &mut bytes)?;
+    /// vm.memory().read_bytes(&mut idle, Gpa(0x1_0ffc), &mut bytes)?;
     /// assert_eq!(&bytes, b"\0hello\0");
     /// // Both pages are in the dirty log.
-    /// assert_eq!([0x10, 0x11, 0x12].map(|gfn| vm.slots().is_dirty(Gfn(gfn))), [true, true, false]);
+    /// assert_eq!([0x10, 0x11, 0x12].map(|gfn| vm.memory().is_dirty(Gfn(gfn))), [true, true, false]);
     ///
     /// // The memslot ends at 0x1_4000.
-    /// let beyond = vm.slots().read_bytes(&mut idle, Gpa(0x1_3ffe), &mut bytes);
+    /// let beyond = vm.memory().read_bytes(&mut idle, Gpa(0x1_3ffe), &mut bytes);
     /// assert_eq!(beyond, Err(GuestMemoryError { gpa: Gpa(0x1_4000), why: NoGuestMemory::NoMemslot }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -263,7 +262,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         for _ in 0..ATTEMPTS {
             let snapshot = self.snapshot(idle);
             let slot = allowed(&snapshot, part, kind)?;
-            if access(&|| snapshot.mark_store(self, gfn), part.hva(&slot)) {
+            if access(&|| snapshot.mark_store(gfn), part.hva(&slot)) {
                 return Ok(());
             }
             drop(snapshot);

@@ -2,28 +2,49 @@
 //!
 //! | call | address spaces |
 //! |---|---|
-//! | [`Vm::guest_space`]: slots, walks, zap, split, recovery, write protection, aging, dirty logs | that space |
-//! | the methods of [`Vm`] of the same names | space 0 |
+//! | [`Vm::memory`]: memslots, walks, splits, recovery, write protection and tracking, aging, dirty logs, held frames | space 0 |
+//! | [`Vm::space`]: the same | the space with that number |
 //! | [`Vcpu::fault`](crate::Vcpu::fault), `prefault`, `populate`, `enter` | the vCPU's present space ([`Vcpu::switch_to`](crate::Vcpu::switch_to)) |
 //! | [`Vm::invalidate`], [`SecondaryMmu`](crate::SecondaryMmu), [`Vm::mark_dirty`](crate::Vm::mark_dirty): by host address | all spaces |
 //! | rings; [`Vm::zap_all`], [`Vm::stats`], budgets and table memory | all spaces |
 
-use crate::addr::{Gfn, Level, Pfn, Span};
+use crate::addr::{Gfn, Pfn, Span};
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::notify::Invalidation;
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
 use crate::table::format::Format;
-use crate::table::pool::NoMemory;
 use crate::tlb::FlushDebt;
 use crate::vm::Vm;
 use crate::walk::{Mapping, Walk};
 use crate::why::Why;
 
-/// One address space of a VM. See the module's header, and [`Vm::guest_space`].
+/// One address space of a VM, the handle for its memory: see [`Vm::memory`] and [`Vm::space`].
+///
+/// ```
+/// use slat::{*, table::formats::Npt4};
+///
+/// /// A host whose frame is always the address.
+/// struct Identity;
+/// impl Host for Identity {
+///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// let memory = vm.memory();
+/// memory.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(7), Gfn(16), 16, Hva(0x7000_0000))))?;
+/// assert_eq!(memory.find(&mut idle, Gfn(31)).map(|slot| slot.id), Some(SlotId(7)));
+/// assert_eq!(memory.find(&mut idle, Gfn(32)), None);
+/// let before = memory.generation();
+/// memory.commit(&mut idle, |tx| tx.delete(SlotId(7)))?;
+/// assert!(memory.snapshot(&mut idle).is_empty() && memory.generation() > before);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// The example is system management mode, as in KVM: a vCPU in it sees SMRAM, and otherwise the same memory.
 ///
@@ -32,7 +53,6 @@ use crate::why::Why;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -41,10 +61,10 @@ use crate::why::Why;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Ept4, _>::builder(Identity).address_spaces(2).build()?;
-/// let [normal, smm] = [0, 1].map(|id| vm.guest_space(SpaceId(id)).unwrap());
+/// let [normal, smm] = [0, 1].map(|id| vm.space(SpaceId(id)).unwrap());
 /// let ram = Slot::new(SlotId(0), Gfn(0), 0x1000, Hva(1 << 30));
-/// normal.slots().commit(&mut idle, |tx| tx.create(ram))?;
-/// smm.slots().commit(&mut idle, |tx| {
+/// normal.commit(&mut idle, |tx| tx.create(ram))?;
+/// smm.commit(&mut idle, |tx| {
 ///     tx.create(ram)?;
 ///     tx.cut(ram.id, Span::sized(Gfn(0xa0), 16), SlotId(1))?;
 ///     tx.create(Slot::new(SlotId(2), Gfn(0xa0), 16, Hva(1 << 31))) // SMRAM
@@ -67,8 +87,8 @@ use crate::why::Why;
 /// ```
 #[derive(Debug)]
 pub struct GuestSpace<'vm, F: Format, H: Host> {
-    vm: &'vm Vm<F, H>,
-    space: &'vm Space<F>,
+    pub(crate) vm: &'vm Vm<F, H>,
+    pub(crate) space: &'vm Space<F>,
 }
 
 impl<F: Format, H: Host> Clone for GuestSpace<'_, F, H> {
@@ -80,15 +100,16 @@ impl<F: Format, H: Host> Clone for GuestSpace<'_, F, H> {
 impl<F: Format, H: Host> Copy for GuestSpace<'_, F, H> {}
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Returns address space `id`, if the VM was built with it
-    /// ([`Builder::address_spaces`](crate::Builder::address_spaces)).
-    pub fn guest_space(&self, id: SpaceId) -> Option<GuestSpace<'_, F, H>> {
-        Some(GuestSpace { vm: self, space: self.space(id)? })
+    /// Returns address space 0, which every VM has.
+    #[inline]
+    pub fn memory(&self) -> GuestSpace<'_, F, H> {
+        GuestSpace { vm: self, space: &self.spaces[0] }
     }
 
-    /// Returns all address spaces, by number.
-    pub fn guest_spaces(&self) -> impl Iterator<Item = GuestSpace<'_, F, H>> {
-        self.spaces.iter().map(|space| GuestSpace { vm: self, space })
+    /// Returns address space `id`, if the VM was built with it
+    /// ([`Builder::address_spaces`](crate::Builder::address_spaces)).
+    pub fn space(&self, id: SpaceId) -> Option<GuestSpace<'_, F, H>> {
+        self.spaces.get(usize::from(id.0)).map(|space| GuestSpace { vm: self, space })
     }
 }
 
@@ -98,27 +119,29 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         self.space.id
     }
 
-    /// Its memslots, with their dirty logs.
-    pub fn slots(&self) -> Memslots<'vm, F, H> {
-        Memslots { vm: self.vm, space: self.space }
-    }
-
     /// Its present root. A vCPU loads [`InGuest::root`](crate::InGuest::root), which changes at its answers.
     pub fn root(&self) -> Pfn {
         self.space.radix.root_word().pfn()
     }
 
     /// Opens a walk that only reads, and ages; it takes no lock under any policy.
-    pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
+    pub fn lockless<'g>(&self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless>
+    where
+        'vm: 'g,
+    {
         Walk::on_any_seat(self.vm, self.space, idle)
     }
 
     /// Opens a walk that edits beside others.
-    pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
+    pub fn shared<'g>(&self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared>
+    where
+        'vm: 'g,
+    {
         Walk::on_any_seat(self.vm, self.space, idle)
     }
 
-    /// Returns what is mapped at `gfn` now.
+    /// Returns what is mapped at `gfn` now. Sets no Accessed or Dirty bit: a guest's own accesses use
+    /// [`Vcpu::access`](crate::Vcpu::access), as a hardware walker would.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
     }
@@ -131,17 +154,10 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
 
     /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).
     /// Settling the debt pays the flush.
-    pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
+    pub fn write_protect<'g>(&self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g>
+    where
+        'vm: 'g,
+    {
         self.shared(idle).write_protected(gfns)
-    }
-
-    /// Splits large leaves, like [`Vm::split`].
-    pub fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory> {
-        self.vm.split_in(idle, self.space, gfns, to)
-    }
-
-    /// Recovers large leaves from tables, like [`Vm::recover`].
-    pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
-        self.vm.recover_in(idle, self.space, gfns)
     }
 }

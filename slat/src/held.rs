@@ -13,7 +13,7 @@
 //! * an invalidation of its page or its frame, by address or page by page;
 //! * a memslot transaction that removes or moves the frame's memory, or makes it read-only, private or shared;
 //! * if the frame is held to write: write protection by the host ([`Why::Protect`](crate::Why::Protect) and the like),
-//!   and the begin of [write tracking](Memslots::track_writes).
+//!   and the begin of [write tracking](GuestSpace::track_writes).
 //!
 //! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables
 //! for its own reasons. Dirty logs, aging and [`Vm::zap_all`] take nothing.
@@ -23,7 +23,7 @@
 //! if no leaf maps the frame, and even if hardware broadcasts flushes. After the invalidation nothing uses the old
 //! page.
 //!
-//! **What may sleep.** [`Vm::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
+//! **What may sleep.** [`GuestSpace::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
 //! covers the frame. A use must not sleep: its thread has lent its [`Idle`], and invalidations of the frame wait for
 //! it. It must not wait for the host either, as an access to the page's host address may. Access the frame through a
 //! separate mapping, and briefly.
@@ -33,32 +33,26 @@
 //!
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
-use crate::addr::{Gfn, Hva, Level, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
+use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Start, Stop, Wanted};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, Token};
-use crate::memslots::Memslots;
-use crate::notify::active::{Page, Stamp, Unconfirmed};
-use crate::slots::Slot;
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
 use crate::sync::idle::Idle;
-use crate::sync::prim::Patience;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
-use crate::vm::Vm;
 use core::marker::PhantomData;
 
 mod hardware;
 
 pub use hardware::HeldForHardware;
 
-/// Polls of the active set, while an invalidation covers the frame, before the next attempt.
-const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
-
-/// A guest frame that is held, to read or to write. See the module's header, and [`Vm::hold`].
+/// A guest frame that is held, to read or to write. See the module's header, and [`GuestSpace::hold`].
 ///
 /// One thread uses it at a time; several threads hold a frame each by itself. Dropping it waits for nothing.
 pub struct Held<'vm, F: Format, H: Host> {
-    slots: Memslots<'vm, F, H>,
+    slots: GuestSpace<'vm, F, H>,
     cell: &'vm HoldCell,
     gfn: Gfn,
     access: Access,
@@ -75,10 +69,12 @@ pub struct Held<'vm, F: Format, H: Host> {
 /// dropped. It ends there as if it were dropped: one that wrote marks the page dirty.
 #[must_use = "the frame may be used only while this lives"]
 pub struct HeldUse<'h, F: Format, H: Host> {
-    slots: &'h Memslots<'h, F, H>,
+    slots: &'h GuestSpace<'h, F, H>,
     cell: &'h HoldCell,
     gfn: Gfn,
     pfn: Pfn,
+    /// [`Held::place`].
+    place: Hva,
     /// [`Held::unmarked`].
     unmarked: &'h mut bool,
     /// Borrowed: the thread may not sleep, nor settle an invalidation.
@@ -93,8 +89,8 @@ pub enum HoldError {
     NoMemslot,
     /// Write access to a read-only memslot.
     ReadOnly,
-    /// Write access while [stores to the frame are tracked](Memslots::track_writes), of which no listener would learn.
-    /// Make each store by [`Memslots::emulate_store`], or hold the frame after the last tracker is dropped.
+    /// Write access while [stores to the frame are tracked](GuestSpace::track_writes), of which no listener would learn.
+    /// Make each store by [`GuestSpace::emulate_store`], or hold the frame after the last tracker is dropped.
     Tracked,
     /// The page is not there yet ([`HostError::Pending`]); the host calls it by this token. Try again when it is there.
     Pending(Token),
@@ -113,14 +109,7 @@ errors! { HoldError:
     Self::NoMemory => "no memory to hold one more frame";
 }
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// [`Memslots::hold`] in address space 0.
-    pub fn hold(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Result<Held<'_, F, H>, HoldError> {
-        self.slots().hold(idle, gfn, access)
-    }
-}
-
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Holds `gfn` of this address space: finds its memslot and asks the host for the page, for `access`. A frame held
     /// to write may be read, too. This maps nothing; the guest may fault on the frame or not.
     ///
@@ -132,7 +121,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -141,11 +129,11 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
     /// let mut written = Vec::new();
     /// let mut write_time_to = |pfn: Pfn| written.push(pfn);
     /// // The guest has said that frame 5 is its clock page (MSR_KVM_SYSTEM_TIME).
-    /// let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write)?;
+    /// let mut clock = vm.memory().hold(&mut idle, Gfn(5), Access::Write)?;
     ///
     /// // Before each entry:
     /// loop {
@@ -155,9 +143,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///     }
     ///     clock.refresh(&mut idle)?; // the host has moved the page since
     /// }
-    /// assert!(vm.slots().is_dirty(Gfn(5)));
+    /// assert!(vm.memory().is_dirty(Gfn(5)));
     ///
-    /// let change = vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
+    /// let change = vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Migrate).apply(&mut idle).settle();
     /// // … here the host changes its own table …
     /// drop(change);
     /// assert!(clock.write(&mut idle).is_none(), "refused, until it is refreshed");
@@ -177,7 +165,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ) -> Result<Held<'vm, F, H>, HoldError> {
         let held = HeldAs { space: self.space.id, gfn, write: access == Access::Write, hardware };
         let cell = self.vm.holds.claim(held).ok_or(HoldError::NoMemory)?;
-        let slots = Memslots { vm: self.vm, space: self.space };
+        let slots = GuestSpace { vm: self.vm, space: self.space };
         let mut held = Held { slots, cell, gfn, access, pfn: Pfn(0), place: Hva(0), unmarked: false };
         held.refresh(idle)?;
         Ok(held)
@@ -202,7 +190,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     }
 
     /// Begins a use that writes. When it ends, the frame is marked dirty if its memslot logs. `None` if the frame has
-    /// been taken back, as it is while stores to it [are tracked](crate::Vm::track_writes).
+    /// been taken back, as it is while stores to it [are tracked](crate::GuestSpace::track_writes).
     ///
     /// # Panics
     /// If the frame is not held to write.
@@ -215,10 +203,11 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     #[inline(always)]
     fn used(&mut self, writes: bool) -> Option<HeldUse<'_, F, H>> {
         self.end_leaked();
-        let Self { slots, cell, gfn, pfn, unmarked, .. } = self;
+        let Self { slots, cell, gfn, pfn, place, unmarked, .. } = self;
         let begun = cell.begin(slots.vm.reads.barrier);
         *unmarked = begun && writes;
-        begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, unmarked, _idle: PhantomData })
+        let (gfn, pfn, place) = (*gfn, *pfn, *place);
+        begun.then_some(HeldUse { slots, cell, gfn, pfn, place, unmarked, _idle: PhantomData })
     }
 
     /// Ends a use whose guard was leaked.
@@ -240,99 +229,91 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     /// Marks the page dirty if its memslot logs. Call it after hardware has written the frame, or may have, and before
     /// [`refresh`](Self::refresh). The memslot may have moved meanwhile: its log is found where it is now.
     pub fn mark_dirty(&self) {
-        let Memslots { vm, space } = &self.slots;
-        let seat = vm.borrow_seat_without_idle();
-        space.memslots.mark_dirty_at(&vm.reads, &seat, (self.gfn, self.place));
+        mark_held(&self.slots, self.gfn, self.place);
     }
 
-    /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]
+    /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`GuestSpace::hold`]
     /// does. After an error the frame stays refused; call it again later.
     ///
     /// No hardware may use the frame meanwhile: the vCPU whose control block names it must be out of the guest.
     pub fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
         self.end_leaked();
-        let mut patience = Patience::default();
-        while !self.cell.is_valid() {
-            // Also if the host panics.
-            let cell = Finally::with(self.cell, |cell| cell.refused());
-            self.ask(idle, &mut patience)?;
-            core::mem::forget(cell);
+        if self.cell.is_valid() {
+            return Ok(());
         }
-        Ok(())
+        Refreshing { held: self, idle }.pursue()
     }
+}
 
-    /// Asks once, as a fault does whose host may sleep (rules 2 and 3 of [`crate::notify`]), with the cell as the
-    /// entry.
-    fn ask(&mut self, idle: &mut Idle, patience: &mut Patience) -> Result<(), HoldError> {
-        let vm = self.slots.vm;
-        let epoch = vm.active.epoch();
-        let slots = self.slots.snapshot(idle);
-        let slot = slots.find(self.gfn).ok_or(HoldError::NoMemslot)?;
-        self.place = slots.get(slot.id).unwrap_or(slot).hva_of(self.gfn);
+/// A thread that asks for a held frame: see [`crate::fault::pursuit`], with the cell as the entry.
+struct Refreshing<'a, 'vm, F: Format, H: Host> {
+    held: &'a mut Held<'vm, F, H>,
+    idle: &'a mut Idle,
+}
+
+impl<F: Format, H: Host> Pursuer for Refreshing<'_, '_, F, H> {
+    type Done = ();
+    type Error = HoldError;
+
+    fn attempt(&mut self) -> Result<Result<(), Again>, HoldError> {
+        let Self { held, idle } = self;
+        let GuestSpace { vm, space } = held.slots;
+        // Also if the host panics.
+        let cell = Finally::with(held.cell, |cell| cell.refused());
+        let start = Start::now(&vm.active);
+        let slots = held.slots.snapshot(idle);
+        let look = |gfn| {
+            let slot = slots.find(gfn)?;
+            held.place = slots.get(slot.id).unwrap_or(slot).hva_of(gfn);
+            Some(slot)
+        };
+        let sought = start.find(Wanted::new(held.gfn, held.access), look);
         drop(slots);
-        if self.access == Access::Write && slot.readonly {
-            return Err(HoldError::ReadOnly);
-        }
-        let hva = slot.hva_of(self.gfn);
-        let listed = vm.active.listed_over(Some(hva));
-        let stamp = || vm.active.stamp(epoch, Page::small(self.gfn, hva), Level::K4, Word::OLDEST);
-        match asked((&vm.holds, self.cell), hva, stamp, || self.resolve(idle, &slot, hva))? {
-            Asked::Valid(pfn) => self.pfn = pfn,
-            Asked::Again => patience.wait(),
-            // Rule 13.
-            Asked::Covered => {
-                for _ in 0..LOOKS {
-                    patience.wait();
-                    if vm.active.listed_over(Some(hva)) != listed {
-                        break;
-                    }
-                }
+        let stamp =
+            |sought: Sought| sought.stamp((&vm.active, &space.watched), (Level::K4, Level::K4), Word::OLDEST);
+        let ask = |pursuit: Pursuit| pursuit.ask::<F, H>(&vm.host, idle);
+        let found = sought.and_then(|sought| asked((&vm.holds, *cell), sought, stamp, ask));
+        let why = match found {
+            Ok(Ok(answer)) => {
+                core::mem::forget(cell);
+                held.pfn = answer.page().pfn;
+                return Ok(Ok(()));
             }
-        }
-        Ok(())
+            Ok(Err(HostError::Pending)) => HoldError::Pending(vm.host.token(held.cell.hva())),
+            Ok(Err(error)) => HoldError::Host(error),
+            Err(Stop::Covered) => return Ok(Err(Again::Covered)),
+            Err(Stop::Moved) => return Ok(Err(Again::Lost)),
+            Err(Stop::NoMemslot | Stop::OtherKind { .. }) => HoldError::NoMemslot,
+            Err(Stop::Forbidden) if held.access == Access::Write => HoldError::ReadOnly,
+            Err(Stop::Forbidden) => HoldError::Host(HostError::Fault),
+            Err(Stop::Tracked) => HoldError::Tracked,
+        };
+        Err(why)
     }
 
-    fn resolve(&self, idle: &mut Idle, slot: &Slot, hva: Hva) -> Result<Pfn, HoldError> {
-        let (host, access) = (&self.slots.vm.host, self.access);
-        // After the stamp, as a fault asks: a tracker that begins later invalidates the frame.
-        if access == Access::Write && self.slots.tracks_writes(self.gfn) {
-            return Err(HoldError::Tracked);
-        }
-        match host.resolve(idle, hva, access) {
-            Ok(page) if !page.fits::<F>(hva) => Err(HoldError::Host(HostError::BadFrame)),
-            Ok(page) if page.allows(access) && (access != Access::Fetch || slot.execute) => Ok(page.pfn),
-            Ok(_) => Err(HoldError::Host(HostError::Fault)),
-            Err(HostError::Pending) => Err(HoldError::Pending(host.token(hva))),
-            Err(error) => Err(HoldError::Host(error)),
-        }
+    fn listed(&self) -> Listed {
+        self.held.slots.vm.active.listed_over(Some(self.held.cell.hva()))
     }
 }
 
-/// Result of asking the host once.
-enum Asked<T> {
-    /// The cell is valid, and this is the frame.
-    Valid(T),
-    /// An invalidation covers the page.
-    Covered,
-    /// Memslots changed, or an invalidation took the page back meanwhile.
-    Again,
-}
-
-/// Publishes `hva` as the cell's page, takes the stamp, then asks the host, in this order.
+/// Publishes the page's address as that of the cell, takes the stamp, then asks the host, in this order.
 fn asked<T, E>(
     (holds, cell): (&Holds, &HoldCell),
-    hva: Hva,
-    stamp: impl FnOnce() -> Result<Stamp, Unconfirmed>,
-    host: impl FnOnce() -> Result<T, E>,
-) -> Result<Asked<T>, E> {
-    holds.publish(cell, hva);
-    match stamp() {
-        Err(Unconfirmed::Covered) => return Ok(Asked::Covered),
-        Err(Unconfirmed::Moved) => return Ok(Asked::Again),
-        Ok(_) => {}
+    sought: Sought,
+    stamp: impl FnOnce(Sought) -> Result<Pursuit, Stop>,
+    host: impl FnOnce(Pursuit) -> Result<T, E>,
+) -> Result<Result<T, E>, Stop> {
+    holds.publish(cell, sought.hva());
+    let answer = host(stamp(sought)?);
+    if answer.is_ok() && !cell.confirm() {
+        return Err(Stop::Moved);
     }
-    let found = host()?;
-    Ok(if cell.confirm() { Asked::Valid(found) } else { Asked::Again })
+    Ok(answer)
+}
+
+fn mark_held<F: Format, H: Host>(GuestSpace { vm, space }: &GuestSpace<'_, F, H>, gfn: Gfn, place: Hva) {
+    let seat = vm.borrow_seat_without_idle();
+    space.memslots.mark_dirty_at(&vm.reads, &seat, (gfn, place));
 }
 
 impl<F: Format, H: Host> Drop for Held<'_, F, H> {
@@ -375,7 +356,7 @@ impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
         if core::mem::take(self.unmarked) {
             // Before the use ends. A transaction that moves, deletes or cuts off the memslot's frame waits for the use
             // before it publishes, so the frame still has its memslot. Its log may have begun since the use did.
-            self.slots.mark_dirty(Span::sized(self.gfn, 1));
+            mark_held(self.slots, self.gfn, self.place);
         }
         self.cell.end();
     }

@@ -14,9 +14,8 @@
 
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
-use crate::notify::begun::{Begun, Scope};
+use crate::notify::begun::{Begun, Extent};
 use crate::stats::NestedStats;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode};
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
@@ -49,12 +48,12 @@ pub(crate) trait NestedHooks<F: Format, H: Host>: NestedState {
         false
     }
 
-    /// Zaps what nested guests map of the frames in `scope` of an announced invalidation. With `idle` it may ask for
-    /// table pages.
-    fn reach(begun: &Begun<'_, F, H>, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {}
+    /// Zaps what nested guests map of the frames in `extent` of an announced invalidation. If it `defers`, leaves for
+    /// which there is no table page stay, and the reserve is short.
+    fn reach(begun: &mut Begun<'_, F, H>, extent: &Extent<'_>, defers: bool) {}
 
     /// The flush of an invalidation that has reached all of its range is paid.
-    fn forget(begun: &Begun<'_, F, H>) {}
+    fn forget(begun: &mut Begun<'_, F, H>) {}
 
     /// Takes the write permission from what nested guests map of `gfns`, with rests of the walk.
     fn withdraw_write<M: Edits>(walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {}

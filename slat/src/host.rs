@@ -12,7 +12,7 @@ use crate::callbacks::Caught;
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
-use crate::table::memory::TableMemory;
+use crate::table::memory::{Heap, TableMemory, TablesOf};
 use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
@@ -95,7 +95,7 @@ pub enum HostError {
     /// Reading the page from its backing store failed. A retry may succeed.
     Io,
     /// The page is on its way. The vCPU's thread does not wait: the fault returns
-    /// [`Done::Pending`](crate::Done::Pending) at once. When the page has arrived, the thread that brought it calls
+    /// [`Leave::Pending`](crate::Leave::Pending) at once. When the page has arrived, the thread that brought it calls
     /// [`Vm::ready`](crate::Vm::ready). (KVM's asynchronous page faults.)
     ///
     /// The vCPU first registers for the page's [token](Host::token). Then the engine asks the host for the page **a
@@ -103,7 +103,7 @@ pub enum HostError {
     /// requested the page.
     Pending,
     /// The code that runs the vCPU must provide the page: the fault returns
-    /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
+    /// [`Leave::NeedsPage`](crate::Leave::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
     NeedsPage,
     /// The host's [page](HostPage) is impossible: the table's format cannot hold its frame, or frame and address differ
     /// modulo the page's size. The engine finds this; nothing was mapped. The host has an error.
@@ -152,11 +152,10 @@ impl HostError {
 /// repeat it. A transaction of memslots took place if the published slots say so. An invalidation whose
 /// [`apply`](crate::Invalidation::apply) panicked has not protected its range: begin it again.
 ///
-/// Exceptions: [`TableMemory::pfn`] and [`TableMemory::at`] must not panic. If
-/// [`compare_exchange`](Self::compare_exchange) panics, it must not have stored. If a function that takes memory back
-/// panics, that memory is lost, because the engine cannot know how far the function came. Without the feature `std` a
-/// second panic while the first one unwinds aborts, as does a panic of [`kick`](Self::kick), of
-/// [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
+/// Exceptions: [`TableMemory::at`] must not panic. If [`compare_exchange`](Self::compare_exchange) panics, it must not
+/// have stored. If a function that takes memory back panics, that memory is lost, because the engine cannot know how
+/// far the function came. Without the feature `std` a second panic while the first one unwinds aborts, as does a panic
+/// of [`kick`](Self::kick), of [`broadcast_flush`](Self::broadcast_flush), or while a VM is dropped.
 ///
 /// **Dirty.** The engine does not report the Dirty bits of pages that it unmaps. The host must treat each page that it
 /// returned as writable as written.
@@ -169,8 +168,6 @@ impl HostError {
 /// #[derive(Default)]
 /// struct Lazy(Mutex<BTreeMap<u64, Pfn>>);
 ///
-/// unsafe impl TableMemory for Lazy {} // table pages from the global allocator
-///
 /// impl Host for Lazy {
 ///     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         let mut frames = self.0.lock().unwrap();
@@ -182,7 +179,7 @@ impl HostError {
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Lazy::default()).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
 ///
@@ -194,7 +191,15 @@ impl HostError {
 /// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Host: TableMemory {
+pub trait Host: Send + Sync {
+    /// Where the tables of the host's VMs are. By default they are on the [`Heap`], and a frame number is an address:
+    /// for software walkers, and for machines that map memory one to one. Any other hypervisor implements
+    /// [`TableMemory`] for its host, and returns [`Own`](crate::table::Own). Only the type of the result counts: the
+    /// engine never calls this.
+    fn tables() -> impl TablesOf<Self> {
+        Heap
+    }
+
     /// Returns the page at `hva` for this access, if the host can do so without sleeping. The engine calls this inside
     /// a section of the read side: take no lock that may be held during an invalidation, and do not allocate. The
     /// thread's token is in use, or cannot be [taken](Idle::take). The default sends every fault to
@@ -214,9 +219,10 @@ pub trait Host: TableMemory {
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
     /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
-    /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
+    /// Acquire load. Returns `None` if the page is not available without sleeping, and for [private
+    /// memory](Hva::private_memory): a guest may have its page table there. Called inside a section, as
     /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
-    /// ([`nested`](crate::nested)), and so does [`Memslots::read_bytes`](crate::Memslots::read_bytes). The default
+    /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
         let _ = hva;
@@ -293,7 +299,6 @@ pub trait Host: TableMemory {
     /// struct Machine {
     ///     broadcasts: AtomicU64,
     /// }
-    /// # unsafe impl TableMemory for Machine {}
     /// impl Host for Machine {
     ///     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
     ///         // DSB ISHST; TLBI IPAS2E1IS for each of `gfns`; DSB ISH; TLBI VMALLE1IS; DSB ISH
@@ -316,7 +321,7 @@ pub trait Host: TableMemory {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Arm64L48, _>::builder(Machine::default()).build()?;
     /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
     /// # std::thread::scope(|scope| scope.spawn(|| {
@@ -360,6 +365,16 @@ impl<H: Host> TableEvents for H {
     fn tables_freed(&self, level: Level, leaves: u64) {
         self.observe(TraceEvent::TablesFreed { level, leaves });
     }
+}
+
+/// Returns the memory of the host's tables.
+#[inline(always)]
+pub(crate) fn tables_of<H: Host>(host: &H) -> &impl TableMemory {
+    #[inline(always)]
+    fn of<H, T: TablesOf<H>>(host: &H, _: impl FnOnce() -> T) -> &T::Memory {
+        T::memory(host)
+    }
+    of(host, H::tables)
 }
 
 /// The kicks of one flush, and its event. A panic of the host must not stop them: the remaining vCPUs would keep stale

@@ -6,11 +6,10 @@
 //! mappings.
 //!
 //! ```
-//! use slat::{table::{TableMemory, formats::Ept4}, *};
+//! use slat::{table::formats::Ept4, *};
 //!
 //! /// The host says what is at a host address. Here the frame is always the address.
 //! struct Identity;
-//! unsafe impl TableMemory for Identity {} // table pages from the global allocator
 //! impl Host for Identity {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 //!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -20,20 +19,20 @@
 //! // Build a VM: the page-table format is a type.
 //! let mut idle = Idle::take().unwrap(); // proof that this thread may sleep
 //! let vm = Vm::<Ept4, _>::builder(Identity).vcpus(4).build()?;
-//! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+//! vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
 //!
 //! // A vCPU faults: slot → host → install.
 //! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 //! let fault = Fault { gpa: Gpa(0x5123), access: Access::Write };
-//! assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
-//! assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
+//! assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
+//! assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
 //!
 //! // The host unmaps the page. The guest loses it before the host does.
 //! let page = Span::new(Hva(0x4000_5000), Hva(0x4000_6000));
 //! vm.change(&mut idle, page, Why::Unmap, |_| {
 //!     // after at most one shootdown: the host changes its own tables
 //! });
-//! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+//! assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -52,8 +51,8 @@
 //! | [`notify`] | invalidations by the primary MMU, each with a reason (the NUMA protection and change-pte series) |
 //! | [`sync`] | the lock order, and the rules of the read side |
 //! | [`map`] | a table without a VM; its owner maps pages one by one |
-//! | [`memslots`] | the memslots of a running VM |
-//! | [`guest_space`] | one address space of a VM |
+//! | [`guest_space`] | one address space of a VM: the handle for its memory |
+//! | [`memslots`] | transactions and snapshots of its memslots |
 //! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
 //! | [`vm`] | the VM and its builder |
 //! | [`writes`] | listeners for stores to chosen frames |
@@ -62,14 +61,12 @@
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
 //!
-//! # Features
-//!
-//! | feature | contents |
+//! | feature | adds |
 //! |---|---|
-//! | `std` (default) | thread tokens, process-wide barriers, locks that sleep. Without it: `no_std` and `alloc` |
-//! | `nested` (default) | [`nested`]. Without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
-//! | `serde` | `Serialize` for the statistics |
-//! | `baselines` | no part of the stable API: what KVM did before, for measurements |
+//! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
+//! | `nested` (default) | [`nested`]; without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
+//! | `serde` | `serde::Serialize` of the [statistics](stats) |
+//! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
 //!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -152,6 +149,7 @@ mod inject;
 pub mod inject;
 #[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod inject_tests;
+mod lent;
 mod loaded;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -191,7 +189,7 @@ pub use age::AccessedPages;
 #[doc(inline)]
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
 #[doc(inline)]
-pub use fault::{Done, Fault, FaultError, Population, Prefault};
+pub use fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume};
 #[doc(inline)]
 pub use guest_memory::{GuestMemoryError, NoGuestMemory};
 #[doc(inline)]
@@ -201,9 +199,7 @@ pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 #[doc(inline)]
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
 #[doc(inline)]
-pub use memslots::Memslots;
-#[doc(inline)]
-pub use notify::{Again, Applied, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young};
 #[doc(inline)]
 pub use owned::OwnedVcpu;
 #[doc(inline)]
@@ -220,7 +216,7 @@ pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
 #[doc(inline)]
 pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
 #[doc(inline)]
-pub use vcpu::{Go, InGuest, Ready, Vcpu};
+pub use vcpu::{Go, InGuest, Processor, Ready, Vcpu};
 #[doc(inline)]
 pub use vm::{Builder, Vm};
 #[doc(inline)]

@@ -26,15 +26,13 @@
 //! other pages may be mapped at those frames, and k would zap them under an old number.
 
 use crate::addr::{Gfn, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
-use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::trace::TraceEvent;
-use crate::vm::Vm;
 use crate::why::Why;
 use core::convert::Infallible;
 use core::marker::PhantomData;
@@ -42,44 +40,6 @@ use core::marker::PhantomData;
 mod snapshot;
 
 pub use snapshot::Snapshot;
-
-/// The memslots of one address space of a VM: see [`Vm::slots`] and [`GuestSpace::slots`](crate::GuestSpace::slots).
-///
-/// ```
-/// use slat::{*, table::formats::Npt4};
-///
-/// /// A host whose frame is always the address.
-/// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
-/// impl Host for Identity {
-///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
-///     }
-/// }
-///
-/// let mut idle = Idle::take().unwrap();
-/// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// let slots = vm.slots();
-/// slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(7), Gfn(16), 16, Hva(0x7000_0000))))?;
-/// assert_eq!(slots.find(&mut idle, Gfn(31)).map(|slot| slot.id), Some(SlotId(7)));
-/// assert_eq!(slots.find(&mut idle, Gfn(32)), None);
-/// let before = slots.generation();
-/// slots.commit(&mut idle, |tx| tx.delete(SlotId(7)))?;
-/// assert!(slots.is_empty() && slots.generation() > before);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Memslots<'vm, F: Format, H: Host> {
-    pub(crate) vm: &'vm Vm<F, H>,
-    pub(crate) space: &'vm Space<F>,
-}
-
-impl<F: Format, H: Host> Vm<F, H> {
-    /// The memslots of address space 0, which every VM has.
-    pub fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self, space: &self.spaces[0] }
-    }
-}
 
 /// The number of a published version. The result of a look-up stays valid while the number stays the same.
 ///
@@ -104,7 +64,7 @@ impl Generation {
     }
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Runs `operations` and publishes their result atomically. After an error of `operations` or of this function,
     /// nothing is published.
     ///
@@ -113,7 +73,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::Rule, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -121,27 +80,27 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
     /// let low = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000));
     /// let high = Slot::new(SlotId(1), Gfn(0x10_0000), 512, Hva(0x7000_0000)); // an alias: fine
-    /// vm.slots().commit(&mut idle, |tx| {
+    /// vm.memory().commit(&mut idle, |tx| {
     ///     tx.create(low)?;
     ///     tx.create(high)
     /// })?;
     ///
     /// // The two slots change places: no vCPU ever sees one of them missing.
-    /// vm.slots().commit(&mut idle, |tx| {
+    /// vm.memory().commit(&mut idle, |tx| {
     ///     tx.move_to(SlotId(0), Gfn(0x20_0000))?;
     ///     tx.move_to(SlotId(1), Gfn(0))?;
     ///     tx.move_to(SlotId(0), Gfn(0x10_0000))
     /// })?;
-    /// assert_eq!(vm.slots().find(&mut idle, Gfn(3)).unwrap().id, SlotId(1));
+    /// assert_eq!(vm.memory().find(&mut idle, Gfn(3)).unwrap().id, SlotId(1));
     ///
-    /// let refused = vm.slots().commit(&mut idle, |tx| {
+    /// let refused = vm.memory().commit(&mut idle, |tx| {
     ///     tx.delete(SlotId(1))?;
     ///     tx.create(Slot::new(SlotId(2), Gfn(0x10_01ff), 1, Hva(0)))
     /// });
     /// let error = refused.unwrap_err();
     /// assert_eq!(error.to_string(), "memslot 2 at 0x1001ff000..0x100200000: it overlaps memslot 0 at 0x100000000..0x100200000");
     /// assert_eq!(error.errno(), 17, "EEXIST");
-    /// assert!(vm.slots().get(&mut idle, SlotId(1)).is_some(), "nothing half-done");
+    /// assert!(vm.memory().get(&mut idle, SlotId(1)).is_some(), "nothing half-done");
     /// # Ok::<(), SlotError>(())
     /// ```
     pub fn commit<R>(
@@ -167,7 +126,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::CommitError, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -175,12 +133,12 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
     /// # fn kvm_set_user_memory_region(slot: Slot) -> Result<(), i32> { if slot.id.0 < 4 { Ok(()) } else { Err(22) } }
     /// let give = |idle: &mut Idle, slot: Slot| {
-    ///     vm.slots().commit_with(idle, |tx| tx.create(slot), |()| kvm_set_user_memory_region(slot))
+    ///     vm.memory().commit_with(idle, |tx| tx.create(slot), |()| kvm_set_user_memory_region(slot))
     /// };
     /// give(&mut idle, Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000)))?;
     /// let refused = give(&mut idle, Slot::new(SlotId(4), Gfn(512), 512, Hva(0x7020_0000)));
     /// assert_eq!(refused, Err(CommitError::Refused(22)));
-    /// assert_eq!(vm.slots().len(), 1);
+    /// assert_eq!(vm.memory().len(), 1);
     /// # Ok::<(), CommitError<i32>>(())
     /// ```
     pub fn commit_with<R, E>(
@@ -201,13 +159,14 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
         }
-        let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
+        let mut change = Begun::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
-        change.apply_to(idle, &tx.effects().zap).settle();
+        change.edit(idle, &Scope::Parts(&tx.effects().zap), None);
+        change.settle(true);
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: the transaction mutex is held, and `make_room` made room.
-        unsafe { sets.publish(set, change.version(), effects.takes) };
+        unsafe { sets.publish(set, change.ticket.version(), effects.takes) };
         writer.keep(leftovers);
         let takes = effects.takes;
         if takes {
@@ -232,7 +191,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             vm.host.observe(TraceEvent::GracePeriod);
         }
         for gfns in ended {
-            vm.recover_in(idle, self.space, gfns);
+            self.recover(idle, gfns);
         }
         if takes {
             // Only a few: this thread need not wait for the tables of a large slot, or of another thread.
@@ -248,19 +207,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// ```
     /// # use slat::{*, slots::{Change, Region}, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
     /// let ram = Region { slot: SlotId(0), flags: 0, gpa: Gpa(0), bytes: 2 << 20, hva: Hva(0x7000_0000) };
-    /// assert_eq!(vm.slots().set(&mut idle, ram)?, Change::Created);
-    /// assert_eq!(vm.slots().set(&mut idle, ram)?, Change::Nothing);
+    /// assert_eq!(vm.memory().set(&mut idle, ram)?, Change::Created);
+    /// assert_eq!(vm.memory().set(&mut idle, ram)?, Change::Nothing);
     /// let moved = Region { gpa: Gpa(0x1000), flags: Region::LOG_DIRTY, ..ram };
-    /// assert!(matches!(vm.slots().set(&mut idle, moved)?, Change::Moved(_)));
+    /// assert!(matches!(vm.memory().set(&mut idle, moved)?, Change::Moved(_)));
     /// let grown = Region { bytes: 4 << 20, ..moved };
-    /// assert_eq!(vm.slots().set(&mut idle, grown).unwrap_err().errno(), 22, "EINVAL");
+    /// assert_eq!(vm.memory().set(&mut idle, grown).unwrap_err().errno(), 22, "EINVAL");
     /// # Ok::<(), SlotError>(())
     /// ```
     pub fn set(&self, idle: &mut Idle, region: Region) -> Result<Change, SlotError> {

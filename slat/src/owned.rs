@@ -1,6 +1,6 @@
 //! `OwnedVcpu`: a vCPU that keeps its VM alive.
 
-use crate::fault::{Done, Fault, FaultError};
+use crate::fault::{Fault, FaultError, Next};
 use crate::host::{Host, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -18,7 +18,6 @@ use alloc::sync::Arc;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -38,9 +37,9 @@ use alloc::sync::Arc;
 /// let mut cpu = Cpu { vcpu: vm.owned_vcpu(VcpuId(1)).unwrap(), vm: vm.clone(), registers: Registers };
 /// std::thread::spawn(move || {
 ///     let mut idle = Idle::take().unwrap();
-///     cpu.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
+///     cpu.vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
-///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
+///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Next::Resume(Resume::Mapped(Level::K4))));
 ///     // Other calls go through `with`:
 ///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
 ///     assert_eq!(mapped, Ok(8));
@@ -95,7 +94,7 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 
     /// See [`Vcpu::fault`].
     #[inline]
-    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
         self.vcpu.fault(idle, fault)
     }
 
@@ -109,8 +108,8 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::table::{TableMemory, formats::Npt4};
-    use crate::{Access, Gpa, HostError, HostPage, Hva, Span};
+    use crate::table::formats::Npt4;
+    use crate::{Access, Emulate, Gpa, HostError, HostPage, Hva, Span};
     use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     /// A host that records its drop.
@@ -121,9 +120,6 @@ mod tests {
             self.0.store(true, SeqCst);
         }
     }
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Told {}
 
     impl Host for Told {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -152,8 +148,11 @@ mod tests {
         is_send(&first);
         assert!(vm.owned_vcpu(VcpuId(0)).is_none() && vm.vcpu(VcpuId(0)).is_none(), "one at a time");
         drop((vm, second));
-        assert_eq!(first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }), Ok(Done::Mmio));
-        let root = first.vm().root();
+        assert_eq!(
+            first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }),
+            Ok(Next::Emulate(Emulate::NoMemory))
+        );
+        let root = first.vm().memory().root();
         assert_eq!(first.enter(&mut idle, &mut Tlb).root(), root);
         // A leaked guard does not outlive it either.
         core::mem::forget(first.enter(&mut idle, &mut Tlb));

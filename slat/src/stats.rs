@@ -22,7 +22,6 @@ use core::fmt;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -31,7 +30,7 @@ use core::fmt;
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// # let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-/// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+/// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let before = vm.stats();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
@@ -210,7 +209,7 @@ impl Stats {
     }
 }
 
-/// Some lines of text. Causes without flushes are left out, and so is the line of nested guests without shadows.
+/// Some lines of text. Causes without flushes are left out, and so is the line of nested guests if all of it is 0.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mapped_faults, permission_faults, spurious_faults, mmio_faults, .. } = self;
@@ -234,7 +233,7 @@ impl fmt::Display for Stats {
         }
         writeln!(f, "tables: {table_bytes} bytes in use, {lent_bytes} bytes lent")?;
         write!(f, "subtrees: {tables_reclaimed} reclaimed, {tables_waiting} waiting")?;
-        if self.nested.shadows > 0 {
+        if self.nested != NestedStats::default() {
             write!(f, "\nnested {}", self.nested)?;
         }
         Ok(())
@@ -317,9 +316,25 @@ impl<F: Format, H: Host> Vm<F, H> {
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + Nested::pages(self),
-            waiting: self.grace.count::<F, H>(&self.host),
+            waiting: self.grace.count::<F, _>(self.tables()),
             free: self.pool.free(),
             allocated: self.pool.allocated(),
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn counters_of_nested_guests_are_shown_whether_there_are_shadows_now_or_not() {
+        let nested = NestedStats { refused_faults: 3, ..NestedStats::default() };
+        let text = Stats { nested, ..Stats::default() }.to_string();
+        assert!(
+            text.ends_with("\nnested faults: 0 mapped, 0 spurious, 0 mmio, 3 refused; shadows: 0, 0 passes")
+        );
+        assert!(!Stats::default().to_string().contains("nested"));
     }
 }

@@ -20,7 +20,6 @@
 //! /// A host that records the events.
 //! #[derive(Default)]
 //! struct Recorder(Mutex<Vec<TraceEvent>>);
-//! unsafe impl TableMemory for Recorder {}
 //! impl Host for Recorder {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 //!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -33,7 +32,7 @@
 //! let mut idle = Idle::take().unwrap();
 //! let vm = Vm::<Ept4, _>::builder(Recorder::default()).build()?;
 //! let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-//! vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+//! vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 //! vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
 //! vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| { /* the host changes its own table */ });
 //!
@@ -57,7 +56,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VcpuId(pub u32);
 
-/// Result of a fault: a [`Done`](crate::Done), or an error.
+/// Result of a fault: a [`Next`](crate::Next), or an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultResult {

@@ -1,5 +1,9 @@
 //! A vCPU: a seat on the read side, spare table pages, and a slot in shootdowns.
 
+mod run;
+
+pub use run::Processor;
+
 use crate::addr::Pfn;
 use crate::callbacks::Finally;
 use crate::dirty::ring::Ring;
@@ -30,7 +34,6 @@ use core::marker::PhantomData;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -39,12 +42,12 @@ use core::marker::PhantomData;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let store = Fault { gpa: Gpa(0x5123), access: Access::Write }; // as the hardware reports it
-/// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4)); // enter the guest again
+/// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Resume(Resume::Mapped(Level::K4))); // enter the guest again
 /// let beyond = Fault { gpa: Gpa(0x20_0000), access: Access::Read };
-/// assert_eq!(vcpu.fault(&mut idle, beyond)?, Done::Mmio); // no memslot: emulate a device
+/// assert_eq!(vcpu.fault(&mut idle, beyond)?, Next::Emulate(Emulate::NoMemory)); // no memslot: emulate a device
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Vcpu<'vm, F: Format, H: Host> {
@@ -133,7 +136,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
             Nested::leave(self);
-            (self.space, self.memo) = (found, Memo::new());
+            (self.space, self.memo) = (found.space, Memo::new());
         }
         true
     }
@@ -155,6 +158,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     /// Runs `wait` outside any section; grace periods skip this vCPU meanwhile.
+    #[inline(always)]
     pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
         self.seat.rest();
         wait();
@@ -239,7 +243,6 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// # use slat::{*, table::formats::Npt4};
 /// # use std::cell::Cell;
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -339,7 +342,6 @@ impl<'a> Ready<'a> {
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -354,7 +356,7 @@ impl<'a> Ready<'a> {
 /// }
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
-/// assert_eq!(guest.root(), vm.root());
+/// assert_eq!(guest.root(), vm.memory().root());
 /// // … the software guest runs, and polls between accesses …
 /// if guest.kicked() {
 ///     guest.answer(&mut Tlb);

@@ -4,14 +4,13 @@
 mod one_stage;
 mod unanswered;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
 use crate::hooks::{Nested, NestedHooks, NestedState};
-use crate::host::{Host, Kicks, VcpuId};
+use crate::host::{Host, Kicks, VcpuId, tables_of};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
-use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -21,6 +20,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::ReadSide;
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
+use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
@@ -52,8 +52,6 @@ pub(crate) struct Policy {
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
-    /// Unique in the process; never reused.
-    pub(crate) name: Name,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -181,7 +179,6 @@ impl<F: Format, H: Host> Builder<F, H> {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
             host,
-            name: Name::next(),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -197,7 +194,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
         // From here on an error drops the partial VM, which returns its memory to the host.
-        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
+        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, vm.tables(), &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
             vm.rings.make(size, policy.vcpus)?;
@@ -244,9 +241,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
-    /// The current root of address space 0. A vCPU must load [`InGuest::root`](crate::InGuest::root) instead.
-    pub fn root(&self) -> Pfn {
-        self.spaces[0].radix.root_word().pfn()
+    /// The memory of its tables: see [`Host::tables`]. For a walk of the tables in software.
+    #[inline(always)]
+    pub fn tables(&self) -> &impl TableMemory {
+        tables_of(&self.host)
     }
 
     /// Waits for a grace period, then frees the pages of all unhooked tables and uncounts their leaves. The VM also
@@ -257,7 +255,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Returns table memory to the host: [collects](Self::collect), and then returns every chunk whose pages are all
     /// free. Returns the number of bytes by which the VM's memory shrank. Waits for a grace period; may sleep in
-    /// [`TableMemory::free_chunk`](crate::TableMemory).
+    /// [`TableMemory::take_back`].
     ///
     /// Without this call the VM keeps some free chunks, and returns the others when it takes tables apart. No page
     /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also
@@ -268,7 +266,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -278,7 +276,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let guest = Span::new(Gfn(0), Gfn(200 * 512)); // 400 MiB
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
     /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
     /// let large = vm.stats().lent_bytes;
     /// // The guest returns all but its first 2 MiB.
@@ -290,13 +288,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn shrink(&self, idle: &mut Idle) -> u64 {
         let before = self.pool.lent();
         self.collect(idle);
-        self.pool.shrink(&self.host);
+        self.pool.shrink(self.tables());
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
-    }
-
-    /// The address space `id`, or `None` if the VM has fewer.
-    pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
-        self.spaces.get(usize::from(id.0))
     }
 
     /// Whether a leaf larger than 4 KiB may exist. A stale `false` makes a thread zap such a leaf instead of splitting
@@ -386,6 +379,6 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
-        unsafe { self.pool.release(&self.host) };
+        unsafe { self.pool.release(tables_of(&self.host)) };
     }
 }

@@ -62,7 +62,7 @@ pub enum Cause {
     Change(Why),
     /// A dirty log took write permission or Dirty bits, to detect the next write.
     DirtyLog,
-    /// [`Vm::write_protect`](crate::Vm::write_protect) took write permission.
+    /// [`GuestSpace::write_protect`](crate::GuestSpace::write_protect) took write permission.
     WriteProtect,
     /// An aging pass cleared Accessed bits for a caller that needs the flush at once.
     Aging,

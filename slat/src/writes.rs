@@ -7,7 +7,7 @@
 //! ```text
 //! track_writes    counts the frames                ([`crate::slots::watched`])
 //!                 invalidates them as write-protected; splits a larger page that reaches out; one flush
-//! a store         the leaf is read-only, and does not say that the host had it writable: `Done::WriteTracked`
+//! a store         the leaf is read-only, and does not say that the host had it writable: `Next::Emulate(Emulate::Tracked)`
 //! emulate_store   listeners: before; the caller stores; marked dirty; listeners: after
 //! drop            counts the frames off: the next store asks the host, and is let through
 //! ```
@@ -20,28 +20,27 @@
 //! **A tracked frame belongs to an address space**, not to a memslot as in KVM. A memslot may be deleted, moved,
 //! created again, or log: the frames stay tracked, with or without a memslot. An alias of the same memory, at another
 //! frame or in another address space, is not tracked; nor are stores by the VMM or a device. Of the engine's own stores
-//! to guest memory, A and D by [`Memslots::walk_l1`] are reported, after they are made. No tracked frame is
+//! to guest memory, A and D by [`GuestSpace::walk_l1`] are reported, after they are made. No tracked frame is
 //! [held](crate::held) to write.
 //!
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::callbacks::{Caught, Finally};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::{Memslots, Snapshot};
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::memslots::Snapshot;
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
-use crate::vm::Vm;
 use crate::why::Why;
 use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};
 
-/// A guard: stores to some frames are tracked while it lives. See [`Memslots::track_writes`]. Its drop does not wait.
+/// A guard: stores to some frames are tracked while it lives. See [`GuestSpace::track_writes`]. Its drop does not wait.
 /// If it is leaked (`core::mem::forget`), the stores are tracked as long as the VM lives; [`detach`](Self::detach) instead.
 #[derive(Debug)]
 #[must_use = "stores are tracked only while this lives"]
@@ -57,7 +56,7 @@ impl<F: Format> WriteTracking<'_, F> {
         self.gfns
     }
 
-    /// Continues to track without the guard, until [`Memslots::untrack_writes`] is called with the returned name.
+    /// Continues to track without the guard, until [`GuestSpace::untrack_writes`] is called with the returned name.
     #[must_use = "nothing else ends it"]
     pub fn detach(self) -> TrackerId {
         TrackerId(core::mem::ManuallyDrop::new(self).id)
@@ -93,21 +92,9 @@ errors! { StoreError:
     Self::CrossesPage => "the store crosses the end of a page: make one of each part";
 }
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// [`Memslots::track_writes`] in address space 0.
-    pub fn track_writes(
-        &self,
-        idle: &mut Idle,
-        gfns: Span<Gfn>,
-        listener: Arc<dyn WriteListener>,
-    ) -> Result<WriteTracking<'_, F>, NoMemory> {
-        self.slots().track_writes(idle, gfns, listener)
-    }
-}
-
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Tracks stores to `gfns` of this address space until the guard is dropped. From the return of this call no vCPU
-    /// stores to them directly: each store faults as [`Done::WriteTracked`](crate::Done::WriteTracked), and the VMM
+    /// stores to them directly: each store faults as [`Emulate::Tracked`](crate::Emulate::Tracked), and the VMM
     /// [emulates](Self::emulate_store) it, which calls `listener`. Loads and fetches are unaffected.
     ///
     /// Trackers of one frame nest: it is tracked until the last of them is dropped. Its next store then faults once
@@ -127,7 +114,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     ///         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -139,7 +125,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<table::formats::Ept4, _>::builder(Identity).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// /// The guest's table at frame 5, of which a copy is kept.
     /// #[derive(Default)]
@@ -151,18 +137,18 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// }
     ///
     /// let shadow = Arc::new(Shadow::default());
-    /// let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(5), 1), shadow.clone())?;
+    /// let tracking = vm.memory().track_writes(&mut idle, Span::sized(Gfn(5), 1), shadow.clone())?;
     ///
     /// // The guest stores to its table. The VMM decodes the instruction, and makes the store.
     /// let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
-    /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::WriteTracked);
-    /// vm.slots().emulate_store(&mut idle, store.gpa, &[1, 0, 0, 0], |hva| {
+    /// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Emulate(Emulate::Tracked));
+    /// vm.memory().emulate_store(&mut idle, store.gpa, &[1, 0, 0, 0], |hva| {
     ///     assert_eq!(hva, Hva((1 << 30) + 0x5008)); // copy the bytes there
     /// })?;
     /// assert_eq!(*shadow.0.lock().unwrap(), [(Gpa(0x5008), vec![1, 0, 0, 0])]);
     ///
     /// drop(tracking); // from here on the guest stores by itself again
-    /// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, store)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn track_writes(
@@ -176,10 +162,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
-        let change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
+        let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() {
-            drop(change.apply(idle).settle());
+            change.edit(idle, &Scope::Whole, None);
+            change.settle(true);
         }
+        drop(change);
         Ok(tracking)
     }
 
@@ -229,7 +217,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
         // If `store` panics, it may have copied a part.
-        let made = Finally::with((), |()| snapshot.mark_store(self, gfn));
+        let made = Finally::with((), |()| snapshot.mark_store(gfn));
         store(Hva(slot.hva_of(gfn).0 + offset));
         drop(made);
         drop(snapshot);

@@ -6,9 +6,6 @@ use slat::*;
 
 struct Identity;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -20,7 +17,7 @@ fn statistics_serialize_with_the_names_of_their_fields_and_causes() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| ());

@@ -29,7 +29,9 @@ use crate::processor::{Home, Processor, Tag};
 use crate::window::Window;
 use caches::Under;
 use hdrhistogram::Histogram;
-use slat::{Done, Fault, FaultError, Format, Go, Host, HostError, Idle, Ready, SpaceId, Token, Vcpu, Vm};
+use slat::{
+    Fault, FaultError, Format, Go, Host, HostError, Idle, Leave, Next, Ready, SpaceId, Token, Vcpu, Vm,
+};
 use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
@@ -301,13 +303,15 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         spend(self.exit);
         let began = self.timed.then(Instant::now);
         match self.vcpu.fault(idle, fault) {
-            Ok(Done::Mmio | Done::WriteTracked) => return Some(Exit::Mmio(fault)),
-            Ok(Done::RingFull) => return Some(Exit::RingFull),
-            Ok(Done::Pending) => {
-                let goes_on = self.vcpu.pending_token().is_some_and(|token| program.page_not_present(token));
+            Ok(Next::Emulate(_)) => return Some(Exit::Mmio(fault)),
+            Ok(Next::Leave(Leave::RingFull)) => return Some(Exit::RingFull),
+            Ok(Next::Leave(Leave::Pending(token))) => {
+                let goes_on = program.page_not_present(token);
                 return (!goes_on).then_some(Exit::Failed(fault, HostError::Pending.into()));
             }
-            Ok(Done::NeedsPage) => return Some(Exit::Failed(fault, HostError::NeedsPage.into())),
+            Ok(Next::Leave(Leave::NeedsPage)) => {
+                return Some(Exit::Failed(fault, HostError::NeedsPage.into()));
+            }
             Ok(_) => {
                 if let Some(began) = began {
                     self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);

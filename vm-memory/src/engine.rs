@@ -87,7 +87,7 @@ impl<F: Format, H: Host + 'static> Bitmap for EngineMarks<'_, F, H> {
     }
 
     fn dirty_at(&self, offset: usize) -> bool {
-        self.vm.slots().is_dirty(Gpa(self.gpa.0 + offset as u64).gfn())
+        self.vm.memory().is_dirty(Gpa(self.gpa.0 + offset as u64).gfn())
     }
 
     fn slice_at(&self, offset: usize) -> Self {

@@ -39,14 +39,14 @@ use vm_memory::{
 /// let ram = space.mmap(Place::Fixed(Hva(1 << 30)), 1 << 20, Prot::ReadWrite, Backing::Anonymous)?;
 /// let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
 /// space.register(&vm);
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 256, ram.start).log_dirty()))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 256, ram.start).log_dirty()))?;
 /// drop(idle);
 ///
 /// let memory = Live::new(&vm, &space);
 /// memory.write_slice(b"hello", GuestAddress(0x5ffe))?; // across a page boundary
 /// let mut idle = Idle::take().unwrap();
 /// space.migrate(&mut idle, ram)?; // both pages move
-/// assert_eq!(vm.slots().harvest_all(&mut idle)?.pages(), 2);
+/// assert_eq!(vm.memory().harvest_all(&mut idle)?.pages(), 2);
 /// drop(idle);
 /// let mut hello = [0; 5];
 /// memory.read_slice(&mut hello, GuestAddress(0x5ffe))?;
@@ -74,7 +74,7 @@ impl<F: Format, H: Host> Clone for Live<F, H> {
 
 impl<F: Format, H: Host> fmt::Debug for Live<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live").field("slots", &self.vm.slots().len()).finish_non_exhaustive()
+        f.debug_struct("Live").field("slots", &self.vm.memory().len()).finish_non_exhaustive()
     }
 }
 
@@ -102,7 +102,7 @@ impl<F: Format, H: Host + 'static> Live<F, H> {
     pub fn view(&self) -> io::Result<Memory<Region<View, EngineLog<F, H>>>> {
         let mut idle = idle()?;
         let mut slots = Vec::new();
-        self.vm.slots().for_each(&mut idle, |slot| slots.push(slot));
+        self.vm.memory().for_each(&mut idle, |slot| slots.push(slot));
         let mut region = |slot: Slot| {
             let view = View::new(&self.space, &mut idle, slot.hvas())?;
             let log = EngineLog::new(&self.vm, &slot);
@@ -123,7 +123,7 @@ impl<'a, F: Format, H: Host + 'static> LiveSlices<'a, F, H> {
         let next = advance(self.at, len)?;
         let mut idle = idle().map_err(GuestMemoryError::IOError)?;
         let slot =
-            vm.slots().find(&mut idle, gpa.gfn()).ok_or(GuestMemoryError::InvalidGuestAddress(self.at))?;
+            vm.memory().find(&mut idle, gpa.gfn()).ok_or(GuestMemoryError::InvalidGuestAddress(self.at))?;
         if slot.readonly && self.access == Access::Write {
             return Err(denied());
         }
@@ -170,7 +170,7 @@ impl<F: Format, H: Host + 'static> GuestMemory for Live<F, H> {
         let (Some(end), Ok(mut idle)) = (addr.checked_add(count as GuestUsize), idle()) else { return false };
         let (mut at, end) = (Gpa(addr.0).gfn(), Gfn(end.0.div_ceil(PAGE_SIZE)));
         while count > 0 && at < end {
-            match self.vm.slots().find(&mut idle, at) {
+            match self.vm.memory().find(&mut idle, at) {
                 Some(slot) if !(slot.readonly && access.has_write()) => at = slot.gfns.end,
                 _ => return false,
             }

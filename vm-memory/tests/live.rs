@@ -34,7 +34,7 @@ fn machine() -> Machine {
         tx.create(Slot::new(SlotId(1), Gfn(0x10_0000), 256, high).log_dirty())?;
         tx.create(Slot::new(SlotId(2), Gfn(ROM.0 / PAGE_SIZE), 16, rom).readonly())
     };
-    vm.slots().commit(&mut idle, create).unwrap();
+    vm.memory().commit(&mut idle, create).unwrap();
     let memory = Live::new(&vm, &space);
     Machine { vm, space, memory }
 }
@@ -42,14 +42,14 @@ fn machine() -> Machine {
 impl Machine {
     fn dirty(&self) -> Vec<u64> {
         let mut idle = Idle::take().unwrap();
-        let harvest = self.vm.slots().harvest_all(&mut idle).unwrap();
+        let harvest = self.vm.memory().harvest_all(&mut idle).unwrap();
         let pages = harvest.iter().map(|page| page.gfn.0).collect();
         harvest.commit();
         pages
     }
 
     fn hvas(&self, id: u32) -> slat::Span<Hva> {
-        self.vm.slots().get(&mut Idle::take().unwrap(), SlotId(id)).unwrap().hvas()
+        self.vm.memory().get(&mut Idle::take().unwrap(), SlotId(id)).unwrap().hvas()
     }
 }
 
@@ -119,7 +119,7 @@ fn a_rom_is_read_and_not_written_and_a_hole_is_neither() {
 fn a_slot_that_is_deleted_is_gone_at_once() {
     let machine = machine();
     assert!(machine.memory.write_obj(1u8, GuestAddress(1 << 32)).is_ok());
-    machine.vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
+    machine.vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
     assert!(machine.memory.write_obj(1u8, GuestAddress(1 << 32)).is_err());
 }
 

@@ -74,7 +74,7 @@ fn start(vcpu: &VcpuFd, entry: u64) -> Result<()> {
 pub fn run(vm: &KvmVm, vcpu: &mut VcpuFd, console: &Console) -> Result<()> {
     let mut idle = Idle::take().expect("a new thread has its token");
     let idle = &mut idle;
-    let is_memory = |idle: &mut Idle, gpa| vm.slots().find(idle, Gpa(gpa).gfn()).is_some();
+    let is_memory = |idle: &mut Idle, gpa| vm.memory().find(idle, Gpa(gpa).gfn()).is_some();
     loop {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(RESTART_PORT, [RESTART])) => return Ok(()),

@@ -5,7 +5,7 @@
 
 use crate::mutants::copy::{Copied, VARIABLE};
 use crate::mutants::record;
-use crate::process::{COMPILERS, bounded, said, tail, with_compiler};
+use crate::process::{bounded, said, tail, with_compiler};
 use crate::{Outcome, sanitize};
 use anyhow::{Result, ensure};
 use std::process::Command;
@@ -51,12 +51,11 @@ pub fn run(args: &Args) -> Outcome {
 /// Makes each mistake in the copy of the sources that has all of them.
 fn mistakes(args: &Args) -> Outcome {
     let records = record::mistakes()?;
-    let Copied(folder) = Copied::of(&records)?;
+    let copied = Copied::of(&records)?;
     for mistake in MISTAKES {
         ensure!(records.iter().any(|record| record.name == *mistake), "no record is called {mistake}");
         let mut test = test(args)?;
-        test.current_dir(&folder).env("CARGO_TARGET_DIR", std::path::absolute("target")?);
-        test.env("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILERS).join(COMPILER)).env(VARIABLE, mistake);
+        copied.builds(&mut test, "target", COMPILER)?.env(VARIABLE, mistake);
         let said = said(&mut test)?;
         let (is_over, text) = (said.status.success(), said.to_string());
         ensure!(!is_over, "{}\n{mistake} was not found in {} s", tail(&text, 20), args.seconds);

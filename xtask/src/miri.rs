@@ -2,8 +2,8 @@
 //! finds leaks. `mutants` runs one of them with a mistake. Installs the component of the nightly compiler if it is missing.
 //!
 //! The worlds are those of `slat/tests/miri`: whole VMs with threads, on `slat` and `slat-slots` without `std`, under Tree
-//! Borrows with strict provenance. The locks of `parking_lot` and the default `TableMemory` make pointers of numbers,
-//! which Tree Borrows cannot follow.
+//! Borrows with strict provenance. The locks of `parking_lot` and `Heap` make pointers of numbers, which Tree Borrows
+//! cannot follow.
 //!
 //! Left out: unit tests, of which most explore too much for an interpreter; `slat-mm` and `slat-vm-memory`, whose memory
 //! comes from `mmap` and `memfd_create` with sharing, which Miri does not have; `slat-machine`, whose coroutines switch

@@ -45,16 +45,23 @@ pub fn with_compiler<'a>(cargo: &'a mut Command, name: &str) -> io::Result<&'a m
     Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new(COMPILERS).join(name))?))
 }
 
-/// Returns a program's command with a time limit in seconds. coreutils' `timeout` ends the program and its children.
+/// Returns a program's command with a time limit in seconds. coreutils' `timeout` ends the program and its children; it is
+/// told to if the chore ends first. An interrupt from the keyboard reaches the chore alone.
 pub fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", &seconds.to_string()]).arg(program).stdin(Stdio::null());
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", &seconds.to_string()]);
+    command.arg(program).stdin(Stdio::null());
     command
 }
 
 /// Returns whether `timeout` had to end a program.
 pub fn was_ended(status: ExitStatus) -> bool {
     matches!(status.code(), Some(124 | 137))
+}
+
+/// Returns whether `timeout` could not start a program.
+pub fn never_began(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(125..=127))
 }
 
 /// Runs a program and captures its output.
@@ -129,6 +136,7 @@ pub fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_program_that_does_not_end_is_ended() {
@@ -137,6 +145,35 @@ mod tests {
         assert_eq!((ended.to_string(), was_ended(ended.status)), ("said\nmore\n".to_owned(), false));
         assert!(ended.succeeded().is_err_and(|error| error.to_string().contains("exit status: 3")));
         assert!(was_ended(sh("sleep 60", 1).status));
+    }
+
+    #[test]
+    fn a_program_that_cannot_start_has_not_failed() {
+        assert!(never_began(said(&mut bounded(10, "/no/such/program")).unwrap().status));
+        assert!(!never_began(said(bounded(10, "sh").args(["-c", "exit 101"])).unwrap().status));
+    }
+
+    #[test]
+    fn a_program_ends_with_the_chore_that_runs_it() {
+        let mut program = bounded(600, "sh");
+        // Not at once: `timeout` leaves a program alone of whose start it has not heard.
+        program.args(["-c", "sleep 1; echo $$; exec sleep 500"]);
+        // A chore that runs it, and is killed as soon as it has begun.
+        let chore = "\"$@\" 2>&1 | { read pid; echo $pid; kill -9 $$; }";
+        let mut killed = Command::new("sh");
+        killed.args(["-c", chore, "sh"]).arg(program.get_program()).args(program.get_args());
+        let said = said(&mut killed).unwrap();
+        let process = Path::new("/proc").join(said.out.trim());
+        assert!(!said.status.success() && !said.out.trim().is_empty(), "{said}");
+        let is_gone = || {
+            let state = fs::read_to_string(process.join("stat")).unwrap_or_default();
+            !state.contains("(sleep) S")
+        };
+        let soon = (0..200).any(|_| {
+            thread::sleep(Duration::from_millis(100));
+            is_gone()
+        });
+        assert!(soon, "process {} still runs", said.out.trim());
     }
 
     #[test]

@@ -188,12 +188,16 @@ impl Entrant {
                 match self {
                     Self::LinearRead => mapped.tables.read(),
                     Self::LockedRmw => mapped.tables.locked_rmw(),
-                    Self::Idle(scan) => found += u64::from(vm.lockless(idle).is_young_by(pages, scan)),
+                    Self::Idle(scan) => {
+                        found += u64::from(vm.memory().lockless(idle).is_young_by(pages, scan))
+                    }
                     Self::EntryByEntry => {
-                        vm.lockless(idle).for_each(pages, |page| found += u64::from(page.leaf.accessed));
+                        vm.memory()
+                            .lockless(idle)
+                            .for_each(pages, |page| found += u64::from(page.leaf.accessed));
                     }
                     Self::PassedOver | Self::Active(_) => {
-                        vm.lockless(idle).age(pages, |seen| found += u64::from(seen.count()));
+                        vm.memory().lockless(idle).age(pages, |seen| found += u64::from(seen.count()));
                     }
                 }
             }

@@ -4,7 +4,8 @@
 //! Table memory comes from the benches' common pool ([`tables`]), which is in huge pages and brought in before.
 
 use super::tables;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, TableMemory};
+use slat::table::{Heap, Own, TableMemory, TablesOf};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span};
 use slat_threads::world::compute;
 use std::ptr::NonNull;
 
@@ -12,19 +13,29 @@ use std::ptr::NonNull;
 pub struct Arithmetic;
 
 // SAFETY: chunks of the pool are of the size and alignment asked for and lent to one user at a time; frame
-// numbers are the trait's own.
+// numbers are addresses.
 unsafe impl TableMemory for Arithmetic {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        Some(tables::take_chunk())
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
+        let chunk = tables::take_chunk();
+        Some((chunk, Pfn(chunk.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT)))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's promise is the same.
+    unsafe fn take_back(&self, chunk: NonNull<u8>, _: Pfn, _: usize) {
+        // SAFETY: required of the caller.
         unsafe { tables::give_back_chunk(chunk) };
+    }
+
+    #[inline(always)]
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Arithmetic {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     #[inline]
     fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -53,17 +64,26 @@ impl Pages {
 
 // SAFETY: each call is passed on to a host that keeps the contract.
 unsafe impl TableMemory for Pages {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        Arithmetic.alloc_chunk()
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        Arithmetic.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { Arithmetic.free_chunk(chunk) };
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Arithmetic.take_back(first, pfn, pages) }
+    }
+
+    #[inline(always)]
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Arithmetic.at(pfn)
     }
 }
 
 impl Host for Pages {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let page = Arithmetic.lookup(hva, access)?;

@@ -5,7 +5,7 @@
 //! instruction each ([`locked_rmw`](LeafTables::locked_rmw)). Both go in the order of memory, as fast as this
 //! machine does.
 
-use slat::table::Entry;
+use slat::table::{Entry, TableMemory};
 use slat::{Format, Gfn, Host, Level, Span, Vm};
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -37,7 +37,7 @@ impl LeafTables {
             let link = unsafe { link_of(vm, region) };
             links.push(link);
             // SAFETY: inside a table page that stays.
-            tables.push(vm.host().at(F::pfn(unsafe { link.as_ref() }.load())).cast());
+            tables.push(vm.tables().at(F::pfn(unsafe { link.as_ref() }.load())).cast());
         }
         let mut in_memory = tables.clone();
         in_memory.sort_unstable();
@@ -90,10 +90,10 @@ fn locked_rmw(entry: &Entry) {
 /// # Safety
 /// As [`LeafTables::of`].
 unsafe fn link_of<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn) -> NonNull<Entry> {
-    let (mut table, mut level) = (F::top(vm.root(), gfn), F::ROOT_LEVEL);
+    let (mut table, mut level) = (F::top(vm.memory().root(), gfn), F::ROOT_LEVEL);
     loop {
         // SAFETY: inside a table page of this VM, from which nothing is unlinked.
-        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(gfn, level)) };
+        let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(gfn, level)) };
         if level == Level::M2 {
             return entry;
         }

@@ -32,7 +32,7 @@ impl MappedSlot {
     ) -> Result<Self, Error> {
         let slot = Slot::new(SlotId(0), Gfn(0), bytes / PAGE_SIZE, Hva(1 << 40));
         let vm = Vm::builder(Arithmetic).dirty_log(log).build().map_err(machine_error)?;
-        vm.slots().commit(idle, |tx| tx.create(slot))?;
+        vm.memory().commit(idle, |tx| tx.create(slot))?;
         let mut regions: Vec<Gfn> = (0..slot.gfns.len()).step_by(ENTRIES).map(Gfn).collect();
         order(&mut regions);
         let (mut vcpu, mut mapped) = (vcpu(&vm, 0)?, 0);

@@ -95,7 +95,7 @@ impl Trace {
             let hva = BASE + gpa.0;
             space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
             let slot = Slot::new(SlotId(nth), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-            vm.slots().commit(idle, |tx| tx.create(Slot { log_dirty, ..slot }))?;
+            vm.memory().commit(idle, |tx| tx.create(Slot { log_dirty, ..slot }))?;
         }
         Ok(())
     }

@@ -214,7 +214,7 @@ impl Host {
     /// The pages written since the last time.
     fn harvest(&self, idle: &mut Idle) -> Result<u64, Error> {
         self.watched.counted("dirty log", || {
-            let harvest = self.vm.slots().harvest_all(idle)?;
+            let harvest = self.vm.memory().harvest_all(idle)?;
             let pages = harvest.pages();
             harvest.commit();
             Ok(pages)

@@ -67,7 +67,7 @@ fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &Stop) -> Result<
 
 impl Harvests {
     fn take<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live) -> Result<(), Error> {
-        let harvest = machine.vm.slots().harvest_all(idle)?;
+        let harvest = machine.vm.memory().harvest_all(idle)?;
         // Every region with a store has a place by now.
         let pages = (machine.hvas().len() / PAGE_SIZE) as usize;
         self.sums.resize(pages.max(self.sums.len()), None);

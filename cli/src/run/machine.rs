@@ -125,7 +125,7 @@ impl<F: Format> Machine<F> {
         self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
         let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
         let slot = if self.logs { slot.log_dirty() } else { slot };
-        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
+        self.vm.memory().commit(idle, |tx| tx.create(slot))?;
         Ok(gpa)
     }
 

@@ -101,7 +101,7 @@ pub fn print<F: Format>(
         format: F::NAME,
         fed,
         vcpus: machine.vcpus,
-        slots: machine.vm.slots().len(),
+        slots: machine.vm.memory().len(),
         accesses: outcome.accesses,
         accesses_per_s: outcome.accesses as f64 / wall.as_secs_f64(),
         faults: (&stats).into(),
@@ -249,7 +249,7 @@ fn dirty_pages<F: Format>(machine: &Machine<F>) -> u64 {
     let Some(mut idle) = Idle::take() else { return 0 };
     let mut pages = 0;
     let gfns = Span::new(Gfn(0), Gfn(machine.hvas().len() / PAGE_SIZE));
-    machine.vm.lockless(&mut idle).for_each(gfns, |mapping| {
+    machine.vm.memory().lockless(&mut idle).for_each(gfns, |mapping| {
         if mapping.leaf.dirty {
             pages += mapping.gfns.len();
         }

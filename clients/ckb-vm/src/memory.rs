@@ -95,7 +95,7 @@ impl SlatMemory {
         if !self.in_guest && !from.is_empty() && !mistake!(StoreUnmarked) {
             // The guest did not make this store, so no fault has logged it.
             let last = Gpa(addr + from.len() as u64 - 1).gfn();
-            self.vm.slots().mark_dirty(Span::new(Gpa(addr).gfn(), last + 1));
+            self.vm.memory().mark_dirty(Span::new(Gpa(addr).gfn(), last + 1));
         }
         Ok(())
     }
@@ -139,13 +139,13 @@ impl Memory for SlatMemory {
     }
 
     fn fetch_flag(&mut self, page: u64) -> Result<u8> {
-        let dirty = u8::from(self.vm.slots().is_dirty(Gfn(page))) * FLAG_DIRTY;
+        let dirty = u8::from(self.vm.memory().is_dirty(Gfn(page))) * FLAG_DIRTY;
         Ok(self.vm.host().flags(page)? | dirty)
     }
 
     fn set_flag(&mut self, page: u64, flag: u8) -> Result {
         if flag & FLAG_DIRTY != 0 {
-            self.vm.slots().mark_dirty(Span::sized(Gfn(page), 1));
+            self.vm.memory().mark_dirty(Span::sized(Gfn(page), 1));
         }
         set_flags(&self.vm, page, self.vm.host().flags(page)? | flag)
     }
@@ -154,7 +154,7 @@ impl Memory for SlatMemory {
         if let (true, Some(mut idle)) = (flag & FLAG_DIRTY != 0, Idle::take()) {
             let (first, bits) = (page & !63, [1 << (page & 63)]);
             let pages = (self.memory_pages() as u64 - first).min(64);
-            let cleared = self.vm.slots().clear_dirty(&mut idle, RAM, first, pages, &bits);
+            let cleared = self.vm.memory().clear_dirty(&mut idle, RAM, first, pages, &bits);
             cleared.map_err(|error| Error::External(error.to_string()))?;
         }
         set_flags(&self.vm, page, self.vm.host().flags(page)? & !flag)

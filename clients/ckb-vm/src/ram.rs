@@ -2,7 +2,7 @@
 
 use ckb_vm::Error as VmError;
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_EXECUTABLE};
-use slat::table::{TableMemory, formats::Ept4};
+use slat::table::formats::Ept4;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use slat::{Slot, SlotId, Span, Vm, Why};
 use std::cell::UnsafeCell;
@@ -18,8 +18,6 @@ pub struct Ram(Box<[(UnsafeCell<[u8; PAGE_SIZE as usize]>, AtomicU8)]>);
 
 // SAFETY: its bytes are reached through raw pointers alone. A guest and a copy may race there, as in real memory.
 unsafe impl Sync for Ram {}
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
 
 impl Host for Ram {
     /// Write XOR execute, by ckb-vm's rule: a page with the executable flag is not writable, and any other page is not
@@ -64,7 +62,7 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
     let ram = (0..pages).map(|_| (UnsafeCell::new([0; _]), AtomicU8::new(0))).collect();
     let vm = Vm::builder(Ram(ram)).build()?;
     let mut idle = Idle::take().ok_or("a guest runs on this thread")?;
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
     Ok(Arc::new(vm))
 }
 

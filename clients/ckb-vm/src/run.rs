@@ -6,7 +6,7 @@ use ckb_vm::decoder::{Decoder, build_decoder};
 use ckb_vm::instructions::{Rtype, execute};
 use ckb_vm::{CoreMachine, DefaultCoreMachine, DefaultMachine, Error};
 use ckb_vm::{RISCV_GENERAL_REGISTER_NUMBER, SupportMachine};
-use slat::{Access, Done, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Span, Translations, VcpuId};
+use slat::{Access, Next, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Span, Translations, VcpuId};
 use std::ptr::null_mut;
 
 /// An unmodified ckb-vm machine with this memory.
@@ -55,8 +55,8 @@ pub fn run(machine: &mut Machine) -> Result<i8, Error> {
             return exit.map(|()| machine.exit_code());
         };
         machine.memory_mut().refused = match vcpu.fault(&mut idle, fault) {
-            Ok(Done::Mapped(_) | Done::Fixed | Done::Spurious) => {
-                let mapped = vm.translate(&mut idle, fault.gpa.gfn());
+            Ok(Next::Resume(_)) => {
+                let mapped = vm.memory().translate(&mut idle, fault.gpa.gfn());
                 mapped.inspect(|mapped| fill(machine.memory_mut(), mapped));
                 None
             }

@@ -24,7 +24,7 @@ impl Snapshot {
     /// log has a store again that the guest makes after its answer to the harvest's flush, whether or not this copy has
     /// it.
     pub fn harvest(&mut self, vm: &Vm<Ept4, Ram>, idle: &mut Idle) -> Result<u64, DirtyError> {
-        let harvest = vm.slots().harvest(idle, RAM)?;
+        let harvest = vm.memory().harvest(idle, RAM)?;
         for page in harvest.iter().skip(usize::from(mistake!(PageSkipped))) {
             let mut copy = vec![0; PAGE_SIZE as usize];
             // SAFETY: the page is in RAM, and `copy` has room for it.

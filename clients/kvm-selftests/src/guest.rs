@@ -100,7 +100,7 @@ impl Guest<'_> {
         let root = self.inside.root();
         // SAFETY: in the guest, and answers empty the cache.
         let found =
-            unsafe { walk::<Ept4, _>(self.engine.host(), root, &mut self.memory.links, Gpa(gpa), access) }?;
+            unsafe { walk::<Ept4, _>(self.engine.tables(), root, &mut self.memory.links, Gpa(gpa), access) }?;
         let frame = found.pfn.0 + (Gpa(gpa).gfn().0 & (found.level.pages() - 1));
         // The first store to each page must miss the TLB, so that the walk sets Dirty.
         let write = if found.dirty && found.perms.allows(Access::Write) { WRITE } else { 0 };

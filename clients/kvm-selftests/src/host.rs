@@ -1,15 +1,12 @@
 //! The host: this process. A frame's number is its address, so no page ever moves, and the host never invalidates.
 
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span, TableMemory};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex};
 
 /// This process as a host: frame numbers are its own addresses.
 #[derive(Debug)]
 pub struct Process;
-
-// SAFETY: table pages come from the global allocator.
-unsafe impl TableMemory for Process {}
 
 /// The addresses for which the test has asked for transparent large pages.
 static LARGE: Mutex<Vec<Span<Hva>>> = Mutex::new(Vec::new());

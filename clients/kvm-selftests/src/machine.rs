@@ -91,7 +91,7 @@ impl Machine {
     /// The address space in the upper half of a slot's number.
     fn space(&self, slot: u32) -> Result<GuestSpace<'_, Ept4, Process>, c_int> {
         let id = u8::try_from(slot >> 16).map_err(|_| libc::EINVAL)?;
-        self.vm.guest_space(SpaceId(id)).ok_or(libc::EINVAL)
+        self.vm.space(SpaceId(id)).ok_or(libc::EINVAL)
     }
 
     fn set_region(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region) -> Result<(), c_int> {
@@ -102,7 +102,7 @@ impl Machine {
             bytes: asked.memory_size,
             hva: Hva(asked.userspace_addr),
         };
-        self.space(asked.slot)?.slots().set(idle, region).map_err(|error: SlotError| error.errno())?;
+        self.space(asked.slot)?.set(idle, region).map_err(|error: SlotError| error.errno())?;
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl Machine {
     /// The bitmap has room for the slot.
     unsafe fn get_dirty_log(&self, idle: &mut Idle, asked: &kvm_dirty_log) -> Result<(), c_int> {
         let (space, id) = (self.space(asked.slot)?, SlotId(asked.slot & 0xffff));
-        let slot = space.slots().get(idle, id).ok_or(libc::ENOENT)?;
+        let slot = space.get(idle, id).ok_or(libc::ENOENT)?;
         let words = slot.gfns.len().div_ceil(64) as usize;
         // SAFETY: says the caller.
         let into = unsafe {
@@ -129,9 +129,9 @@ impl Machine {
         };
         let copied: Result<(), DirtyError> = (|| {
             if self.dirty.lock().unwrap().manual {
-                space.slots().dirty_bits(idle, id, into)?;
+                space.dirty_bits(idle, id, into)?;
             } else {
-                let harvest = space.slots().harvest(idle, id)?;
+                let harvest = space.harvest(idle, id)?;
                 into.fill(0);
                 for word in harvest.words() {
                     into[(word.first.page / 64) as usize] = word.bits;
@@ -153,7 +153,7 @@ impl Machine {
             let bits = asked.__bindgen_anon_1.dirty_bitmap.cast::<u64>();
             std::slice::from_raw_parts(bits, pages.div_ceil(64) as usize)
         };
-        space.slots().clear_dirty(idle, id, first, pages, bits).map_err(|error| error.errno())?;
+        space.clear_dirty(idle, id, first, pages, bits).map_err(|error| error.errno())?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::host::Process;
 use crate::ring::Ring;
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Idle, OwnedVcpu};
+use slat::{Access, Next, Emulate, Leave, Idle, OwnedVcpu};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -152,12 +152,12 @@ impl Cpu {
                 }
                 Ran::Broken | Ran::Stopped(Stop::PageFault) => return Ok(abi::EXIT_INTERNAL_ERROR),
                 Ran::Stopped(Stop::Fault { fault, own }) => match self.vcpu.fault(idle, fault) {
-                    Ok(Done::Mmio) if own && fault.access != Access::Fetch => {
+                    Ok(Next::Emulate(Emulate::NoMemory)) if own && fault.access != Access::Fetch => {
                         self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
                     }
                     // A fetch from a device, or a guest's table in a device.
-                    Ok(Done::Mmio) => return Ok(abi::EXIT_INTERNAL_ERROR),
-                    Ok(Done::RingFull) => return Ok(abi::EXIT_DIRTY_RING_FULL),
+                    Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => return Ok(abi::EXIT_INTERNAL_ERROR),
+                    Ok(Next::Leave(Leave::RingFull)) => return Ok(abi::EXIT_DIRTY_RING_FULL),
                     // A processor drops the cached entries of an address that faults.
                     Ok(_) => self.caches.memory.links.flush_all(),
                     Err(_) => return Err(libc::EFAULT),

@@ -1,6 +1,6 @@
 //! L1's memory, and the host behind it. The host uses each frame once.
 
-use slat::table::{TableMemory, Word};
+use slat::table::Word;
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,9 +23,6 @@ pub struct Ram {
     /// Pages for which the host must sleep, a bit each.
     sleeps: u64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
 
 impl Ram {
     pub fn new(sleeps: u64) -> Self {

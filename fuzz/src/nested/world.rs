@@ -5,8 +5,8 @@ use super::ram::{FRAMES, Ram, hva};
 use crate::Input;
 use slat::nested::{L1Access, L1Format, L1Stop, L2Done};
 use slat::{
-    Access, Done, Format, Gfn, HostPage, Idle, Perms, Pfn, Slot, SlotId, SpaceId, Span, Translations, Vcpu,
-    VcpuId, Vm, Why,
+    Access, Format, Gfn, HostPage, Idle, Next, Perms, Pfn, Resume, Slot, SlotId, SpaceId, Span, Translations,
+    Vcpu, VcpuId, Vm, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -100,7 +100,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
     fn create(&mut self, nth: usize, readonly: bool, log_dirty: bool) {
         let (first, len, page) = SLOTS[nth];
         let slot = Slot { readonly, log_dirty, ..Slot::new(SlotId(nth as u32), Gfn(first), len, hva(page)) };
-        self.vm.slots().commit(&mut self.idle, |tx| tx.create(slot)).unwrap();
+        self.vm.memory().commit(&mut self.idle, |tx| tx.create(slot)).unwrap();
         self.slots[nth] = Some(slot);
         self.written.retain(|g1| !slot.gfns.contains(Gfn(*g1)));
     }
@@ -113,7 +113,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
 
     /// Walks T for a frame of L2: the frame of L1, and whether a shadow may allow stores there.
     fn walk(&self, (table, g2): Place) -> Option<(Gfn, bool)> {
-        let leaf = self.vm.slots().look_l1(&self.tables[table], Gfn(g2).gpa()).ok()?;
+        let leaf = self.vm.memory().look_l1(&self.tables[table], Gfn(g2).gpa()).ok()?;
         Some((leaf.gfn, leaf.dirty && leaf.allowed.perms.allows(Access::Write)))
     }
 
@@ -213,7 +213,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
             }
             20 => {
                 let (slot, readonly, log) = (input.below(3) as usize, input.below(4) == 3, input.flag());
-                self.vm.slots().commit(&mut self.idle, |tx| tx.delete(SlotId(slot as u32))).unwrap();
+                self.vm.memory().commit(&mut self.idle, |tx| tx.delete(SlotId(slot as u32))).unwrap();
                 self.slots[slot] = None;
                 // Not a change by L1: its tables may have been there.
                 self.flush_all();
@@ -234,7 +234,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 "zap all".into()
             }
             _ => {
-                self.vm.write_protect(&mut self.idle, Span::sized(Gfn(page), 4)).settle();
+                self.vm.memory().write_protect(&mut self.idle, Span::sized(Gfn(page), 4)).settle();
                 format!("write-protect from {page}")
             }
         }
@@ -272,7 +272,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 break;
             }
             match l2.fault(&mut self.idle, L1Access::new(gpa, access)).unwrap() {
-                L2Done::Handled { done: Done::Mapped(_) | Done::Spurious, .. } => {}
+                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {}
                 done => {
                     outcome = Some(done);
                     break;
@@ -333,7 +333,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
 
     /// Walks T for an access, unless T refuses it.
     fn walk_for(&self, (table, g2): Place, access: Access) -> Walk {
-        let walked = self.vm.slots().look_l1(&self.tables[table], Gfn(g2).gpa());
+        let walked = self.vm.memory().look_l1(&self.tables[table], Gfn(g2).gpa());
         match walked {
             Ok(leaf) => {
                 let demands = self.tables[table].demands(&L1Access::new(Gfn(g2).gpa(), access));
@@ -394,7 +394,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
     fn harvest(&mut self) {
         for nth in 0..3 {
             let Some(slot) = self.slots[nth].filter(|slot| slot.log_dirty) else { continue };
-            let harvest = self.vm.slots().harvest(&mut self.idle, slot.id).unwrap();
+            let harvest = self.vm.memory().harvest(&mut self.idle, slot.id).unwrap();
             let told: BTreeSet<u64> = harvest.iter().map(|page| page.gfn.0).collect();
             let of_slot = |g1: &&u64| slot.gfns.contains(Gfn(**g1));
             let lost: Vec<_> = self.written.iter().filter(of_slot).filter(|g1| !told.contains(g1)).collect();

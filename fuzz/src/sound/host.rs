@@ -2,7 +2,6 @@
 
 use super::step::Nested;
 use crate::vm::plain_host::{Changed, PAGES, PlainHost, hva, number};
-use slat::table::TableMemory;
 use slat::{
     Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn,
     SecondaryMmu, SpaceId, Span, VcpuId, Vm, Why,
@@ -55,9 +54,6 @@ pub struct Crafty<F: Format> {
     /// Whether it may call back: no flush would wait forever.
     pub quiet: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl<F: Format> TableMemory for Crafty<F> {}
 
 impl<F: Format> Crafty<F> {
     pub fn new(largest: Level, sleeps: bool, fuse: Arc<Fuse>) -> Self {
@@ -123,15 +119,15 @@ impl<F: Format> Crafty<F> {
                 let event = Event::new(bytes(pages), Why::ChangePte);
                 Self::change_told(&vm, idle, event, pages, nested.flag);
             }
-            3 => drop(vm.slots().commit(idle, |tx| tx.delete(nested.slot.id))),
-            4 => drop(vm.slots().commit(idle, |tx| tx.create(nested.slot))),
-            5 => drop(vm.slots().commit(idle, |tx| tx.move_to(nested.slot.id, gfn))),
-            6 => drop(vm.slots().commit(idle, |tx| tx.set_log_dirty(nested.slot.id, nested.flag))),
+            3 => drop(vm.memory().commit(idle, |tx| tx.delete(nested.slot.id))),
+            4 => drop(vm.memory().commit(idle, |tx| tx.create(nested.slot))),
+            5 => drop(vm.memory().commit(idle, |tx| tx.move_to(nested.slot.id, gfn))),
+            6 => drop(vm.memory().commit(idle, |tx| tx.set_log_dirty(nested.slot.id, nested.flag))),
             7 => drop(vm.zap_all(idle)),
             8 => vm.collect(idle),
-            9 => drop(vm.slots().harvest_all(idle)),
-            10 => drop(vm.recover(idle, Span::sized(gfn.min(Gfn(1 << 20)), 1024))),
-            11 => forget(vm.slots().harvest_all(idle)),
+            9 => drop(vm.memory().harvest_all(idle)),
+            10 => drop(vm.memory().recover(idle, Span::sized(gfn.min(Gfn(1 << 20)), 1024))),
+            11 => forget(vm.memory().harvest_all(idle)),
             nth => {
                 // Another vCPU's fault, or prefault; none if this number is taken.
                 let Some(mut vcpu) = vm.vcpu(VcpuId(u32::from(nested.flag))) else { return };

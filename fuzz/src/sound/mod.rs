@@ -139,11 +139,11 @@ fn extremes<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>, idle: &mut Idle)
     let level = Level::new(edge(input) as u8).unwrap_or(Level::M2);
     let Ok(vm) = builder.max_page(level).build() else { return };
     let slot = step::a_slot(input, 0, 1 << F::FRAME_BITS);
-    let created = vm.slots().commit(idle, |tx| tx.create(slot)).is_ok();
+    let created = vm.memory().commit(idle, |tx| tx.create(slot)).is_ok();
     if let Some(mut vcpu) = vm.vcpu(slat::VcpuId(edge(input) as u32)) {
         let fault = slat::Fault { gpa: slot.gfns.start.gpa(), access: slat::Access::Write };
         let _ = vcpu.fault(idle, fault);
     }
-    assert_eq!(vm.slots().len(), usize::from(created));
+    assert_eq!(vm.memory().len(), usize::from(created));
     let _ = vm.zap_all(idle);
 }

@@ -3,17 +3,17 @@
 use super::TWO;
 use super::step::{End, What};
 use super::world::World;
-use slat::memslots::Memslots;
+use slat::GuestSpace;
 use slat::{DirtyError, Format, Gfn, Idle, SecondaryMmu, SlotError, SpaceId, Span, VcpuId, Vm};
 use std::mem::forget;
 
 use super::host::Crafty;
 
-type Slots<'vm, F> = Memslots<'vm, F, Crafty<F>>;
+type Slots<'vm, F> = GuestSpace<'vm, F, Crafty<F>>;
 
 impl<'vm, F: Format> World<'vm, F> {
     fn slots(&self, vm: usize, space: usize) -> Slots<'vm, F> {
-        self.vms[vm].vm.guest_space(SpaceId(space as u8)).expect("there are two").slots()
+        self.vms[vm].vm.space(SpaceId(space as u8)).expect("there are two")
     }
 
     /// Takes the rest of the steps. Most of them may wait for a grace period.
@@ -26,7 +26,7 @@ impl<'vm, F: Format> World<'vm, F> {
             return;
         }
         let vm = self.vms[at].vm;
-        let slots = |space: usize| vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
+        let slots = |space: usize| vm.space(SpaceId(space as u8)).expect("there are two");
         match *what {
             What::Create { space, slot, .. } => drop(slots(space).commit(idle, |tx| {
                 fuse.burn();
@@ -84,10 +84,10 @@ impl<'vm, F: Format> World<'vm, F> {
             What::WriteProtect { gfns, in_a_walk, end, .. } => {
                 let mut walk;
                 let debt = if in_a_walk {
-                    walk = vm.shared(idle);
+                    walk = vm.memory().shared(idle);
                     walk.write_protect(gfns)
                 } else {
-                    vm.write_protect(idle, gfns)
+                    vm.memory().write_protect(idle, gfns)
                 };
                 match end {
                     // A permission in a TLB is not checked here.
@@ -96,12 +96,12 @@ impl<'vm, F: Format> World<'vm, F> {
                     End::Dropped | End::Kept => drop(debt),
                 }
             }
-            What::Split { gfns, to, .. } => drop(vm.split(idle, gfns, to)),
-            What::Recover { gfns, .. } => drop(vm.recover(idle, gfns)),
+            What::Split { gfns, to, .. } => drop(vm.memory().split(idle, gfns, to)),
+            What::Recover { gfns, .. } => drop(vm.memory().recover(idle, gfns)),
             What::Age { gfns, hvas, young, .. } => {
-                vm.lockless(idle).age(gfns, |_| fuse.burn());
+                vm.memory().lockless(idle).age(gfns, |_| fuse.burn());
                 vm.age(idle, hvas, &mut |_| fuse.burn());
-                let _ = (vm.young(idle, hvas, young), vm.lockless(idle).is_young(gfns));
+                let _ = (vm.young(idle, hvas, young), vm.memory().lockless(idle).is_young(gfns));
                 vm.forget(idle, hvas);
             }
             _ => {}
@@ -134,8 +134,8 @@ impl<'vm, F: Format> World<'vm, F> {
         let _ = (snapshot.range(gfns).count(), snapshot.generation(), slots.generation(), slots.len());
         drop(snapshot);
         let outside = SpaceId(TWO as u8);
-        assert!(vm.guest_space(outside).is_none());
-        let _ = (vm.translate(&mut self.idle, gfn), vm.vcpu(VcpuId(u32::MAX)).is_none());
+        assert!(vm.space(outside).is_none());
+        let _ = (vm.memory().translate(&mut self.idle, gfn), vm.vcpu(VcpuId(u32::MAX)).is_none());
         let _ = (vm.stats(), vm.table_pages(&mut self.idle));
         looked_through(vm, &mut self.idle, gfns, || self.fuse.burn());
     }
@@ -148,8 +148,8 @@ fn looked_through<F: Format>(
     gfns: Span<Gfn>,
     mut visit: impl FnMut(),
 ) {
-    vm.shared(idle).for_each(gfns, |_| visit());
-    let _ = vm.translate(idle, gfns.start);
+    vm.memory().shared(idle).for_each(gfns, |_| visit());
+    let _ = vm.memory().translate(idle, gfns.start);
 }
 
 impl What {

@@ -199,7 +199,7 @@ impl<'vm, F: Format> World<'vm, F> {
             }
             What::InvalidateGfns { vm, gfns, why, end } => {
                 if self.vms[vm].has_room() {
-                    let change = self.vms[vm].vm.invalidate_gfns(gfns, why);
+                    let change = self.vms[vm].vm.memory().invalidate(gfns, why);
                     self.invalidate(vm, change, Covers::Gfns(gfns), end);
                 }
             }
@@ -264,9 +264,9 @@ impl<'vm, F: Format> World<'vm, F> {
             drop(guest);
         }
         let root = if space.0 == 0 {
-            Some(state.vm.root())
+            Some(state.vm.memory().root())
         } else {
-            state.vm.guest_space(space).map(|space| space.root())
+            state.vm.space(space).map(|space| space.root())
         };
         assert!(root.is_some());
         for old in found {
@@ -335,11 +335,11 @@ impl<'vm, F: Format> World<'vm, F> {
         state.sections += 1;
         // End the open invalidations first, because they might wait for its pages.
         state.open.clear();
-        let slots = state.vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
+        let slots = state.vm.space(SpaceId(space as u8)).expect("there are two");
         if snapshot {
             forget(slots.snapshot(&mut self.idle));
         } else {
-            forget(state.vm.lockless(&mut self.idle));
+            forget(state.vm.memory().lockless(&mut self.idle));
         }
     }
 
@@ -352,11 +352,13 @@ impl<'vm, F: Format> World<'vm, F> {
                 let mut leaves = Vec::new();
                 if space.0 == 0 {
                     let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-                    vm.lockless(&mut self.idle).for_each(all, |leaf| leaves.push((leaf.gfns, leaf.leaf.pfn)));
+                    vm.memory()
+                        .lockless(&mut self.idle)
+                        .for_each(all, |leaf| leaves.push((leaf.gfns, leaf.leaf.pfn)));
                 } else {
                     let probes = [0, 1, 5, 7, 8, 63, 511, 512, 513, 1023, 1024, 1536];
                     for gfn in probes.map(Gfn) {
-                        let found = vm.guest_space(space).unwrap().translate(&mut self.idle, gfn);
+                        let found = vm.space(space).unwrap().translate(&mut self.idle, gfn);
                         leaves.extend(found.map(|leaf| (leaf.gfns, leaf.leaf.pfn)));
                     }
                 }
@@ -410,7 +412,7 @@ impl<F: Format> VmState<'_, F> {
 
 /// Returns the host address behind a frame.
 fn page_behind<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Hva> {
-    let slot = vm.guest_space(space)?.slots().find(idle, gfn)?;
+    let slot = vm.space(space)?.find(idle, gfn)?;
     Some(slot.hva + (gfn.0 - slot.gfns.start.0) * PAGE_SIZE)
 }
 
@@ -422,7 +424,7 @@ fn page<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: 
 
 /// Returns the translation that a processor caches for this frame now.
 fn cached<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Cached> {
-    let leaf = vm.guest_space(space)?.translate(idle, gfn)?;
+    let leaf = vm.space(space)?.translate(idle, gfn)?;
     let hva = page_behind(vm, idle, space, gfn).expect("what is mapped has a memslot");
     Some(Cached { space, gfn, hva, pfn: pfn_in(leaf.leaf.pfn, leaf.gfns, gfn) })
 }

@@ -23,7 +23,7 @@ impl<F: Format> Machine<'_, F> {
         for number in 0..2 {
             let mut found = Found::default();
             self.read(
-                (self.vm.guest_space(SpaceId(number as u8)).unwrap().root(), self.rules().levels),
+                (self.vm.space(SpaceId(number as u8)).unwrap().root(), self.rules().levels),
                 0,
                 &mut found,
             );
@@ -41,7 +41,7 @@ impl<F: Format> Machine<'_, F> {
         assert_eq!(self.vm.stats().leaves, leaves, "leaves counted");
         assert_eq!(self.vm.table_pages(&mut self.idle).reachable, tables, "tables counted");
         let mut seen = BTreeMap::new();
-        self.vm.lockless(&mut self.idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |mapping| {
+        self.vm.memory().lockless(&mut self.idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |mapping| {
             seen.insert(mapping.gfns.start.0, mapping.leaf.pfn);
         });
         assert!(
@@ -54,7 +54,7 @@ impl<F: Format> Machine<'_, F> {
         found.tables += 1;
         for index in 0..512_u64.min(1 << (F::FRAME_BITS - level.shift())) {
             // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
-            let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(index as usize).as_ref() };
+            let entry = unsafe { self.vm.tables().at(table).cast::<Entry>().add(index as usize).as_ref() };
             let (word, first) = (entry.load(), first + index * level.pages());
             match word.kind::<F>(level) {
                 Kind::Table(below) => self.read((below, level.down()), first, found),

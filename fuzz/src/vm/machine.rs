@@ -6,9 +6,11 @@ use super::plain_host::{Changed, PlainHost, hva};
 use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
-use slat::memslots::Memslots;
+use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};
-use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
+use slat::{
+    Access, Emulate, Fault, Format, Gfn, Hva, Idle, Next, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM and its model.
@@ -35,8 +37,8 @@ impl<'v, F: Format> Machine<'v, F> {
         self.spaces[0].rules
     }
 
-    pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, PlainHost> {
-        self.vm.guest_space(SpaceId(space as u8)).unwrap().slots()
+    pub(super) fn slots(&self, space: usize) -> GuestSpace<'v, F, PlainHost> {
+        self.vm.space(SpaceId(space as u8)).unwrap()
     }
 
     /// Takes a step in both.
@@ -47,7 +49,7 @@ impl<'v, F: Format> Machine<'v, F> {
             }
             Step::Invalidate { hvas, why } => self.change(hvas, why, |_| ()),
             Step::InvalidateGfns { gfns, why } => {
-                drop(self.vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle());
+                drop(self.vm.memory().invalidate(gfns, why).apply(&mut self.idle).settle());
                 self.spaces[0].invalidate(&[gfns], why, None);
             }
             Step::Change { pages, why, to } => self.change_pages(pages, why, to),
@@ -79,15 +81,15 @@ impl<'v, F: Format> Machine<'v, F> {
                 }
             }
             Step::WriteProtect { gfns } => {
-                self.vm.write_protect(&mut self.idle, gfns).settle();
+                self.vm.memory().write_protect(&mut self.idle, gfns).settle();
                 self.spaces[0].write_protect(gfns);
             }
             Step::Split { gfns, to } => {
-                let split = self.vm.split(&mut self.idle, gfns, to).unwrap();
+                let split = self.vm.memory().split(&mut self.idle, gfns, to).unwrap();
                 assert_eq!(split, self.spaces[0].split(gfns, to), "leaves split");
             }
             Step::Recover { gfns } => {
-                let recovered = self.vm.recover(&mut self.idle, gfns);
+                let recovered = self.vm.memory().recover(&mut self.idle, gfns);
                 assert_eq!(recovered, self.spaces[0].recover(self.vm.host(), gfns), "leaves recovered");
             }
             Step::Age { gfns } => self.age(gfns),
@@ -109,7 +111,7 @@ impl<'v, F: Format> Machine<'v, F> {
             faults += 1;
             assert!(faults < 8, "the fault is dealt with, but the access does not come through");
             match self.vcpus[space].fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }) {
-                Ok(Done::Mmio) => break Outcome::Mmio,
+                Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => break Outcome::Mmio,
                 Ok(_) => {}
                 Err(_) => break Outcome::Fails,
             }
@@ -127,7 +129,7 @@ impl<'v, F: Format> Machine<'v, F> {
         loop {
             // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
             let entry =
-                unsafe { self.vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+                unsafe { self.vm.tables().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
             let word = entry.load();
             match word.kind::<F>(level) {
                 Kind::Table(below) => {
@@ -323,13 +325,13 @@ impl<'v, F: Format> Machine<'v, F> {
     }
 
     fn age(&mut self, gfns: Span<Gfn>) {
-        let any = self.vm.lockless(&mut self.idle).is_young(gfns);
+        let any = self.vm.memory().lockless(&mut self.idle).is_young(gfns);
         let mut told: Vec<Span<Gfn>> = Vec::new();
         let mut tell = |run: Span<Gfn>| match told.last_mut() {
             Some(last) if last.end == run.start => last.end = run.end,
             _ => told.push(run),
         };
-        self.vm.lockless(&mut self.idle).age(gfns, |seen| {
+        self.vm.memory().lockless(&mut self.idle).age(gfns, |seen| {
             if seen.count() == seen.len() {
                 tell(Span::sized(seen.first(), seen.len().into()));
             } else {

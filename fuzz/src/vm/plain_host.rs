@@ -3,7 +3,6 @@
 //! Frames follow addresses, in the largest possible pages. Changed pages are the exception: they are small, and have
 //! their current frame.
 
-use slat::table::TableMemory;
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -42,9 +41,6 @@ pub struct PlainHost {
     changed: Mutex<BTreeMap<u64, Option<Changed>>>,
     fresh: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for PlainHost {}
 
 impl PlainHost {
     pub fn new(largest: Level, sleeps: bool) -> Self {

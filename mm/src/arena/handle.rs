@@ -3,8 +3,7 @@
 use super::{Arena, TABLE};
 use crate::frames::Unit;
 use slat::table::TableMemory;
-use slat::table::memory::CHUNK_PAGES;
-use slat::{PAGE_SIZE, Pfn, Span};
+use slat::{Pfn, Span};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,25 +34,20 @@ impl From<&Arc<Arena>> for ArenaHandle {
 }
 
 // SAFETY: chunks are aligned since their first frames and the base are; the allocator's bits give each chunk to
-// one owner; `at` and `pfn` add and subtract the same base.
+// one owner; a frame number is an offset in the mapping.
 unsafe impl TableMemory for ArenaHandle {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         let pfn = self.arena.nearest(|node| node.take_unit(Unit::Chunk))?;
-        for page in 0..CHUNK_PAGES as u64 {
+        for page in 0..pages as u64 {
             self.arena.begin_use(pfn + page, TABLE, false);
         }
-        self.arena.table_frames.fetch_add(CHUNK_PAGES as u64, Relaxed);
-        Some(self.at(pfn))
+        self.arena.table_frames.fetch_add(pages as u64, Relaxed);
+        Some((self.at(pfn), pfn))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.arena.table_frames.fetch_sub(CHUNK_PAGES as u64, Relaxed);
-        self.arena.put(Span::sized(self.pfn(chunk), CHUNK_PAGES as u64));
-    }
-
-    #[inline(always)]
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        Pfn((page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / PAGE_SIZE)
+    unsafe fn take_back(&self, _: NonNull<u8>, pfn: Pfn, pages: usize) {
+        self.arena.table_frames.fetch_sub(pages as u64, Relaxed);
+        self.arena.put(Span::sized(pfn, pages as u64));
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 use super::*;
 use slat::TableMemory;
+use slat::table::memory::CHUNK_PAGES;
 use std::sync::Arc;
 
 const FRAME: usize = PAGE_SIZE as usize;
@@ -103,13 +104,13 @@ fn a_frame_is_free_when_its_last_reference_goes() {
 fn table_chunks_are_aligned_counted_and_limited() {
     let arena = arena(1);
     let tables = ArenaHandle::from(&arena);
-    let chunks: Vec<_> = std::iter::from_fn(|| tables.alloc_chunk()).collect();
+    let chunks: Vec<_> = std::iter::from_fn(|| tables.lend(CHUNK_PAGES)).collect();
     assert_eq!((chunks.len(), arena.stats().tables, arena.stats().in_use), (8, 512, 512));
-    for &chunk in &chunks {
+    for &(chunk, pfn) in &chunks {
         assert_eq!(chunk.as_ptr().addr() % slat::table::memory::CHUNK_BYTES, 0);
-        assert_eq!(tables.at(tables.pfn(chunk)), chunk);
+        assert_eq!(tables.at(pfn), chunk);
         // SAFETY: from this memory, once, unused.
-        unsafe { tables.free_chunk(chunk) };
+        unsafe { tables.take_back(chunk, pfn, CHUNK_PAGES) };
     }
     assert_eq!((arena.stats().tables, arena.stats().in_use), (0, 0));
 }
@@ -138,10 +139,10 @@ fn memory_comes_from_the_threads_node_and_from_the_next_where_it_has_none() {
     for node in [1, 4] {
         Node(node).run_here();
         let (small, tables) = (arena.page(Level::K4).unwrap(), ArenaHandle::from(&arena));
-        let chunk = tables.alloc_chunk().unwrap();
-        assert_eq!([of(&small), arena.node_of(tables.pfn(chunk)).0], [1, 1]);
+        let (chunk, pfn) = tables.lend(CHUNK_PAGES).unwrap();
+        assert_eq!([of(&small), arena.node_of(pfn).0], [1, 1]);
         // SAFETY: from this memory, once, unused.
-        unsafe { tables.free_chunk(chunk) };
+        unsafe { tables.take_back(chunk, pfn, CHUNK_PAGES) };
     }
     let huge = [0; 3].map(|_| arena.page(Level::M2).unwrap());
     assert_eq!(huge.each_ref().map(of), [1, 2, 0]);

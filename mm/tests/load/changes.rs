@@ -338,7 +338,7 @@ fn visit(m: &mut Meddler<'_>) -> bool {
     let (space, idle) = (&m.stage.space, &mut m.idle);
     let vm = Arc::new(Vm::<Ept4NoAd, _>::builder(HostView::new(space)).build().unwrap());
     space.register(&vm);
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for _ in 0..32 {
         let access = m.random.pick(&[Access::Read, Access::Write]);

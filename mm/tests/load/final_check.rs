@@ -68,7 +68,7 @@ fn fault_all_in<F: Format>(idle: &mut Idle, vms: &[Arc<Vm<F, Primary>>]) {
     for vm in vms {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for page in 0..PAGES {
-            vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write }).unwrap();
         }
     }
 }
@@ -115,7 +115,7 @@ fn agrees_with_host<F: Format>(vm: &Vm<F, Primary>, idle: &mut Idle) {
     let mut leaves = [0; 3];
     let mut next = Gfn(0);
     while next < Gfn(PAGES) {
-        let Some(mapping) = vm.translate(idle, next) else {
+        let Some(mapping) = vm.memory().translate(idle, next) else {
             next = next + 1;
             continue;
         };

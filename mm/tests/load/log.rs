@@ -24,7 +24,7 @@ impl Log {
     pub fn new<F: Format>(vm: &Arc<Vm<F, Primary>>, ledger: &Ledger) -> Self {
         let vm = vm.clone();
         let take = move |idle: &mut Idle| {
-            let harvest = vm.slots().harvest_all(idle).expect("the VM logs");
+            let harvest = vm.memory().harvest_all(idle).expect("the VM logs");
             let pages = harvest.iter().map(|page| page.gfn.0).collect();
             harvest.commit();
             pages

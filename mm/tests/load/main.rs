@@ -112,7 +112,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             register(&vm);
             let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
             let slot = if number == log::VM { slot.log_dirty() } else { slot };
-            vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+            vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
             vm
         })
         .collect();
@@ -289,7 +289,7 @@ fn a_log_tells_of_stores_after_it_was_taken() {
         let builder = Vm::<Npt4, _>::builder(Primary::new(&stage));
         let vm = Arc::new(builder.build().unwrap());
         stage.space.register(&vm);
-        vm.slots()
+        vm.memory()
             .commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)).log_dirty()))
             .unwrap();
         let mut log = Log::new(&vm, &stage.ledger);

@@ -39,7 +39,7 @@ pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, is_deaf: bool) -> Arc<Vm<F,
         stage.space.register(&vm);
     }
     let slot = Slot::new(SlotId(0), Gfn(0), NESTED_PAGES, NESTED);
-    vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
     vm
 }
 

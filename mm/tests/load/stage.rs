@@ -6,10 +6,10 @@ use crate::oracle::Ledger;
 use crate::random::Random;
 use crate::swap::{self, Disk};
 use parking_lot::RwLock;
-use slat::table::Word;
+use slat::table::{Own, TableMemory, TablesOf, Word};
 use slat::{
     Access, Again, Event, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn,
-    SecondaryMmu, Span, TableMemory, Why, notify::NoPages,
+    SecondaryMmu, Span, Why, notify::NoPages,
 };
 use slat_mm::{
     AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, HostView, Ksm, Place, Policy, Prot,
@@ -218,17 +218,13 @@ impl Primary {
 
 // SAFETY: passed on to the arena's handle, which keeps the contract.
 unsafe impl TableMemory for Primary {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.tables.alloc_chunk()
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.tables.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.tables.free_chunk(chunk) }
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.tables.pfn(page)
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { self.tables.take_back(first, pfn, pages) }
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
@@ -237,6 +233,10 @@ unsafe impl TableMemory for Primary {
 }
 
 impl Host for Primary {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.view.lookup(hva, access)
     }

@@ -137,13 +137,13 @@ fn scattered_pages_are_merged_together_where_that_costs_no_guest() {
     let contents = |page| if page % 8 == 3 { 5 } else { 1000 + page };
     for page in 0..512 {
         let fault = Fault { gpa: Gfn(page).gpa(), access: Access::Write };
-        vcpu.fault(&mut idle, fault).unwrap();
+        let _ = vcpu.fault(&mut idle, fault).unwrap();
         space.write(&mut idle, at(page), &contents(page).to_le_bytes()).unwrap();
     }
     assert_eq!(two_passes(&ksm, &mut idle), 64);
     assert_eq!([Why::WriteProtect, Why::ChangePte].map(|why| space.stats().notified(why)), [1, 2]);
     for page in 0..512 {
-        let leaf = vm.translate(&mut idle, Gfn(page)).expect("no translation is missing").leaf;
+        let leaf = vm.memory().translate(&mut idle, Gfn(page)).expect("no translation is missing").leaf;
         assert_eq!(leaf.perms.allows(Access::Write), page % 8 != 3, "{page}");
         assert_eq!(get(&space, &mut idle, page), contents(page));
     }
@@ -418,19 +418,20 @@ fn a_guest_reads_on_over_a_merge() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {
         let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-        vcpu.fault(&mut machine.idle, fault).unwrap();
+        let _ = vcpu.fault(&mut machine.idle, fault).unwrap();
         machine.put(gfn, 5);
     }
     two_passes(&ksm, &mut machine.idle);
     let faults = vm.stats().mapped_faults;
     for gfn in 0..4 {
-        let leaf = vm.translate(&mut machine.idle, Gfn(gfn)).expect("no translation is missing").leaf;
+        let leaf =
+            vm.memory().translate(&mut machine.idle, Gfn(gfn)).expect("no translation is missing").leaf;
         assert!(leaf.pfn == frame(&machine, 0) && !leaf.perms.allows(Access::Write), "{gfn}");
     }
     let fault = Fault { gpa: Gfn(2).gpa(), access: Access::Write };
-    vcpu.fault(&mut machine.idle, fault).unwrap();
+    let _ = vcpu.fault(&mut machine.idle, fault).unwrap();
     assert_eq!(vm.stats().mapped_faults, faults, "the entry was replaced in place, then made writable");
-    let leaf = vm.translate(&mut machine.idle, Gfn(2)).unwrap().leaf;
+    let leaf = vm.memory().translate(&mut machine.idle, Gfn(2)).unwrap().leaf;
     assert!(leaf.perms.allows(Access::Write) && leaf.pfn != frame(&machine, 0));
     coherent(&vm, &mut machine.idle, 4);
     drop(vcpu);

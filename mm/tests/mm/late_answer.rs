@@ -59,7 +59,7 @@ impl World {
         let [vm, other] = [(); 2].map(|()| {
             let vm = Arc::new(Machine::builder(HostView::new(&space)).build().unwrap());
             space.register(&vm);
-            vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, at(0)))).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, at(0)))).unwrap();
             vm
         });
         Self { arena, space, vm, other, ksm }
@@ -136,7 +136,7 @@ impl World {
 }
 
 fn touch(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle) {
-    vcpu.fault(idle, Fault { gpa: Gfn(X).gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: Gfn(X).gpa(), access: Access::Write }).unwrap();
 }
 
 const BOTH: Option<(u8, u8)> = Some((5, 7));
@@ -175,7 +175,7 @@ fn a_store_survives_the_guest_of_another_vm_that_writes_beside_a_swap_out() {
     let found = until_late(|idle, world| {
         let write = |idle: &mut Idle| {
             touch(&mut world.other.vcpu(VcpuId(0)).unwrap(), idle);
-            let page = world.other.translate(idle, Gfn(X)).expect("just mapped").leaf;
+            let page = world.other.memory().translate(idle, Gfn(X)).expect("just mapped").leaf;
             world.poke(page.pfn, 16, 7);
         };
         world.meet(idle, |idle| world.pageout(idle), write)

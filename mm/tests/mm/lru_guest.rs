@@ -52,7 +52,7 @@ impl Stage {
     /// A VM that the address space knows through `listener`.
     fn vm<F: Format>(&self, idle: &mut Idle) -> Arc<Vm<F, HostView>> {
         let vm = Arc::new(Vm::<F, _>::builder(HostView::new(&self.space)).vcpus(2).build().unwrap());
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
         vm
     }
 
@@ -307,7 +307,7 @@ fn an_eviction_spares_the_pages_that_a_vm_uses() {
         "{notified} notifications: one notification covers many pages"
     );
     for page in 0..PAGES {
-        let mapped = vm.translate(&mut idle, Gfn(page)).is_some();
+        let mapped = vm.memory().translate(&mut idle, Gfn(page)).is_some();
         assert_eq!(mapped, page % 5 < 2, "page {page}");
     }
 }

@@ -95,7 +95,7 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
     space.register(&vm);
     // The limit also covers the guest's tables.
     assert_eq!(space.reclaim(&mut idle, 100), 100);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
     // SAFETY: the window covers the arena's memory, which stays until the end.
     let window = unsafe { Window::new(arena.base(), arena.stats().frames + 512) };
 

@@ -21,7 +21,7 @@ fn guest<F: Format>(space: &Arc<AddressSpace>, idle: &mut Idle, lock: MmuLock) -
     let vm =
         Arc::new(Vm::builder(HostView::new(space)).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap());
     space.register(&vm);
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), FRAMES, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), FRAMES, BASE))).unwrap();
     vm
 }
 

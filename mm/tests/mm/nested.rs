@@ -28,9 +28,9 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build().unwrap());
     space.register(&vm);
     let slot = Slot::new(SlotId(0), Gfn(0), 16, MEMORY).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
-    let clean = |idle: &mut Idle| vm.slots().harvest(idle, SlotId(0)).unwrap().commit();
-    let dirty = || TABLES.map(|frame| vm.slots().is_dirty(Gfn(frame)));
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    let clean = |idle: &mut Idle| vm.memory().harvest(idle, SlotId(0)).unwrap().commit();
+    let dirty = || TABLES.map(|frame| vm.memory().is_dirty(Gfn(frame)));
 
     let entries =
         [TABLES[1] << 12 | 7, TABLES[2] << 12 | 7, TABLES[3] << 12 | 7, MAPPED.0 << 12 | 6 << 3 | 7];
@@ -45,17 +45,17 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     // Swapped out: the walk requests the page, reads it back, and sets A.
     clean(&mut idle);
     space.pageout(&mut idle, memory).unwrap();
-    let stop = vm.slots().try_walk_l1(&table, load);
+    let stop = vm.memory().try_walk_l1(&table, load);
     let gpa = Gpa(TABLES[0] << 12);
     assert_eq!(stop, Err(L1Stop::Ask { gpa, hva: MEMORY + gpa.0, access: Access::Read }));
-    assert_eq!(vm.slots().walk_l1(&mut idle, &table, load).unwrap().gfn, MAPPED);
+    assert_eq!(vm.memory().walk_l1(&mut idle, &table, load).unwrap().gfn, MAPPED);
     assert_eq!(TABLES.map(|frame| word(&space, &mut idle, frame) >> 8 & 3), [1; 4]);
     assert_eq!(dirty(), [true; 4]);
 
     // Moved: the same bytes in another frame. D of the leaf only.
     clean(&mut idle);
     space.migrate(&mut idle, memory).unwrap();
-    assert!(vm.slots().walk_l1(&mut idle, &table, store).unwrap().dirty);
+    assert!(vm.memory().walk_l1(&mut idle, &table, store).unwrap().dirty);
     assert_eq!(
         (word(&space, &mut idle, TABLES[3]), dirty()),
         (entries[3] | 3 << 8, [false, false, false, true])
@@ -64,7 +64,7 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     // Shared with a child, which must not see the bits set here.
     space.write(&mut idle, MEMORY + (TABLES[3] << 12), &entries[3].to_le_bytes()).unwrap();
     let child = space.fork(&mut idle).unwrap();
-    assert!(vm.slots().walk_l1(&mut idle, &table, store).unwrap().dirty);
+    assert!(vm.memory().walk_l1(&mut idle, &table, store).unwrap().dirty);
     let both = [&space, &child].map(|space| word(space, &mut idle, TABLES[3]) >> 8 & 3);
     assert_eq!(both, [3, 0]);
 }

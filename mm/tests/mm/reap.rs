@@ -68,7 +68,7 @@ fn busy() -> (Machine, Arc<Vm<Npt4, HostView>>) {
 fn refault(machine: &mut Machine, vm: &Vm<Npt4, HostView>) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in (0..8).map(Gfn) {
-        vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
     }
 }
 
@@ -98,7 +98,7 @@ fn with_every_slot_for_invalidations_taken_it_says_again() {
         }
     };
     assert_eq!(again, Err(MmError::Again));
-    assert!(vm.translate(&mut machine.idle, Gfn(3)).is_some(), "not even this VM lost a page");
+    assert!(vm.memory().translate(&mut machine.idle, Gfn(3)).is_some(), "not even this VM lost a page");
     open.pop();
     assert_eq!(machine.space.reap(&mut machine.idle, pages(0, 8)), Ok(8), "one slot is enough");
     machine.number(0, 8);

@@ -41,13 +41,13 @@ fn the_writes_of_a_guest_are_noticed() {
     let vm = guest_on(&machine.space, &mut machine.idle, 8);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut fault = |machine: &mut Machine, gfn: u64, access| {
-        vcpu.fault(&mut machine.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        let _ = vcpu.fault(&mut machine.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
     };
     fault(&mut machine, 1, Access::Read);
     fault(&mut machine, 4, Access::Write);
     assert_eq!(written(&machine.space), [pages(4, 1)]);
     machine.space.clear_soft_dirty(&mut machine.idle, pages(0, 8)).unwrap();
-    let mapped = vm.translate(&mut machine.idle, Gfn(4)).unwrap();
+    let mapped = vm.memory().translate(&mut machine.idle, Gfn(4)).unwrap();
     assert!(!mapped.leaf.perms.allows(Access::Write), "the next write faults");
     fault(&mut machine, 4, Access::Write);
     assert_eq!(written(&machine.space), [pages(4, 1)]);

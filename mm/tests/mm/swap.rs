@@ -3,7 +3,7 @@
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
-use slat::{Access, Done, Fault, Gfn, Level, PAGE_SIZE, Span, VcpuId, Why};
+use slat::{Access, Fault, Gfn, Level, Next, PAGE_SIZE, Resume, Span, VcpuId, Why};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, MmError, Place, Prot, Swap, SwapBuilder};
 
 pub const PAGE: usize = PAGE_SIZE as usize;
@@ -288,13 +288,13 @@ fn a_guest_reads_and_writes_what_was_swapped_out() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut fault = |idle: &mut _, gfn: u64, access| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access });
     for gfn in 0..16 {
-        fault(idle, gfn, Access::Write).unwrap();
+        let _ = fault(idle, gfn, Access::Write).unwrap();
     }
     assert_eq!(space.pageout(idle, pages(0, 16)), Ok(16));
-    assert!((0..16).all(|gfn| vm.translate(idle, Gfn(gfn)).is_none()), "the guest lost every page");
+    assert!((0..16).all(|gfn| vm.memory().translate(idle, Gfn(gfn)).is_none()), "the guest lost every page");
     for (gfn, access) in [(3, Access::Read), (4, Access::Write), (5, Access::Fetch)] {
-        assert_eq!(fault(idle, gfn, access), Ok(Done::Mapped(Level::K4)));
-        let leaf = vm.translate(idle, Gfn(gfn)).unwrap().leaf;
+        assert_eq!(fault(idle, gfn, access), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+        let leaf = vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf;
         assert!(leaf.perms.allows(access));
         // SAFETY: the guest has the frame mapped, and nothing else runs on the machine.
         let seen = unsafe { space.arena().frame(leaf.pfn).cast::<[u8; 8]>().read() };

@@ -6,7 +6,7 @@ use crate::swap::{PAGE, TempFile, contents};
 use crate::vm::guest_on;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use slat::{Access, Done, Fault, FaultError, Gfn, HostError, Level, PAGE_SIZE, VcpuId};
+use slat::{Access, Fault, FaultError, Gfn, HostError, Level, Next, PAGE_SIZE, Resume, VcpuId};
 use slat_mm::{AddressSpace, Arena, MmError, Swap, SwapBuilder, SwapDevice};
 use std::fs::{self, OpenOptions};
 use std::io::{Error, Result};
@@ -278,19 +278,19 @@ fn a_guest_hears_of_a_broken_page_and_goes_on() {
         assert_eq!(spoiled, Err(FaultError::Host(HostError::Poisoned)));
         assert_eq!(spoiled.unwrap_err().to_string(), "the host's memory is broken there");
     }
-    assert_eq!(vm.translate(idle, Gfn(3)), None);
+    assert_eq!(vm.memory().translate(idle, Gfn(3)), None);
     disk.fail(None, Some(libc::ETIMEDOUT));
     let failed = fault(idle, 4, Access::Read);
     assert_eq!(failed, Err(FaultError::Host(HostError::Io)));
     assert_eq!(failed.unwrap_err().to_string(), "the host could not read the page back");
     disk.fail(None, None);
     for gfn in (0..PAGES).filter(|&gfn| gfn != 3) {
-        assert_eq!(fault(idle, gfn, Access::Write), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(fault(idle, gfn, Access::Write), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     }
     assert_eq!(swap.stats().references, 1);
     // A user that knows the lost contents may write the page anew, as a whole.
     space.dontneed(idle, pages(3, 1)).unwrap();
-    assert_eq!(fault(idle, 3, Access::Write), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(fault(idle, 3, Access::Write), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     drop(vcpu);
     drop(vm);
     machine.fill(3, &noise(3));

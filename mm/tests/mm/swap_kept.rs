@@ -41,10 +41,10 @@ fn a_written_page_is_stored_again() {
     let vm = guest_on(space, idle, PAGES);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for (gfn, access) in [(0, Access::Read), (1, Access::Write), (2, Access::Read), (2, Access::Write)] {
-        vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
     }
     for gfn in 1..3 {
-        let leaf = vm.translate(idle, Gfn(gfn)).unwrap().leaf;
+        let leaf = vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf;
         // SAFETY: the guest may write the frame, and nothing else runs on the machine.
         unsafe { space.arena().frame(leaf.pfn).write_bytes(gfn as u8, PAGE_SIZE as usize) };
     }

@@ -6,6 +6,7 @@ use slat::{
     Access, Again, Event, Fault, Gfn, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, VcpuId,
 };
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, MmError, Place, Prot, Swap};
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -56,6 +57,57 @@ impl SecondaryMmu for Panics {
     }
 }
 
+/// A space, and a listener that panics when it is told to.
+struct Fixture {
+    arena: Arc<Arena>,
+    /// Frames of the arena in use without the space.
+    in_use: u64,
+    space: Arc<AddressSpace>,
+    listener: Arc<Panics>,
+}
+
+impl Fixture {
+    /// The listener is not registered yet.
+    fn new(space: impl FnOnce(&Arc<Arena>) -> Arc<AddressSpace>) -> Self {
+        let arena = Arena::builder().limit(64 << 20).poison(0xAA).build().unwrap();
+        let in_use = arena.stats().in_use;
+        let space = space(&arena);
+        Self { arena, in_use, space, listener: Arc::default() }
+    }
+
+    /// Registers the listener, and maps eight pages that contain ones.
+    fn of_ones(idle: &mut Idle, space: impl FnOnce(&Arc<Arena>) -> Arc<AddressSpace>) -> Self {
+        let fixture = Self::new(space);
+        fixture.space.register(&fixture.listener);
+        fixture.map(8);
+        fixture.space.write(idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
+        fixture
+    }
+
+    /// Maps the first pages.
+    fn map(&self, count: u64) {
+        let place = Place::Fixed(at(0));
+        self.space.mmap(place, pages(0, count).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
+    }
+
+    /// Runs an operation during which the listener panics. Returns whether it did.
+    fn panics<R>(&self, when: u32, operation: impl FnOnce(&AddressSpace) -> R) -> bool {
+        self.listener.when.store(when, SeqCst);
+        catch_unwind(AssertUnwindSafe(|| operation(&self.space))).is_err()
+    }
+
+    /// Drops the space. No frame of it is in use then, and none was written after it was freed.
+    fn end(self, context: impl Debug) {
+        let Self { arena, in_use, space, listener } = self;
+        drop((space, listener));
+        assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0), "{context:?}");
+    }
+}
+
+fn plain(arena: &Arc<Arena>) -> Arc<AddressSpace> {
+    AddressSpace::builder(arena).build().unwrap()
+}
+
 /// Eight pages that contain ones, and an operation on them during which a listener panics; then `check`.
 fn after_panic<R>(
     operation: impl Fn(&AddressSpace, &mut Idle) -> Result<R, MmError>,
@@ -63,25 +115,17 @@ fn after_panic<R>(
 ) {
     for when in [BEFORE, AFTER] {
         let mut idle = Idle::take().unwrap();
-        let arena = Arena::builder().limit(64 << 20).poison(0xAA).build().unwrap();
-        let in_use = arena.stats().in_use;
-        let space = AddressSpace::builder(&arena).build().unwrap();
-        let listener = Arc::new(Panics::default());
-        space.register(&listener);
-        space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
+        let fixture = Fixture::of_ones(&mut idle, plain);
+        let space = &fixture.space;
         space.take_soft_dirty(&mut idle, pages(0, 8)).unwrap();
-        listener.when.store(when, SeqCst);
-        let unwound = catch_unwind(AssertUnwindSafe(|| operation(&space, &mut idle).is_ok()));
-        assert!(unwound.is_err(), "the panic reaches the caller");
-        check(&space, &mut idle, when);
+        assert!(fixture.panics(when, |space| operation(space, &mut idle)), "the panic reaches the caller");
+        check(space, &mut idle, when);
         // Nothing is claimed or counted any more.
         space.munmap(&mut idle, pages(0, 64)).unwrap();
-        space.mmap(Place::Fixed(at(0)), pages(0, 64).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        assert_eq!(byte(&space, &mut idle, 0), Ok(0));
+        fixture.map(64);
+        assert_eq!(byte(space, &mut idle, 0), Ok(0));
         space.exit(&mut idle).unwrap();
-        drop((space, listener));
-        assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0));
+        fixture.end(when);
     }
 }
 
@@ -188,34 +232,26 @@ fn merged_pages_keep_their_contents_after_a_panic() {
     let mut panics = 0;
     for (when, skip) in (0..8).flat_map(|skip| [BEFORE, AFTER, AT_PAGE].map(|when| (when, skip))) {
         let mut idle = Idle::take().unwrap();
-        let arena = Arena::builder().limit(64 << 20).poison(0xAA).build().unwrap();
-        let in_use = arena.stats().in_use;
-        let space = AddressSpace::builder(&arena).build().unwrap();
-        let listener = Arc::new(Panics::default());
-        space.register(&listener);
-        let ksm = Ksm::builder(&arena).merge_together(2).build().unwrap();
-        space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
+        let fixture = Fixture::of_ones(&mut idle, plain);
+        let space = &fixture.space;
+        let ksm = Ksm::builder(&fixture.arena).merge_together(2).build().unwrap();
         space.madvise(&mut idle, pages(0, 8), Advice::Mergeable).unwrap();
-        ksm.add(&space).unwrap();
+        ksm.add(space).unwrap();
         ksm.scan(&mut idle, u64::MAX);
-        listener.skip.store(skip, SeqCst);
-        listener.when.store(when, SeqCst);
-        let unwound = catch_unwind(AssertUnwindSafe(|| ksm.scan(&mut idle, u64::MAX)));
-        panics += u32::from(unwound.is_err());
-        listener.when.store(0, SeqCst);
+        fixture.listener.skip.store(skip, SeqCst);
+        panics += u32::from(fixture.panics(when, |_| ksm.scan(&mut idle, u64::MAX)));
+        fixture.listener.when.store(0, SeqCst);
         for page in 0..8 {
-            assert_eq!(byte(&space, &mut idle, page), Ok(1));
+            assert_eq!(byte(space, &mut idle, page), Ok(1));
         }
         // What is merged keeps its contents while the others are written.
         space.write(&mut idle, at(0), &vec![2; 4 * PAGE_SIZE as usize]).unwrap();
         (0..3).for_each(|_| _ = ksm.scan(&mut idle, u64::MAX));
         for page in 0..8 {
-            assert_eq!(byte(&space, &mut idle, page), Ok(if page < 4 { 2 } else { 1 }), "{when} {skip}");
+            assert_eq!(byte(space, &mut idle, page), Ok(if page < 4 { 2 } else { 1 }), "{when} {skip}");
         }
-        drop((space, listener, ksm));
-        let stats = arena.stats();
-        assert_eq!((stats.in_use, stats.stale_writes), (in_use, 0), "{when} {skip}");
+        drop(ksm);
+        fixture.end((when, skip));
     }
     assert!(panics > 6, "{panics}");
 }
@@ -224,24 +260,19 @@ fn merged_pages_keep_their_contents_after_a_panic() {
 fn pages_stay_or_come_back_after_a_panic_of_pageout() {
     for when in [BEFORE, AFTER, AT_PAGE] {
         let mut idle = Idle::take().unwrap();
-        let arena = Arena::builder().limit(64 << 20).poison(0xAA).build().unwrap();
-        let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
-        let in_use = arena.stats().in_use;
-        let space = AddressSpace::builder(&arena).swap(&swap).build().unwrap();
-        let listener = Arc::new(Panics::default());
-        space.register(&listener);
-        space.mmap(Place::Fixed(at(0)), pages(0, 8).len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
-        space.write(&mut idle, at(0), &vec![1; 8 * PAGE_SIZE as usize]).unwrap();
-        listener.when.store(when, SeqCst);
-        assert!(catch_unwind(AssertUnwindSafe(|| space.pageout(&mut idle, pages(0, 8)))).is_err());
+        let fixture = Fixture::of_ones(&mut idle, |arena| {
+            let swap = Swap::builder().memory(1 << 20).build(arena).unwrap();
+            AddressSpace::builder(arena).swap(&swap).build().unwrap()
+        });
+        let space = &fixture.space;
+        assert!(fixture.panics(when, |space| space.pageout(&mut idle, pages(0, 8))));
         for page in 0..8 {
-            assert_eq!(byte(&space, &mut idle, page), Ok(1));
+            assert_eq!(byte(space, &mut idle, page), Ok(1));
         }
         assert_eq!(space.pageout(&mut idle, pages(0, 8)), Ok(8));
         space.write(&mut idle, at(0), &[2]).unwrap();
-        assert_eq!((byte(&space, &mut idle, 0), byte(&space, &mut idle, 7)), (Ok(2), Ok(1)));
-        drop((space, listener));
-        assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0), "{when}");
+        assert_eq!((byte(space, &mut idle, 0), byte(space, &mut idle, 7)), (Ok(2), Ok(1)));
+        fixture.end(when);
     }
 }
 
@@ -259,20 +290,16 @@ fn a_guest_beside_a_listener_that_panics_follows_its_host() {
     for (number, operation) in operations.into_iter().enumerate() {
         for (when, guest_first) in [(BEFORE, true), (BEFORE, false), (AFTER, true), (AFTER, false)] {
             let mut idle = Idle::take().unwrap();
-            let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
-            let in_use = arena.stats().in_use;
-            let space = AddressSpace::builder(&arena).thp(true).build().unwrap();
-            let listener = Arc::new(Panics::default());
+            let fixture = Fixture::new(|arena| AddressSpace::builder(arena).thp(true).build().unwrap());
+            let space = &fixture.space;
             if !guest_first {
-                space.register(&listener);
+                space.register(&fixture.listener);
             }
-            let vm = guest_on(&space, &mut idle, 1024);
+            let vm = guest_on(space, &mut idle, 1024);
             if guest_first {
-                space.register(&listener);
+                space.register(&fixture.listener);
             }
-            space
-                .mmap(Place::Fixed(at(0)), pages(0, 1024).len(), Prot::ReadWrite, Backing::Anonymous)
-                .unwrap();
+            fixture.map(1024);
             space.mprotect(&mut idle, pages(100, 100), Prot::Read).unwrap();
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             let mut touch = |idle: &mut Idle, access| {
@@ -282,8 +309,7 @@ fn a_guest_beside_a_listener_that_panics_follows_its_host() {
             };
             touch(&mut idle, Access::Write);
             touch(&mut idle, Access::Read);
-            listener.when.store(when, SeqCst);
-            assert!(catch_unwind(AssertUnwindSafe(|| operation(&space, &mut idle))).is_err(), "{number}");
+            assert!(fixture.panics(when, |space| operation(space, &mut idle)), "{number}");
             coherent(&vm, &mut idle, 1024);
             touch(&mut idle, Access::Read);
             touch(&mut idle, Access::Write);
@@ -292,11 +318,11 @@ fn a_guest_beside_a_listener_that_panics_follows_its_host() {
                 assert!(space.write(&mut idle, at(150), &[1]).is_err(), "it was read-only before");
                 space.write(&mut idle, at(10), &[1]).unwrap();
             }
-            _ = operation(&space, &mut idle);
+            _ = operation(space, &mut idle);
             coherent(&vm, &mut idle, 1024);
             drop(vcpu);
-            drop((vm, space, listener));
-            assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (in_use, 0), "{number} {when}");
+            drop(vm);
+            fixture.end((number, when));
         }
     }
 }

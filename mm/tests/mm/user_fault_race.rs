@@ -57,7 +57,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                             let page = random.u64(..PAGES);
                             if let Some(vcpu) = &mut vcpu {
                                 let fault = Fault { gpa: Gfn(page).gpa(), access: Access::Read };
-                                vcpu.fault(&mut idle, fault).unwrap();
+                                let _ = vcpu.fault(&mut idle, fault).unwrap();
                             }
                             wrong += u64::from(get(space, &mut idle, page) != page + 1);
                         }

@@ -12,7 +12,6 @@ use crate::benches::Work;
 use crate::benches::broadcast::Processors;
 use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, rest, zero_page};
-use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Span, VcpuId};
 use std::sync::Arc;
 
@@ -209,9 +208,6 @@ pub fn first_page(gfn: Gfn) -> HostPage {
 pub fn other_page(gfn: Gfn) -> HostPage {
     HostPage { pfn: Pfn(2 * FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
 }
-
-// SAFETY: the defaults keep the trait's contract.
-unsafe impl TableMemory for SimHost {}
 
 impl Host for SimHost {
     #[inline]

@@ -35,7 +35,7 @@
 //! ```compile_fail,E0599
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//! vm.shared(idle).age(Span::new(Gfn(0), Gfn(512)), |_| ());
+//! vm.memory().shared(idle).age(Span::new(Gfn(0), Gfn(512)), |_| ());
 //! # }
 //! ```
 //! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has version bits in the place of A. A late
@@ -50,5 +50,6 @@ pub(crate) mod pass;
 pub(crate) mod scan;
 
 pub use accessed::AccessedPages;
+#[cfg(feature = "baselines")]
 #[doc(hidden)]
 pub use scan::Scan;

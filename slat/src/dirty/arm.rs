@@ -13,6 +13,7 @@
 
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
+use crate::guest_space::GuestSpace;
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::slots::Slot;
@@ -75,7 +76,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
             for &gfns in gfns {
-                let _ = self.split_in(arming.idle, space, gfns, Level::K4);
+                let _ = GuestSpace { vm: self, space }.split(arming.idle, gfns, Level::K4);
             }
         }
     }

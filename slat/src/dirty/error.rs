@@ -42,7 +42,7 @@ pub enum DirtyError {
         /// Words needed.
         needed: u64,
     },
-    /// The VM has rings: call [`harvest_all`](crate::memslots::Memslots::harvest_all), which empties them (`ENXIO`).
+    /// The VM has rings: call [`harvest_all`](crate::guest_space::GuestSpace::harvest_all), which empties them (`ENXIO`).
     RingOnly,
     /// The VM has no rings (`ENXIO`).
     NoRing,

@@ -6,6 +6,7 @@
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::fallible;
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
 use crate::slots::{Slot, SlotId, SpaceId};
@@ -15,7 +16,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// Pages taken from dirty logs; see the module's header. Made by
-/// [`Memslots::harvest`](crate::memslots::Memslots::harvest).
+/// [`GuestSpace::harvest`](crate::guest_space::GuestSpace::harvest).
 ///
 /// Its pages may be copied from now on: a store that a copy misses is in the log again.
 ///
@@ -24,7 +25,6 @@ use core::fmt;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -32,17 +32,17 @@ use core::fmt;
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-/// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true))?;
+/// vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true))?;
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-/// let harvest = vm.slots().harvest(&mut idle, SlotId(0))?;
+/// let harvest = vm.memory().harvest(&mut idle, SlotId(0))?;
 /// assert!(harvest.iter().map(|page| page.gfn).eq([Gfn(5)]));
 /// drop(harvest); // the pages were not sent: they are dirty again
-/// let harvest = vm.slots().harvest(&mut idle, SlotId(0))?;
+/// let harvest = vm.memory().harvest(&mut idle, SlotId(0))?;
 /// assert_eq!(harvest.pages(), 1);
 /// harvest.commit(); // they were sent
-/// assert!(vm.slots().harvest(&mut idle, SlotId(0))?.is_empty());
+/// assert!(vm.memory().harvest(&mut idle, SlotId(0))?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropped, its bits go back into the log; commit it when its pages are safe"]
@@ -173,7 +173,7 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
         }
         let seat = self.vm.borrow_seat_without_idle();
         for taken in &self.taken {
-            let Some(space) = self.vm.space(taken.space) else { continue };
+            let Some(GuestSpace { space, .. }) = self.vm.space(taken.space) else { continue };
             for words in taken.told.words.chunks(CHUNK) {
                 // One section.
                 let reading = space.memslots.read(&self.vm.reads, &seat);

@@ -23,8 +23,8 @@ use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
 use crate::fallible;
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits};
 use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
@@ -40,7 +40,7 @@ use core::ops::Range;
 /// Words for which a harvest reserves room at first: 1 GiB, all dirty.
 const ROOM: usize = 4096;
 
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Takes the log of slot `id`: its pages are clean from now on, and the next store to each is logged again. What
     /// vCPUs stored before is in memory on return, so the pages can be copied.
     ///
@@ -48,11 +48,10 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// `GET_DIRTY_LOG` without manual protection, of the TDP MMU series.
     ///
     /// ```
-    /// use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// use slat::{*, table::formats::Npt4};
     ///
     /// /// A host whose frame is always the address.
     /// struct Identity;
-    /// unsafe impl TableMemory for Identity {} // table pages from the global allocator
     /// impl Host for Identity {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -62,17 +61,17 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let ram = SlotId(0);
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(0x4000_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// fn send(page: DirtyPage) -> bool { page.page == 5 }
-    /// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    /// vm.slots().mark_dirty(Span::new(Gfn(7), Gfn(9))); // a device wrote there
+    /// vm.memory().mark_dirty(Span::new(Gfn(7), Gfn(9))); // a device wrote there
     ///
-    /// let harvest = vm.slots().harvest(&mut idle, ram)?;
+    /// let harvest = vm.memory().harvest(&mut idle, ram)?;
     /// assert_eq!(harvest.pages(), 3);
     /// if harvest.iter().all(send) { harvest.commit() } else { harvest.give_back() }
-    /// assert_eq!(vm.slots().harvest(&mut idle, ram)?.pages(), 3, "the copy failed: nothing is lost");
+    /// assert_eq!(vm.memory().harvest(&mut idle, ram)?.pages(), 3, "the copy failed: nothing is lost");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
@@ -105,18 +104,18 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let (ram, screen) = (SlotId(0), SlotId(1));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(screen, Gfn(512), 8, Hva(2 << 30)).log_dirty()))?;
-    /// vm.slots().mark_dirty(Span::new(Gfn(511), Gfn(514)));
-    /// assert_eq!(vm.slots().harvest_slots(&mut idle, [ram])?.pages(), 1);
-    /// assert_eq!(vm.slots().harvest(&mut idle, screen)?.pages(), 2);
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(screen, Gfn(512), 8, Hva(2 << 30)).log_dirty()))?;
+    /// vm.memory().mark_dirty(Span::new(Gfn(511), Gfn(514)));
+    /// assert_eq!(vm.memory().harvest_slots(&mut idle, [ram])?.pages(), 1);
+    /// assert_eq!(vm.memory().harvest(&mut idle, screen)?.pages(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn harvest_slots(
@@ -234,18 +233,18 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # struct Identity;
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// # let ram = SlotId(0);
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
     /// let from_kvm = [1 << 3, 1 << 1]; // KVM_GET_DIRTY_LOG
-    /// vm.slots().mark_dirty_bits(ram, 0, &from_kvm)?;
-    /// assert!(vm.slots().is_dirty(Gfn(65)) && !vm.slots().is_dirty(Gfn(64)));
-    /// assert_eq!(vm.slots().harvest(&mut idle, ram)?.pages(), 2);
+    /// vm.memory().mark_dirty_bits(ram, 0, &from_kvm)?;
+    /// assert!(vm.memory().is_dirty(Gfn(65)) && !vm.memory().is_dirty(Gfn(64)));
+    /// assert_eq!(vm.memory().harvest(&mut idle, ram)?.pages(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mark_dirty_bits(&self, id: SlotId, first: u64, bits: &[u64]) -> Result<(), DirtyError> {
@@ -288,7 +287,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         };
         let by_leaf = vm.logs_by_bits() && {
             // SAFETY: in `reading`, reachable tables stay allocated; the slot's frames fit the format.
-            let at = unsafe { self.space.radix.descend(&vm.host, gfn) };
+            let at = unsafe { self.space.radix.descend(vm.tables(), gfn) };
             at.level == Level::K4 && F::is_present(at.word) && at.word.0 & F::DIRTY != 0
         };
         tables_before_marks();
@@ -376,7 +375,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 impl<F: Format, H: Host> Vm<F, H> {
     /// Marks host addresses that a device or the VMM has written, in every slot that logs and maps them, in every
     /// address space. Call it after the write. Works section by section, like
-    /// [`Memslots::mark_dirty`](crate::memslots::Memslots::mark_dirty).
+    /// [`GuestSpace::mark_dirty`](crate::guest_space::GuestSpace::mark_dirty).
     pub fn mark_dirty(&self, hvas: Span<Hva>) {
         let seat = self.borrow_seat_without_idle();
         for space in &self.spaces {

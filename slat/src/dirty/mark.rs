@@ -4,7 +4,7 @@
 //! version of the slots between a fault's look-up and its mark; T then waits for the fault's section. If T moves the
 //! slot, the frame has no slot any more in that version, or another slot, while the page is still in the log that moved.
 //! So each thread that allows or makes a store reads a version first, then stores or gives the permission,
-//! and marks in that version ([`Space::mark_stores`], the only function that does). The version is held until then.
+//! and marks in that version: [`KnownLogs`], the only type that marks, borrows it.
 //!
 //! | T, after the version was read | why the mark is right |
 //! |---|---|
@@ -31,36 +31,75 @@ use super::ring::{Pushed, Ring};
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
 use crate::host::Host;
 use crate::slots::behind::Behind;
-use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
+use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::publish::SlotSets;
-use crate::slots::{SlotId, SlotsVersion};
-use crate::space::Space;
+use crate::slots::{Slot, SlotsVersion, SpaceId};
 use crate::sync::mode::Mode;
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::walk::Walk;
 
-impl<F: Format> Space<F> {
-    /// Logs stores to `gfns`, the frames of one leaf, in the logs of `known`, which was read before the stores were
-    /// allowed or made; those of one page in `ring`, if there is one. Call it after the write permission was given, or
-    /// the write made: a harvest that takes the mark sees the permission, and withdraws it.
-    #[inline]
-    pub(crate) fn mark_stores(&self, known: SlotsVersion<'_>, gfns: Span<Gfn>, ring: Option<&Ring>) {
-        if known.logs_any() {
-            self.log_stores_in(known, gfns, ring);
+/// The logs in a version of the memslots, which was read before stores are allowed or made.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownLogs<'v>(SlotsVersion<'v>);
+
+/// The ring of the vCPU that stores, if there is one, and its address space. It gets the stores to one page.
+type ToRing<'r> = (Option<&'r Ring>, SpaceId);
+
+impl<'v> KnownLogs<'v> {
+    #[inline(always)]
+    pub(crate) fn of(version: SlotsVersion<'v>) -> Self {
+        Self(version)
+    }
+
+    /// Marks stores to `gfns`. Call it after the write permission was given, or the store made: a harvest that takes the
+    /// mark sees the permission, and withdraws it.
+    #[inline(always)]
+    pub(crate) fn mark(self, gfns: Span<Gfn>) {
+        self.mark_to((None, SpaceId(0)), gfns);
+    }
+
+    /// Allows stores to `gfns`, the frames of one leaf, by `allow`: a CAS that gives the write permission, and says
+    /// whether it did. Then marks them.
+    #[inline(always)]
+    pub(crate) fn allow(self, ring: ToRing<'_>, gfns: Span<Gfn>, allow: impl FnOnce() -> bool) -> bool {
+        let allowed = allow();
+        if allowed {
+            self.mark_to(ring, gfns);
+        }
+        allowed
+    }
+
+    #[inline(always)]
+    fn mark_to(self, ring: ToRing<'_>, gfns: Span<Gfn>) {
+        if self.0.logs_any() {
+            self.mark_each(ring, gfns);
         }
     }
 
     #[cold]
-    fn log_stores_in(&self, version: SlotsVersion<'_>, gfns: Span<Gfn>, ring: Option<&Ring>) {
+    fn mark_each(self, ring: ToRing<'_>, gfns: Span<Gfn>) {
+        if gfns.len() == 1 {
+            if let Some(slot) = self.0.find(gfns.start) {
+                self.mark_in(ring, &slot, gfns);
+            }
+            return;
+        }
+        // No leaf is large where writes are logged; but the log may have begun after the leaf was read.
+        for slot in self.0.range(gfns) {
+            self.mark_in(ring, &slot, slot.gfns.clamp(&gfns));
+        }
+    }
+
+    /// Marks `gfns`, which are in `slot`, if it logs.
+    fn mark_in(self, (ring, space): ToRing<'_>, slot: &Slot, gfns: Span<Gfn>) {
+        let Some(log) = self.0.log(slot.id).filter(|_| slot.log_dirty) else { return };
+        let (first, end) = (gfns.start.0 - slot.gfns.start.0, gfns.end.0 - slot.gfns.start.0);
         if gfns.len() > 1 {
-            // No leaf is large where writes are logged; but the log may have begun after the leaf was read.
-            log_writes_in(version, gfns);
-        } else if let Some((id, log, page)) = log_of(version, gfns.start)
-            && !ring.is_some_and(|ring| ring.push(Pushed::new(self.id, id, log, page)))
-        {
-            log.mark(page);
+            log.mark_pages(first..end);
+        } else if !ring.is_some_and(|ring| ring.push(Pushed::new(space, slot.id, log, first))) {
+            log.mark(first);
         }
     }
 }
@@ -86,7 +125,7 @@ impl SlotSets {
             let mut part = slot.gfns.clamp(&left);
             if slot.log_dirty {
                 part.end = part.end.min(part.start + room * WORD);
-                log_writes_in(version, part);
+                KnownLogs::of(version).mark(part);
                 room = room.saturating_sub(part.len().div_ceil(WORD));
             }
             room = room.saturating_sub(1);
@@ -113,7 +152,7 @@ impl SlotSets {
         let version = reading.version();
         let whole = version.find(gfn).and_then(|part| version.get(part.id));
         if whole.is_some_and(|slot| slot.hva_of(gfn) == place) {
-            log_writes_in(version, Span::sized(gfn, 1));
+            KnownLogs::of(version).mark(Span::sized(gfn, 1));
             return;
         }
         drop(reading);
@@ -129,14 +168,14 @@ impl SlotSets {
         }
         let mut room = ROOM;
         while !left.is_nothing()
-            && let Some(part) = self.behind(reading.published(), &left)
+            && let Some(part) = self.behind(reading.within(), &left)
         {
             if room == 0 {
                 return Some(left);
             }
             let goal = part.gfns.end.min(part.gfns.start + room * WORD);
             let marked = Span::new(part.gfns.start, goal);
-            log_writes_in(version, marked);
+            KnownLogs::of(version).mark(marked);
             room = room.saturating_sub(marked.len().div_ceil(WORD) + 1);
             left = left.after(&part, goal);
         }
@@ -158,12 +197,11 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
         if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
             // ORDER(keep): the mark before the CAS that zaps the leaf (`link.cas`); pairs with `tables_before_marks`.
-            self.space.mark_stores(self.slots(), Span::sized(gfn, 1), None);
+            KnownLogs::of(self.slots()).mark(Span::sized(gfn, 1));
         }
     }
 
-    /// Allows stores to `gfns`, the frames of one leaf, by `allow`: a CAS that gives the write permission, and says
-    /// whether it did. Logs the stores where slots log them by permissions, in `ring` if there is one.
+    /// [`KnownLogs::allow`], where slots log by permissions.
     #[inline]
     pub(crate) fn allow_stores(
         &self,
@@ -174,13 +212,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         if self.vm.logs_by_bits() {
             return allow();
         }
-        let known = self.slots();
-        let allowed = allow();
-        if allowed {
-            // After the permission: the harvest that takes the mark must see the permission.
-            self.space.mark_stores(known, gfns, ring);
-        }
-        allowed
+        KnownLogs::of(self.slots()).allow((ring, self.space.id), gfns, allow)
     }
 
     /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.
@@ -191,28 +223,6 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
 
 /// Words marked in one section, counting each slot as one word: some ten microseconds.
 const ROOM: u64 = CHUNK as u64;
-
-/// Returns the slot of `gfn`, its log, and the frame's page number in both, if the slot logs.
-fn log_of(version: SlotsVersion<'_>, gfn: Gfn) -> Option<(SlotId, &Bitmap, u64)> {
-    let slot = version.find(gfn).filter(|slot| slot.log_dirty)?;
-    Some((slot.id, version.log(slot.id)?, gfn.0 - slot.gfns.start.0))
-}
-
-#[cold]
-fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
-    if gfns.len() == 1 {
-        if let Some((_, log, page)) = log_of(version, gfns.start) {
-            log.mark(page);
-        }
-        return;
-    }
-    for slot in version.range(gfns).filter(|slot| slot.log_dirty) {
-        if let Some(log) = version.log(slot.id) {
-            let (first, part) = (slot.gfns.start.0, slot.gfns.clamp(&gfns));
-            log.mark_pages(part.start.0 - first..part.end.0 - first);
-        }
-    }
-}
 
 #[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod moves_tests;

@@ -57,7 +57,7 @@ mod harvest;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod mark;
+pub(crate) mod mark;
 pub(crate) mod ring;
 mod rings;
 mod settings;

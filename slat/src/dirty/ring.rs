@@ -11,7 +11,7 @@
 //! by a collector that has not reached the leaf yet. No store is missed.
 //!
 //! No entry is overwritten. Above the soft limit the vCPU's next store waits for a collector
-//! ([`Done::RingFull`](crate::Done::RingFull)); other vCPUs continue. A fault pushes at most one page, so the reserve
+//! ([`Leave::RingFull`](crate::Leave::RingFull)); other vCPUs continue. A fault pushes at most one page, so the reserve
 //! never runs out. If it did, [`Ring::push`] would refuse, and the page would be marked in its slot's bitmap.
 //!
 //! **Two steps.** A collector may also report entries and leave them in place (`collect`). The vCPU then gets no room,

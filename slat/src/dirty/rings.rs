@@ -15,6 +15,7 @@ use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::addr::{PAGE_SHIFT, Span};
 use crate::fallible;
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
 use crate::sync::idle::Idle;
@@ -35,14 +36,13 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// on return, so the pages can be copied. Waits for vCPUs to answer one flush, unless nothing was written.
     ///
     /// Devices' marks and pages that were given back are in no ring:
-    /// [`harvest_all`](crate::memslots::Memslots::harvest_all) returns them. KVM's `RESET_DIRTY_RINGS`, of one vCPU.
+    /// [`harvest_all`](crate::guest_space::GuestSpace::harvest_all) returns them. KVM's `RESET_DIRTY_RINGS`, of one vCPU.
     ///
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -52,18 +52,18 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// let rings = DirtyLog::ring(RingSize::new(4096)?); // 256 stores, of which 64 are a reserve
     /// let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(rings).build()?;
     /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000)).log_dirty();
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
     /// for gfn in 0..192 {
-    ///     assert_eq!(store(&mut idle, gfn)?, Done::Mapped(Level::K4));
+    ///     assert_eq!(store(&mut idle, gfn)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// }
-    /// assert_eq!(store(&mut idle, 192)?, Done::RingFull, "nothing was done");
+    /// assert_eq!(store(&mut idle, 192)?, Next::Leave(Leave::RingFull), "nothing was done");
     ///
     /// let harvest = vm.harvest_ring(&mut idle, VcpuId(0))?;
     /// assert_eq!((harvest.pages(), harvest.words().count()), (192, 3), "neighbours are told together");
     /// harvest.commit();
-    /// assert_eq!(store(&mut idle, 192)?, Done::Mapped(Level::K4));
+    /// assert_eq!(store(&mut idle, 192)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Result<Harvest<'_, F, H>, DirtyError> {
@@ -85,9 +85,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -96,7 +95,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(DirtyLog::ring(RingSize::new(4096)?)).build()?;
     /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000)).log_dirty();
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
     /// store(&mut idle, 7)?;
@@ -121,7 +120,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let (seat, mut told) = (self.borrow_seat(idle), 0);
         let mut entries = ring.collect();
         while let Some(pushed) = entries.peek() {
-            let page = self.space(pushed.space()).and_then(|space| {
+            let page = self.space(pushed.space()).and_then(|GuestSpace { space, .. }| {
                 let reading = space.memslots.read(&self.reads, &seat);
                 let version = reading.version();
                 version.log(pushed.slot()).filter(|log| pushed.is_of(log))?;
@@ -147,7 +146,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// unless nothing was collected. Returns the number of entries removed.
     ///
     /// After an error, entries that were neither removed nor collected wait for
-    /// [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's `RESET_DIRTY_RINGS`.
+    /// [`harvest_all`](crate::guest_space::GuestSpace::harvest_all). KVM's `RESET_DIRTY_RINGS`.
     pub fn reset_rings(&self, idle: &mut Idle) -> Result<u64, DirtyError> {
         self.reset_rings_in_part(idle, |_| u64::MAX)
     }
@@ -159,9 +158,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -170,7 +168,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(DirtyLog::ring(RingSize::new(4096)?)).build()?;
     /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000)).log_dirty();
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(slot))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
     /// let mut published = Vec::new();
@@ -251,7 +249,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -298,7 +295,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         harvest: &mut Harvest<'vm, F, H>,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
-        let Some((space, id)) = self.space(pages[0].space()).zip(Some(pages[0].slot())) else {
+        let Some((GuestSpace { space, .. }, id)) = self.space(pages[0].space()).zip(Some(pages[0].slot()))
+        else {
             return Ok(());
         };
         harvest.reserve()?;
@@ -345,7 +343,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn mark_pushed(&self, idle: &Idle, pages: impl Iterator<Item = Pushed>) {
         let seat = self.borrow_seat(idle);
         for pushed in pages {
-            let Some(space) = self.space(pushed.space()) else { continue };
+            let Some(GuestSpace { space, .. }) = self.space(pushed.space()) else { continue };
             let reading = space.memslots.read(&self.reads, &seat);
             if let Some(log) = reading.version().log(pushed.slot()).filter(|log| pushed.is_of(log)) {
                 log.mark(pushed.page());

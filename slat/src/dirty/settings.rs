@@ -77,7 +77,7 @@ impl DirtyLog {
 
     /// A fresh log marks every page dirty. Switching it on then touches no table, whatever the slot's size; each part
     /// is tracked from its first harvest on. A migration copies every page once anyway. With rings,
-    /// [`harvest_all`](crate::memslots::Memslots::harvest_all) returns these pages.
+    /// [`harvest_all`](crate::guest_space::GuestSpace::harvest_all) returns these pages.
     #[must_use]
     pub const fn initially_set(self) -> Self {
         Self { initially_set: true, ..self }

@@ -2,37 +2,37 @@
 
 use super::DirtyError;
 use super::take::LogId;
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::slots::SlotId;
 use crate::slots::bitmap::Bitmap;
 use crate::slots::takings::Takings;
 use crate::table::format::Format;
 
 /// Which log a slot has, and how often pages were taken from it: by a harvest, by
-/// [`clear_dirty`](crate::memslots::Memslots::clear_dirty), or from a ring. From
-/// [`Memslots::log_state`](crate::memslots::Memslots::log_state). For a harvester that must be the only one of its log,
+/// [`clear_dirty`](crate::guest_space::GuestSpace::clear_dirty), or from a ring. From
+/// [`GuestSpace::log_state`](crate::guest_space::GuestSpace::log_state). For a harvester that must be the only one of its log,
 /// such as a migration: marks that another takes are missing in its own harvests.
 ///
 /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
-/// # struct Identity; unsafe impl TableMemory for Identity {}
+/// # struct Identity;
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// # let ram = SlotId(0);
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
-/// let before = vm.slots().log_state(ram)?;
-/// vm.slots().harvest(&mut idle, ram)?.commit();
-/// assert_eq!(vm.slots().log_state(ram)?.takings_since(before), Some(1));
+/// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+/// let before = vm.memory().log_state(ram)?;
+/// vm.memory().harvest(&mut idle, ram)?.commit();
+/// assert_eq!(vm.memory().log_state(ram)?.takings_since(before), Some(1));
 ///
-/// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(ram, false))?;
-/// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
-/// assert_eq!(vm.slots().log_state(ram)?.takings_since(before), None, "another log");
+/// vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(ram, false))?;
+/// vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
+/// assert_eq!(vm.memory().log_state(ram)?.takings_since(before), None, "another log");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ impl LogState {
     }
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Returns the state of the log of slot `id`. Changes nothing.
     pub fn log_state(&self, id: SlotId) -> Result<LogState, DirtyError> {
         let (_, log) = self.look_up(id)?;
@@ -78,7 +78,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 
 /// Pages are being taken from a log.
 pub(super) struct InLog<'s, 'vm, F: Format, H: Host> {
-    slots: &'s Memslots<'vm, F, H>,
+    slots: &'s GuestSpace<'vm, F, H>,
     log: LogId,
 }
 

@@ -8,8 +8,8 @@ use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
 use crate::fallible;
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
 use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
@@ -54,7 +54,7 @@ enum Pause {
     Whole,
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Takes all dirty pages of a log into `into`, by word numbers, and owes the flush. Also fills it on an error.
     pub(super) fn take_log(
         &self,
@@ -101,7 +101,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         drop(walk);
         if self.vm.splitting() == Splitting::Eager {
             // Without table pages they stay large: the first store to each splits it then.
-            let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
+            let _ = self.split(idle, gfns, Level::K4);
         }
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let divided = current(&walk, log).map_or(Some(()), |(_, bitmap)| bitmap.divide(chunk));
@@ -249,7 +249,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
             add(into, written.first().0 - gfns.start.0, written.bits());
             true
         };
-        let mut pass = Pass::<F, Written, H, _>::new(&vm.host, How::every_leaf(found), told);
+        let mut pass = Pass::<F, Written, _, _>::new(vm.tables(), How::every_leaf(found), told);
         // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
         let goal = unsafe { pass.stretch(walk.root(), left) };
         if goal >= left.end {

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::entry::{Entry, Word};
-use crate::table::format::{Access, Format};
+use crate::table::format::{Access, Format, Kind};
 use crate::table::memory::Node;
 use crate::vcpu::Vcpu;
 use crate::walk::{Mapping, Walk};
@@ -28,7 +28,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// Returns the mapping: frame `gfns.start + n` of the guest, of 4 KiB, is frame `leaf.pfn + n` of the host. The
     /// address is one of the vCPU's address space, in bytes. The walk asks no host, maps nothing, and never sleeps.
-    /// [`Vm::translate`](crate::Vm::translate) sets no bits: it is for tools that look at a table.
+    /// [`GuestSpace::translate`](crate::GuestSpace::translate) sets no bits: it is for tools that look at a table.
     ///
     /// # Errors
     /// The fault, if no leaf allows the access: pass it to [`fault`](Self::fault), then repeat the access.
@@ -45,7 +45,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// ```
     /// # use slat::{*, table::formats::Ept4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -63,7 +62,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Ept4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut tlb = SoftTlb(None);
     /// let (gpa, access) = (Gpa(0x5123), Access::Write); // the guest stores, and misses the TLB
@@ -71,7 +70,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///     match vcpu.access(&mut idle, gpa, access) {
     ///         Ok(mapping) => break mapping,
     ///         Err(fault) => match vcpu.fault(&mut idle, fault)? {
-    ///             Done::Mapped(_) | Done::Fixed | Done::Spurious => {} // walk again
+    ///             Next::Resume(_) => {} // walk again
     ///             other => panic!("emulate a device, wait for the page, or harvest the ring: {other:?}"),
     ///         },
     ///     }
@@ -106,25 +105,26 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
             return Ok(None);
         }
         // SAFETY: as in `descend`.
-        let mut node = unsafe { self.space.radix.top(&self.vm.host, gfn) };
+        let mut node = unsafe { self.space.radix.top(self.vm.tables(), gfn) };
         let mut level = F::ROOT_LEVEL;
         loop {
             // SAFETY: as in `descend`.
             let entry = unsafe { &node.entries()[F::index(gfn, level)] };
             let word = entry.load();
-            if F::is_table(word, level) {
-                touch(entry, word, F::touch_link(level))?;
-                // SAFETY: a link of this table, read in this section.
-                node = unsafe { Node::follow(&self.vm.host, F::pfn(word)) };
-                level = level.down();
-                continue;
+            match word.kind::<F>(level) {
+                Kind::Table(pfn) => {
+                    touch(entry, word, F::touch_link(level))?;
+                    // SAFETY: a link of this table, read in this section.
+                    node = unsafe { Node::follow(self.vm.tables(), pfn) };
+                    level = level.down();
+                }
+                Kind::Leaf if F::read_leaf(word).perms.allows(access) => {
+                    let leaf = F::read_leaf(touch(entry, word, F::touch(access))?);
+                    let gfns = Span::sized(gfn.base(level), level.pages());
+                    return Ok(Some(Mapping { gfns, level, leaf }));
+                }
+                _ => return Ok(None),
             }
-            if !F::is_present(word) || !F::read_leaf(word).perms.allows(access) {
-                return Ok(None);
-            }
-            let leaf = F::read_leaf(touch(entry, word, F::touch(access))?);
-            let gfns = Span::sized(gfn.base(level), level.pages());
-            return Ok(Some(Mapping { gfns, level, leaf }));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a leaf may map, decided from memslot, host page, access and level. Faults that install, upgrade or take the
 //! quick path use it, and so does recovery.
 
-use super::Fault;
+use super::pursuit::Answer;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
 use crate::slots::Slot;
@@ -11,58 +11,40 @@ use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// The host's page, restricted to what policy, format and slot allow. The next stamp is for a page of this size.
+    /// The answer, about as large a page as policy, format and slot allow. The next stamp is for a page of this size.
     #[inline(always)]
-    pub(super) fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let mut page = page.through(slot);
+    pub(super) fn allowed(&mut self, answer: Answer) -> Answer {
+        let (page, pursuit) = (answer.page(), answer.pursuit());
         if !self.space.watched.is_empty() || self.memo.is_narrow() {
-            page = self.watched_page_for(fault.gpa.gfn(), page);
+            self.memo.look_around(self.vm, self.space, pursuit.gfn());
         }
         // A large page without execute permission cannot serve a fetch. If the host forbids execution, its small pages
         // are mapped.
-        let small = self.vm.policy.nx_huge_pages && (fault.access == Access::Fetch || !page.execute);
-        if page.level == Level::K4 || small {
-            self.memo.reach = Level::M2;
-            HostPage { level: Level::K4, ..page }
-        } else {
-            self.large_page_for(fault, slot, page)
-        }
-    }
-
-    /// Stores to a watched frame must reach its listeners, so the guest gets the frame as if the host had it read-only.
-    /// Checked together with the host, after the stamp: a later watch begins an invalidation after it is counted.
-    #[cold]
-    fn watched_page_for(&mut self, gfn: Gfn, page: HostPage) -> HostPage {
-        self.memo.look_around(self.vm, self.space, gfn);
-        if !self.space.watched.has(gfn) {
-            return page;
-        }
-        HostPage { writable: false, level: Level::K4, ..page }
+        let small = self.vm.policy.nx_huge_pages && (pursuit.access() == Access::Fetch || !page.execute);
+        let level = if page.level == Level::K4 || small { Level::K4 } else { self.large_page_for(&answer) };
+        self.memo.reach = level.max(Level::M2);
+        answer.at_most(level)
     }
 
     #[cold]
-    fn large_page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let mut level = page.level;
-        while level > Level::K4 && self.vm.large_page(self.space, slot, fault.gpa.gfn(), level).is_none() {
+    fn large_page_for(&self, answer: &Answer) -> Level {
+        let (mut level, pursuit) = (answer.page().level, answer.pursuit());
+        while level > Level::K4
+            && self.vm.large_page(self.space, pursuit.slot(), pursuit.gfn(), level).is_none()
+        {
             level = level.down();
         }
         if level > Level::K4 {
             self.vm.will_map_a_large_page();
         }
-        self.memo.reach = level.max(Level::M2);
-        HostPage { level, ..page }
+        level
     }
 }
 
-/// Whether the host's page at `hva` serves the access, in a table of this format.
-#[inline(always)]
-pub(crate) fn serves<F: Format>(page: &HostPage, hva: Hva, access: Access) -> bool {
-    page.allows(access) && F::has_memory_type(page.memory) && page.fits::<F>(hva)
-}
-
 /// Returns the host's page at `hva` if it serves the access, in a table of this format.
+#[inline(always)]
 pub(crate) fn served<F: Format>(page: HostPage, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-    if serves::<F>(&page, hva, access) {
+    if page.allows(access) && F::has_memory_type(page.memory) && page.fits::<F>(hva) {
         Ok(page)
     } else {
         Err(if page.fits::<F>(hva) { HostError::Fault } else { HostError::BadFrame })
@@ -135,9 +117,6 @@ mod tests {
         device: AtomicBool,
     }
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Changing {}
-
     impl Host for Changing {
         fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
             let device = self.device.load(Relaxed);
@@ -155,7 +134,7 @@ mod tests {
         let (mut idle, vm) =
             (Idle::take().unwrap(), Vm::<Ept4, _>::builder(Changing::default()).build().unwrap());
         let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)).memory(memory);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         (idle, vm)
     }
 
@@ -166,8 +145,11 @@ mod tests {
         vm.host().writable.store(true, Relaxed);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [Gfn(1), Gfn(2)] {
-            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-            assert_eq!(vm.translate(&mut idle, gfn).unwrap().leaf.memory, MemoryType::WriteCombining);
+            let _ = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+            assert_eq!(
+                vm.memory().translate(&mut idle, gfn).unwrap().leaf.memory,
+                MemoryType::WriteCombining
+            );
         }
     }
 
@@ -176,10 +158,10 @@ mod tests {
     fn a_change_of_type_needs_a_flush() {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
         assert_eq!(vm.stats().permission_faults, 0);
     }
 }

@@ -38,10 +38,11 @@
 //! hardware's paging-structure caches.
 
 use super::fillable::{Fillable, Offset, fillable};
+use super::pursuit::{Listed, Start};
 use super::quick_frames;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
-use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
+use crate::notify::active::{Active, QuietNumber, RegionLine};
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
@@ -60,7 +61,8 @@ pub(crate) struct Memo {
     /// The frames of the slot that the quick path may map: all if the slot is writable and no fault has to log, else
     /// none. If any frame of the VM is watched: at most those of one leaf table.
     plain: Span<Gfn>,
-    epoch: Epoch,
+    /// The epoch under which the slot was found.
+    start: Start,
     quiet: Quiet,
     /// Number of leaf tables to confirm before N is read again.
     pause: u32,
@@ -154,7 +156,7 @@ impl Memo {
             slot: Slot::new(SlotId(0), Gfn(0), 0, Hva(0)),
             generation: 0,
             plain: Span::default(),
-            epoch: Epoch::NEVER,
+            start: Start::NEVER,
             quiet: Quiet::NOTHING,
             pause: 0,
             narrow: false,
@@ -237,7 +239,7 @@ impl Memo {
                 return Err(NotConfirmed);
             }
             // SAFETY: the caller guarantees it; the parent was linked when N was loaded, or later.
-            let table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) };
+            let table = unsafe { Radix::<F>::table(vm.tables(), (self.parent, Level::M2), gfn, Level::K4) };
             let Some(table) = table else { return Ok(None) };
             (self.quiet.table, self.quiet.tag) = (table, tag);
         }
@@ -258,7 +260,7 @@ impl Memo {
         let near = &self.near;
         let stands = gfn.0.wrapping_sub(near.first.0) < near.len
             && active.newest_of(near.line) == near.newest
-            && active.epoch() == self.epoch;
+            && self.start.stands(active);
         if !stands {
             return Err(NotConfirmed);
         }
@@ -289,7 +291,7 @@ impl Memo {
         let (newest, frames) = loop {
             let newest = vm.active.newest_of(line);
             let frames = self.free_around(&vm.active, line, gfn)?;
-            if vm.active.epoch() == self.epoch {
+            if self.start.stands(&vm.active) {
                 break (newest, frames);
             }
             if rounds > 0 {
@@ -317,7 +319,7 @@ impl Memo {
         self.pause = PAUSE;
         // The epoch after N: a transaction that published before N was read, and has ended, has moved the epoch.
         if let Some(number) = active.quiet_number()
-            && active.epoch() == self.epoch
+            && self.start.stands(active)
         {
             self.quiet = Quiet::new(number, self.plain, Offset::of(&self.slot));
         }
@@ -341,9 +343,9 @@ impl Memo {
     /// Takes the current epoch if the slot is still published. Drops all that was confirmed.
     #[cold]
     fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
-        let epoch = vm.active.epoch();
+        let start = Start::now(&vm.active);
         let published = self.generation == space.memslots.number();
-        self.epoch = if published { epoch } else { Epoch::NEVER };
+        self.start = if published { start } else { Start::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
         // After the epoch: a watch is counted before its invalidation moves the epoch.
         if published && (!space.watched.is_empty() || self.narrow) {
@@ -382,17 +384,17 @@ impl Memo {
         let parent_tag = gfn.0 >> Level::G1.shift();
         if parent_tag != self.parent_tag {
             // SAFETY: the caller guarantees it.
-            let root = unsafe { space.radix.top(&vm.host, gfn) };
+            let root = unsafe { space.radix.top(vm.tables(), gfn) };
             // SAFETY: as above.
-            self.parent = unsafe { Radix::<F>::table(&vm.host, (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
+            self.parent = unsafe { Radix::<F>::table(vm.tables(), (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;
         }
         // SAFETY: the caller guarantees it; the parent was linked when the epoch was loaded, or later.
-        unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
+        unsafe { Radix::<F>::table(vm.tables(), (self.parent, Level::M2), gfn, Level::K4) }
     }
 
     /// The lists that a waiting fault on `gfn` watches.
-    pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> [(u64, u64); 2] {
+    pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> Listed {
         active.listed_over(self.slot.gfns.contains(gfn).then(|| self.slot.hva_of(gfn)))
     }
 
@@ -412,7 +414,8 @@ impl Memo {
             return Some(self.slot);
         }
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
-        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in::<H>().hint });
+        let hint =
+            at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in(vm.tables()).hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
             self.remember::<F, H>(vm, slot, generation);
             return Some(slot);

@@ -9,24 +9,24 @@
 //! The word stands at the highest level below which no slot lies. A gap of 512 GiB in the guest's memory costs one
 //! word, and a guest that touches all of it costs no tables.
 
-use super::{Done, Outcome};
+use super::pursuit::Start;
+use super::{Emulate, Next, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::notify::active::Epoch;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::{Version, Word};
-use crate::table::format::Format;
+use crate::table::format::{Format, Kind};
 use crate::table::pool::NoMemory;
 use crate::table::radix::{At, Reached};
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// Counts and reports an MMIO access.
-    pub(super) fn mmio(&self) -> Outcome {
+    /// Counts an access without a memslot, or one that the memslot forbids.
+    pub(super) fn emulated(&self, why: Emulate) -> Outcome {
         self.tally().add(Count::Mmio);
-        Outcome::Done(Done::Mmio)
+        Outcome::Done(Next::Emulate(why))
     }
 
     /// Checks the mmio word in `at`. Returns `None` if it is true; else the hole that it has become, or the word that
@@ -41,7 +41,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Some(at)
     }
 
-    /// Remembers that `gfn` has no memslot, as found after `epoch` was read. `at` is the frame's lowest entry. Does
+    /// Remembers that `gfn` has no memslot, as found after `start`. `at` is the frame's lowest entry. Does
     /// nothing if that is not certain.
     #[cold]
     pub(super) fn remember_mmio<'w>(
@@ -49,10 +49,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &'w Walk<'_, F, H, Shared>,
         mut at: At<'w>,
         gfn: Gfn,
-        epoch: Epoch,
+        start: Start,
     ) -> Result<(), NoMemory> {
         // The hole may be newer than the slots, if its invalidation changed none. It was read before the epoch.
-        let seen = if at.word.is_hole() { at.word.version() } else { Version::default() };
+        let seen = match at.word.kind::<F>(at.level) {
+            Kind::Hole(version) => version,
+            _ => Version::default(),
+        };
         let newest = seen.max(self.space.memslots.published_under());
         let slots = walk.slots();
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());
@@ -61,7 +64,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             level = level.down();
         }
         // No slot in the version that was published when the epoch was read, and no transaction is changing that now.
-        if !walk.vm.active.nowhere(epoch, entry(level)) || slots.find(gfn).is_some() {
+        if !start.nowhere(&walk.vm.active, entry(level)) || slots.find(gfn).is_some() {
             return Ok(());
         }
         if at.level > level {

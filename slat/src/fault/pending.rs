@@ -1,10 +1,11 @@
 //! Faults on a page that the host will have later ([`HostError::Pending`](crate::HostError::Pending)).
 //! [`crate::waits`] has the protocol.
 
-use super::{By, Done, Fault, FaultError};
+use super::{By, Fault, FaultError, Leave, Next};
 use crate::host::{Host, Kicks, Token, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
+use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use alloc::vec::Vec;
@@ -13,27 +14,27 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the host's answer that the page is pending: registers this vCPU for the token, and asks once more.
     #[cold]
     #[inline(never)]
-    pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+    pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
         let token = self.token;
         if !self.vm.waits.begin(self.id, token)? {
-            self.observed(fault, Done::Pending.into());
-            return Ok(Done::Pending);
+            self.observed(fault, FaultResult::Deferred);
+            return Ok(Next::Leave(Leave::Pending(token)));
         }
         if core::mem::replace(&mut self.waiting.asks_again, true) {
             // The host names the page differently each time, so asking would never end. The guest retries at once.
             self.vm.ready(token);
-            self.observed(fault, Done::Pending.into());
-            return Ok(Done::Pending);
+            self.observed(fault, FaultResult::Deferred);
+            return Ok(Next::Leave(Leave::Pending(token)));
         }
         let done = self.fault_in_full(idle, fault, by);
         self.waiting.asks_again = false;
-        if done != Ok(Done::Pending) || self.token != token {
+        if done != Ok(Next::Leave(Leave::Pending(token))) {
             self.vm.waits.forget(self.id, token);
         }
         done
     }
 
-    /// The token of the last page for which a fault or a prefault ended as [pending](Done::Pending).
+    /// The token of the last page for which a fault or a prefault ended as [pending](Leave::Pending).
     pub fn pending_token(&self) -> Option<Token> {
         self.waiting.ever.then_some(self.token)
     }
@@ -79,7 +80,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// /// Pages that have arrived, and pages that were requested. A page's token is its address, the default.
     /// #[derive(Default)]
     /// struct Remote(Mutex<[BTreeSet<u64>; 2]>);
-    /// # unsafe impl TableMemory for Remote {}
     /// impl Host for Remote {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         let (page, [here, asked]) = (hva.0 & !0xfff, &mut *self.0.lock().unwrap());
@@ -93,11 +93,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Ept4, _>::builder(Remote::default()).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let load = Fault { gpa: Gpa(0x5008), access: Access::Read };
-    /// assert_eq!(vcpu.fault(&mut idle, load)?, Done::Pending);
-    /// let token = vcpu.pending_token().unwrap();
+    /// let Next::Leave(Leave::Pending(token)) = vcpu.fault(&mut idle, load)? else { panic!("the page has not arrived") };
     /// assert_eq!(vm.waiters(token), [VcpuId(0)]);
     /// assert_eq!(vcpu.take_ready(), None); // the vCPU may run another task of the guest
     ///
@@ -106,7 +105,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// assert_eq!(vm.ready(token), 1);
     ///
     /// assert_eq!(vcpu.take_ready(), Some(token));
-    /// assert_eq!(vcpu.fault(&mut idle, load)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, load)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[allow(clippy::must_use_candidate, reason = "the wake-up is the point")]

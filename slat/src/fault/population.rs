@@ -29,7 +29,6 @@ const STRETCHES: u64 = 1024;
 /// ```
 /// use slat::{table::formats::Npt4, *};
 /// # struct Identity;
-/// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -39,7 +38,7 @@ const STRETCHES: u64 = 1024;
 /// # let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).vcpus(2).build()?;
 /// let ram = Slot::new(SlotId(0), Gfn(0), 1 << 16, Hva(0x4000_0000));
-/// vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
 ///
 /// let population = Population::new(ram.gfns, Prefault::young(Access::Write));
 /// std::thread::scope(|scope| {
@@ -131,9 +130,6 @@ mod tests {
 
     struct Identity;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
-
     impl Host for Identity {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -146,7 +142,7 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Identity).build().unwrap();
         let ram = Slot::new(SlotId(0), Gfn(0), 700, Hva(1 << 30));
-        vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
         let population = Population::new(Span::new(Gfn(0), Gfn(2000)), Prefault::OLD);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let rests: Vec<_> = core::iter::from_fn(|| vcpu.populate_with(&mut idle, &population)).collect();

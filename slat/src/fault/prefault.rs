@@ -5,7 +5,7 @@
 //! bits an old page is a tracked leaf, which the first access restores by one CAS. A guest whose hypervisor does not
 //! handle such faults needs young pages.
 
-use super::{By, Done, Fault, FaultError};
+use super::{By, Fault, FaultError, Leave, Next, Resume};
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, HostError};
 use crate::slots::SlotId;
@@ -54,9 +54,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -64,10 +63,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(500), Gfn(600)))?, 12, "the slot ends at 512");
-    /// assert!(!vm.translate(&mut idle, Gfn(505)).unwrap().leaf.accessed);
+    /// assert!(!vm.memory().translate(&mut idle, Gfn(505)).unwrap().leaf.accessed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
@@ -82,9 +81,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -92,11 +90,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let stored = Prefault::young(Access::Write);
     /// assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), stored)?, 8);
-    /// let leaf = vm.translate(&mut idle, Gfn(5)).unwrap().leaf;
+    /// let leaf = vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf;
     /// assert!(leaf.perms.allows(Access::Write) && leaf.accessed && leaf.dirty);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -119,15 +117,19 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 done.inspect_err(|_| self.observed(access, FaultResult::Failed))
             };
             let end = match done {
-                Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
-                Ok(Done::Fixed | Done::Spurious) => {
+                Ok(Next::Resume(Resume::Mapped(level))) => next.base(level) + level.pages(),
+                Ok(Next::Resume(Resume::Fixed | Resume::Spurious)) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
                     // If the leaf has gone meanwhile, the frame was mapped.
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Pending) if next == gfns.start => return Err(HostError::Pending.into()),
-                Ok(Done::NeedsPage) if next == gfns.start => return Err(HostError::NeedsPage.into()),
+                Ok(Next::Leave(Leave::Pending(_))) if next == gfns.start => {
+                    return Err(HostError::Pending.into());
+                }
+                Ok(Next::Leave(Leave::NeedsPage)) if next == gfns.start => {
+                    return Err(HostError::NeedsPage.into());
+                }
                 _ => break,
             };
             next = end.min(gfns.end);
@@ -147,10 +149,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # use std::ops::ControlFlow;
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -159,7 +160,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// # let ram = Slot::new(SlotId(0), Gfn(0), 1 << 16, Hva(0x4000_0000));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let mut shown = Vec::new();
     /// let mapped = vcpu.populate(&mut idle, ram.id, Prefault::young(Access::Write), |done, all| {
@@ -176,7 +177,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         how: Prefault,
         mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<u64, FaultError> {
-        let found = self.vm.guest_space(self.space.id).and_then(|space| space.slots().get(idle, slot));
+        let found = self.vm.space(self.space.id).and_then(|space| space.get(idle, slot));
         let Some(gfns) = found.map(|slot| slot.gfns) else { return Ok(0) };
         let mut next = gfns.start;
         while next < gfns.end {

@@ -16,17 +16,15 @@
 //! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
 //! since, the vCPU asks again, now, what the host can answer without sleeping.
 
-use super::alone::Alone;
 use super::leaf::allows;
-use super::{Done, Fault, Outcome};
+use super::pursuit::{Answer, Pursuit, Start, Wanted};
+use super::{Emulate, Fault, Next, Outcome, Resume};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::active::Page;
-use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Perms};
+use crate::table::format::{Access, Format, Kind, Perms};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
@@ -44,20 +42,20 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ) -> Result<Outcome, NoMemory> {
         if F::read_leaf(at.word).perms.allows(fault.access) {
             walk.seat.tally.add(Count::Spurious);
-            return Ok(Outcome::Done(Done::Spurious));
+            return Ok(Outcome::Done(Next::Resume(Resume::Spurious)));
         }
         if fault.access == Access::Fetch && at.level > Level::K4 && walk.vm.policy.nx_huge_pages {
             if self.split_down(walk, at, fault.gpa.gfn(), false)?.is_none() {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Done::Fixed));
+            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
         }
         if fault.access != Access::Write {
             // Every leaf allows loads. If the slot allows this fetch, the host did not when the page was mapped.
             let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
-            return Ok(if refused { self.mmio() } else { Outcome::Ask });
+            return Ok(if refused { self.emulated(Emulate::ReadOnly) } else { Outcome::Ask });
         }
         if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
@@ -66,7 +64,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Done::Fixed));
+            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
         }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
@@ -88,7 +86,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Outcome, NoMemory> {
         if self.space.watched.has(fault.gpa.gfn()) {
-            return Ok(Outcome::Done(Done::WriteTracked));
+            return Ok(Outcome::Done(Next::Emulate(Emulate::Tracked)));
         }
         self.split_down(walk, at, fault.gpa.gfn(), false)?;
         Ok(Outcome::Retry)
@@ -103,17 +101,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfn: Gfn,
         writable: bool,
     ) -> Result<Option<At<'w>>, NoMemory> {
-        while at.level > Level::K4 {
-            if !F::is_present(at.word) {
-                return Ok(None);
-            }
-            at = if F::is_table(at.word, at.level) {
-                walk.step_down(gfn, at)
-            } else {
-                walk.split_leaf(&mut self.cache, gfn, at, writable && at.level == Level::M2)?
+        loop {
+            at = match at.word.kind::<F>(at.level) {
+                Kind::Table(_) => walk.step_down(gfn, at),
+                Kind::Leaf if at.level == Level::K4 => return Ok(Some(at)),
+                Kind::Leaf => walk.split_leaf(&mut self.cache, gfn, at, writable && at.level == Level::M2)?,
+                _ => return Ok(None),
             };
         }
-        Ok(F::is_present(at.word).then_some(at))
     }
 
     /// Whether stores to `gfn` are logged, for the section of `walk`.
@@ -124,56 +119,49 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// Upgrades the leaf if the host has the page writable without sleeping. Looks before it freezes: most such pages must
     /// be asked for, outside any section.
+    #[inline(never)]
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
-        let gfn = fault.gpa.gfn();
         // If an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become
         // a hole, where the leaf could have stayed.
-        let alone = match self.alone(walk, at, gfn) {
-            Ok(alone) => alone,
+        let pursuit = match self.pursue_leaf(walk, at, fault) {
+            Ok(pursuit) => pursuit,
             Err(outcome) => return outcome,
         };
-        let page = walk.vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
-        match page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page)) {
-            Some(page) => self.upgrade_to(walk, at, fault, (Some(alone), page)),
+        let answer = pursuit.look::<F, H>(&walk.vm.host);
+        match answer.filter(|answer| self.upgraded(answer, at).is_some()) {
+            Some(answer) => self.upgrade_to(walk, at, fault, answer),
             None => Outcome::Ask,
         }
     }
 
-    /// Upgrades the leaf to `page`, for which the host was asked after the given [`Alone`], if that is about all of it.
+    /// Upgrades the leaf to the page of `answer`, if that is about all of it.
     pub(super) fn upgrade_to(
         &mut self,
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         fault: Fault,
-        offered: (Option<Alone>, HostPage),
+        answer: Answer,
     ) -> Outcome {
         let frozen = Word::frozen(u64::from(self.id.0));
         // An invalidation that replaces the frozen entry cannot see the old leaf, so its Dirty bit is saved here.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
-        let (thawed, outcome) = self.decide(walk, at, fault, offered);
-        if outcome == Outcome::Done(Done::Fixed) {
+        let (thawed, outcome) = self.decide(walk, at, fault, answer);
+        if outcome == Outcome::Done(Next::Resume(Resume::Fixed)) {
             return self.regain(walk, at, fault, || frozen.thaw(thawed));
         }
         if frozen.thaw(thawed) { outcome } else { Outcome::Retry }
     }
 
-    /// Returns the slot if it allows stores and no invalidation is active over any part of the entry's frames.
-    fn alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Alone, Outcome> {
-        let vm = walk.vm;
-        let epoch = vm.active.epoch();
-        let slot = self.memo.slot(vm, walk.space, walk.seat, gfn, None).ok_or(Outcome::Retry)?;
-        if slot.readonly {
-            return Err(self.mmio());
-        }
-        let gfns = Span::sized(gfn.base(at.level), at.level.pages());
-        // A leaf that extends beyond the slot belongs to another slot, which was replaced after the leaf was read.
-        if !slot.gfns.covers(&gfns) {
-            return Err(Outcome::Retry);
-        }
-        let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
-        let newest = vm.active.stamp(epoch, page, at.level, Word::OLDEST)?.newest;
-        Ok(Alone { slot, epoch, newest })
+    /// The steps before the host is asked whether the leaf may be written, of which no invalidation covers any part.
+    fn pursue_leaf(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+    ) -> Result<Pursuit, Outcome> {
+        let wanted = (Start::now(&walk.vm.active), Wanted::new(fault.gpa.gfn(), Access::Write));
+        self.pursue(wanted, walk.seat, Some(at), Some(at.level)).map_err(|stop| self.stopped(stop))
     }
 
     /// Decides what to thaw the frozen entry to. Never sleeps.
@@ -182,11 +170,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         fault: Fault,
-        (before, page): (Option<Alone>, HostPage),
+        answer: Answer,
     ) -> (Word, Outcome) {
         let (vm, gfn) = (walk.vm, fault.gpa.gfn());
-        let alone = match self.alone(walk, at, gfn) {
-            Ok(alone) => alone,
+        let pursuit = match self.pursue_leaf(walk, at, fault) {
+            Ok(pursuit) => pursuit,
             Err(outcome) => return (at.word, outcome),
         };
         // A watch may have begun since the leaf was read.
@@ -194,25 +182,22 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return (at.word, Outcome::Retry);
         }
         // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
-        let page = if before == Some(alone) {
-            Some(page)
-        } else {
-            let page = vm.host.lookup(alone.slot.hva_of(gfn), Access::Write);
-            page.and_then(|page| self.upgraded(&alone.slot, at, gfn, page))
-        };
+        let page = answer.renewed(&pursuit).and_then(|answer| self.upgraded(&answer, at));
+        let page = page.or_else(|| self.upgraded(&pursuit.look::<F, H>(&vm.host)?, at));
         match page {
-            Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
+            Some(page) => {
+                (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Next::Resume(Resume::Fixed)))
+            }
             None => (at.word, Outcome::Ask),
         }
     }
 
     /// The page for leaf `at` in place, if the host's page for a store has the same frame and differs only in the write
     /// permission. Any other change needs a flush.
-    pub(super) fn upgraded(&self, slot: &Slot, at: At<'_>, gfn: Gfn, page: HostPage) -> Option<HostPage> {
-        let old = F::decode(at.word);
+    pub(super) fn upgraded(&self, answer: &Answer, at: At<'_>) -> Option<HostPage> {
+        let (old, page, gfn) = (F::decode(at.word), answer.page(), answer.pursuit().gfn());
         // The frame of these 4 KiB, inside a leaf that may be larger.
         let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
-        let page = page.through(slot);
         let whole = HostPage { level: at.level, ..page };
         let same = page.pfn == mine && page.level >= at.level && page.memory == old.memory;
         let new = self.vm.leaf(whole, Access::Write);
@@ -234,7 +219,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Outcome::Retry;
         }
         walk.seat.tally.add(Count::Permission);
-        Outcome::Done(Done::Fixed)
+        Outcome::Done(Next::Resume(Resume::Fixed))
     }
 }
 

@@ -11,7 +11,7 @@
 //! restores the current state. If the page has gone meanwhile and returned with the same frame and permissions, the CAS
 //! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
-use super::{By, Done, Fault, Outcome};
+use super::{By, Fault, Next, Outcome, Resume};
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -36,7 +36,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if by == By::Prefault && leaf.perms.allows(fault.access) {
             // The page is mapped, and no vCPU accesses it.
             walk.seat.tally.add(Count::Spurious);
-            return Ok(Outcome::Done(Done::Spurious));
+            return Ok(Outcome::Done(Next::Resume(Resume::Spurious)));
         }
         let store = fault.access == Access::Write;
         // A large page must be split before it becomes writable in a slot that logs.
@@ -61,7 +61,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         // W restored by a load needs no log entry. It was logged when it was first given, or a harvest that begins to
         // log takes it again: that walk meets this leaf, tracked or present.
         walk.seat.tally.add(Count::Permission);
-        Ok(Outcome::Done(Done::Fixed))
+        Ok(Outcome::Done(Next::Resume(Resume::Fixed)))
     }
 }
 
@@ -73,9 +73,6 @@ mod tests {
     use crate::*;
 
     struct Identity;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
 
     impl Host for Identity {
         fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -94,20 +91,20 @@ mod tests {
     ) -> (Outcome, Option<Leaf>) {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
         let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
-        let walk = vm.shared(&mut idle);
+        let walk = vm.memory().shared(&mut idle);
         let at = walk.descend(Gfn(5));
         std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
         let outcome = vcpu.tracked(&walk, at, fault, By::GUEST).unwrap();
         drop(walk);
-        (outcome, vm.translate(&mut idle, Gfn(5)).map(|found| found.leaf))
+        (outcome, vm.memory().translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }
 
     fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Why) {
-        let _change = vm.invalidate_gfns(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
+        let _change = vm.memory().invalidate(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
     }
 
     #[test]
@@ -127,6 +124,9 @@ mod tests {
     fn an_unchanged_tracked_leaf_is_restored() {
         let (outcome, leaf) = load_around(|_, _| {});
         let leaf = leaf.unwrap();
-        assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Done(Done::Fixed), true, Perms::RWX));
+        assert_eq!(
+            (outcome, leaf.accessed, leaf.perms),
+            (Outcome::Done(Next::Resume(Resume::Fixed)), true, Perms::RWX)
+        );
     }
 }

@@ -1,16 +1,16 @@
 //! Faults that say whether the guest meant private or shared memory.
 //!
-//! The part of a memslot that contains a frame determines whether it is private ([`Memslots::set_private`]), and its
+//! The part of a memslot that contains a frame determines whether it is private ([`GuestSpace::set_private`]), and its
 //! host address. A fault takes both from one look-up and confirms them by one stamp. It maps memory of the kind that
 //! the guest meant, or starts again: a conversion between look-up and install never lets an access reach memory of the
 //! other kind.
 //!
-//! [`Memslots::set_private`]: crate::memslots::Memslots::set_private
+//! [`GuestSpace::set_private`]: crate::guest_space::GuestSpace::set_private
 
-use super::{By, Done, Fault, FaultError};
-use crate::addr::{Gfn, Level};
+use super::pursuit::Wanted;
+use super::{By, Fault, FaultError, Next, Resume};
+use crate::addr::Level;
 use crate::host::Host;
-use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
@@ -23,20 +23,18 @@ impl By {
     /// An access by the guest to either kind of memory.
     pub(super) const GUEST: Self = Self::Guest { private: None };
 
-    /// What the guest meant, if the slot's part is of the other kind.
+    /// The page of this access.
     #[inline(always)]
-    pub(super) fn disagrees(self, slot: &Slot) -> Option<bool> {
-        match self {
-            Self::Guest { private: Some(private) } if private != slot.is_private() => Some(private),
-            _ => None,
-        }
+    pub(super) fn wanted(self, fault: Fault) -> Wanted {
+        let private = if let Self::Guest { private } = self { private } else { None };
+        Wanted { private, ..Wanted::new(fault.gpa.gfn(), fault.access) }
     }
 }
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Like [`fault`](Self::fault), for a guest that says whether it means private memory: by the GPA's shared bit
     /// (TDX), or in the exit (SEV-SNP's bit 34 of the error code). `fault.gpa` excludes such a bit. If the frame is of
-    /// the other kind, returns [`Done::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
+    /// the other kind, returns [`Leave::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
     /// No flush is owed.
     ///
     /// ```
@@ -44,7 +42,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// /// A host with shared memory at host addresses, and private memory without.
     /// struct Split;
-    /// unsafe impl TableMemory for Split {}
     /// impl Host for Split {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         let frame = match hva.private_memory() {
@@ -58,44 +55,43 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Split).build()?;
     /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000));
-    /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// // All memory is shared at first. The guest means private memory: the VMM converts it.
     /// let store = Fault { gpa: Gpa(0x5000), access: Access::Write };
-    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::MemoryFault { private: true });
-    /// vm.slots().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
-    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
-    /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Next::Leave(Leave::MemoryFault { private: true }));
+    /// vm.memory().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Next::Resume(Resume::Mapped(Level::K4)));
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
     /// // Changes at host addresses do not affect private memory. Changes of private memory do.
     /// vm.change(&mut idle, ram.hvas(), Why::Unmap, |_| { /* the host changes its own table */ });
-    /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
+    /// assert!(vm.memory().translate(&mut idle, Gfn(5)).is_some());
     /// let private = Span::sized(PrivateMemory(0).at(0x5000), 4096);
     /// vm.change(&mut idle, private, Why::Clear, |_| { /* the host changes its own table */ });
-    /// assert!(vm.translate(&mut idle, Gfn(5)).is_none());
+    /// assert!(vm.memory().translate(&mut idle, Gfn(5)).is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+    pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Next, FaultError> {
         // The quick path maps only pages of the memo's slot, which is all private or all shared.
         if self.memo.has_as(fault.gpa.gfn(), private) && self.quick(fault) {
-            return Ok(Done::Mapped(Level::K4));
+            return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
         let by = By::Guest { private: Some(private) };
         self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
-    /// Like [`By::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
+    /// Like [`Wanted::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
     #[inline(always)]
     pub(super) fn disagrees(
         &mut self,
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
-        gfn: Gfn,
-        by: By,
+        wanted: &Wanted,
     ) -> Option<bool> {
-        let By::Guest { private: Some(_) } = by else { return None };
-        by.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, gfn, Some(at))?)
+        wanted.private?;
+        wanted.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, wanted.gfn, Some(at))?)
     }
 }
 
@@ -116,14 +112,11 @@ mod tests {
         asked: AtomicU64,
     }
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Converting {}
-
     impl Host for Converting {
         fn resolve(&self, idle: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
             if self.asked.fetch_add(1, Relaxed) == 0 {
                 let vm = self.vm.get().unwrap().upgrade().unwrap();
-                vm.slots().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
+                vm.memory().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
             }
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT & 0xff_ffff), ..HostPage::PLAIN })
         }
@@ -136,11 +129,14 @@ mod tests {
         let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(Converting::default()).build().unwrap());
         vm.host().vm.set(std::sync::Arc::downgrade(&vm)).unwrap();
         let ram = Slot::new(SlotId(0), Gfn(0), 8, RAM);
-        vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, OWN)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram, OWN)).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let store = Fault { gpa: Gfn(5).gpa(), access: Access::Write };
         let done = vcpu.fault_as(&mut idle, store, false).unwrap();
         drop(vcpu);
-        assert_eq!((done, vm.translate(&mut idle, Gfn(5))), (Done::MemoryFault { private: false }, None));
+        assert_eq!(
+            (done, vm.memory().translate(&mut idle, Gfn(5))),
+            (Next::Leave(Leave::MemoryFault { private: false }), None)
+        );
     }
 }

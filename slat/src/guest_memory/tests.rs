@@ -36,9 +36,6 @@ impl Ram {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Host for Ram {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         assert_eq!(hva.offset(), 0);
@@ -61,14 +58,14 @@ fn vm(idle: &mut Idle, ram: Ram) -> Vm<Ept4, Ram> {
     let vm = Vm::<Ept4, _>::builder(ram).build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(16), PAGES, BASE).log_dirty();
     let rom = Slot::new(SlotId(1), Gfn(16 + PAGES), 1, BASE + 3 * PAGE_SIZE).readonly();
-    vm.slots().commit(idle, |tx| tx.create(ram).and_then(|()| tx.create(rom))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(ram).and_then(|()| tx.create(rom))).unwrap();
     vm
 }
 
 const FIRST: Gpa = Gpa(16 << PAGE_SHIFT);
 
 fn dirty(vm: &Vm<Ept4, Ram>, idle: &mut Idle) -> Vec<u64> {
-    let harvest = vm.slots().harvest(idle, SlotId(0)).unwrap();
+    let harvest = vm.memory().harvest(idle, SlotId(0)).unwrap();
     let pages = harvest.iter().map(|page| page.gfn.0 - 16).collect();
     harvest.commit();
     pages
@@ -86,13 +83,13 @@ fn bytes_of_any_place_and_length_are_those_of_a_plain_copy_and_mark_their_pages_
         let gpa = Gpa(FIRST.0 + at as u64);
         if lot.bool() {
             let bytes: Vec<u8> = (0..len).map(|_| lot.u8(..)).collect();
-            vm.slots().write_bytes(&mut idle, gpa, &bytes).unwrap();
+            vm.memory().write_bytes(&mut idle, gpa, &bytes).unwrap();
             copy[at..at + len].copy_from_slice(&bytes);
             let pages: BTreeSet<u64> = (at..at + len).map(|byte| byte as u64 >> PAGE_SHIFT).collect();
             assert_eq!(dirty(&vm, &mut idle), Vec::from_iter(pages), "{at} {len}");
         } else {
             let mut bytes = vec![0; len];
-            vm.slots().read_bytes(&mut idle, gpa, &mut bytes).unwrap();
+            vm.memory().read_bytes(&mut idle, gpa, &mut bytes).unwrap();
             assert_eq!(bytes, copy[at..at + len], "{at} {len}");
             assert_eq!(dirty(&vm, &mut idle), [0; 0]);
         }
@@ -103,7 +100,7 @@ fn bytes_of_any_place_and_length_are_those_of_a_plain_copy_and_mark_their_pages_
 fn an_access_that_ends_early_names_the_first_byte_that_is_missing() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, Ram::new(1000));
-    let slots = vm.slots();
+    let slots = vm.memory();
     let end = Gpa(FIRST.0 + PAGES * PAGE_SIZE);
     let error = |gpa, why| Err(GuestMemoryError { gpa, why });
     let mut bytes = [1; 16];
@@ -120,9 +117,9 @@ fn an_access_that_ends_early_names_the_first_byte_that_is_missing() {
 
     // A host that gives nothing.
     let deaf = super::tests::vm(&mut idle, Ram::new(0));
-    let read = deaf.slots().read_bytes(&mut idle, FIRST, &mut bytes);
+    let read = deaf.memory().read_bytes(&mut idle, FIRST, &mut bytes);
     assert_eq!(read, error(FIRST, NoGuestMemory::NotOffered));
-    let written = deaf.slots().write_bytes(&mut idle, FIRST, &bytes);
+    let written = deaf.memory().write_bytes(&mut idle, FIRST, &bytes);
     assert_eq!(written, error(FIRST, NoGuestMemory::NotOffered));
     assert_eq!(dirty(&deaf, &mut idle), [0; 0]);
 
@@ -167,11 +164,11 @@ fn listeners_are_told_of_the_part_in_their_frame() {
     // The second frame, and the read-only one.
     let tracked = [Gfn(17), Gfn(16 + PAGES)];
     let _tracking =
-        tracked.map(|gfn| vm.track_writes(&mut idle, Span::sized(gfn, 1), notes.clone()).unwrap());
+        tracked.map(|gfn| vm.memory().track_writes(&mut idle, Span::sized(gfn, 1), notes.clone()).unwrap());
     let (second, third) = (Gpa(FIRST.0 + PAGE_SIZE), Gpa(FIRST.0 + 2 * PAGE_SIZE));
-    vm.slots().write_bytes(&mut idle, Gpa(second.0 - 3), &[1; 8]).unwrap();
-    vm.slots().write_bytes(&mut idle, third, &[1; 8]).unwrap();
-    vm.slots().write_bytes(&mut idle, Gpa(FIRST.0 + PAGES * PAGE_SIZE), &[1; 8]).unwrap_err();
+    vm.memory().write_bytes(&mut idle, Gpa(second.0 - 3), &[1; 8]).unwrap();
+    vm.memory().write_bytes(&mut idle, third, &[1; 8]).unwrap();
+    vm.memory().write_bytes(&mut idle, Gpa(FIRST.0 + PAGES * PAGE_SIZE), &[1; 8]).unwrap_err();
     assert_eq!(*notes.0.lock().unwrap(), [(false, second, 5), (true, second, 5)]);
 }
 
@@ -181,19 +178,19 @@ fn a_panic_of_the_host_marks_the_words_before_it() {
     let vm = vm(&mut idle, Ram::new(1000));
     for (bad, marked) in [(1, &[0][..]), (0, &[])] {
         vm.host().bad.store(bad, SeqCst);
-        let write = AssertUnwindSafe(|| vm.slots().write_bytes(&mut idle, FIRST, &[7; 16]));
+        let write = AssertUnwindSafe(|| vm.memory().write_bytes(&mut idle, FIRST, &[7; 16]));
         assert!(catch_unwind(write).is_err());
         assert_eq!(dirty(&vm, &mut idle), marked);
     }
     vm.host().bad.store(u64::MAX, SeqCst);
-    assert_eq!(vm.slots().write_bytes(&mut idle, FIRST, &[8; 16]), Ok(()));
+    assert_eq!(vm.memory().write_bytes(&mut idle, FIRST, &[8; 16]), Ok(()));
 }
 
 #[test]
 fn stores_to_the_bytes_of_one_word_keep_each_other() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, Ram::new(i64::MAX));
-    vm.slots().read_bytes(&mut idle, FIRST, &mut [0]).unwrap();
+    vm.memory().read_bytes(&mut idle, FIRST, &mut [0]).unwrap();
     drop(idle);
     thread::scope(|scope| {
         for thread in 0..2 {
@@ -201,9 +198,9 @@ fn stores_to_the_bytes_of_one_word_keep_each_other() {
             scope.spawn(move || {
                 let (mut idle, at) = (Idle::take().unwrap(), Gpa(FIRST.0 + 3 * thread));
                 for value in 0..2000_u16 {
-                    vm.slots().write_bytes(&mut idle, at, &value.to_le_bytes()).unwrap();
+                    vm.memory().write_bytes(&mut idle, at, &value.to_le_bytes()).unwrap();
                     let mut bytes = [0; 2];
-                    vm.slots().read_bytes(&mut idle, at, &mut bytes).unwrap();
+                    vm.memory().read_bytes(&mut idle, at, &mut bytes).unwrap();
                     assert_eq!(u16::from_le_bytes(bytes), value);
                 }
             });

@@ -2,16 +2,15 @@
 
 use super::{Held, HeldUse, HoldError};
 use crate::addr::{Gfn, Pfn};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::sync::idle::Idle;
 use crate::table::format::{Access, Format};
 use crate::vcpu::InGuest;
-use crate::vm::Vm;
 use core::ops::Deref;
 
 /// A frame that is held for hardware: a vCPU's control block names it, and the processor uses it while the guest runs.
-/// See [`Vm::hold_for_hardware`].
+/// See [`GuestSpace::hold_for_hardware`].
 ///
 /// It never becomes a plain [`Held`], for which no vCPU is kicked:
 ///
@@ -23,19 +22,7 @@ use core::ops::Deref;
 /// ```
 pub struct HeldForHardware<'vm, F: Format, H: Host>(Held<'vm, F, H>);
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// [`Memslots::hold_for_hardware`] in address space 0.
-    pub fn hold_for_hardware(
-        &self,
-        idle: &mut Idle,
-        gfn: Gfn,
-        access: Access,
-    ) -> Result<HeldForHardware<'_, F, H>, HoldError> {
-        self.slots().hold_for_hardware(idle, gfn, access)
-    }
-}
-
-impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Like [`hold`](Self::hold), for a frame that hardware uses while the guest runs, because a control block names
     /// it: a posted-interrupt descriptor, a virtual-APIC page, the bitmaps of a nested guest.
     ///
@@ -47,7 +34,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// ```
     /// use slat::{*, table::formats::Ept4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -60,10 +46,10 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Ept4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// # let vmwrite = |pfn: Pfn| assert_eq!(pfn, Pfn(0x4_0007));
-    /// let mut apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write)?;
+    /// let mut apic = vm.memory().hold_for_hardware(&mut idle, Gfn(7), Access::Write)?;
     /// loop {
     ///     let ready = vcpu.enter(&mut idle, &mut Tlb);
     ///     let Some(frame) = apic.current(&ready) else {

@@ -1,9 +1,11 @@
 //! A held frame, and invalidations whose host reuses the old frame.
 
 use super::*;
+use crate::addr::Span;
 use crate::loom_tests::explore_within;
 use crate::notify::active::Active;
-use crate::slots::SpaceId;
+use crate::slots::watched::Watched;
+use crate::slots::{Slot, SlotId, SpaceId};
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::{AtomicU64, Relaxed};
 use loom::cell::UnsafeCell;
@@ -34,13 +36,14 @@ impl Shared {
 
     /// Asks for the frame once.
     fn ask(&self, cell: &HoldCell) -> Option<usize> {
-        let epoch = self.active.epoch();
-        let stamp = || self.active.stamp(epoch, Page::small(GFN, HVA), Level::K4, Word::OLDEST);
-        let host = || Ok::<_, ()>(self.frame.load(Relaxed) as usize);
-        match asked((&self.holds, cell), HVA, stamp, host) {
-            Ok(Asked::Valid(frame)) => Some(frame),
-            _ => None,
-        }
+        let start = Start::now(&self.active);
+        let slot = Slot::new(SlotId(0), GFN, 1, HVA);
+        let sought = start.find(Wanted::new(GFN, Access::Read), |_| Some(slot)).ok()?;
+        let watched = Watched::default();
+        let stamp =
+            |sought: Sought| sought.stamp((&self.active, &watched), (Level::K4, Level::K4), Word::OLDEST);
+        let host = |_| Ok::<_, ()>(self.frame.load(Relaxed) as usize);
+        asked((&self.holds, cell), sought, stamp, host).ok()?.ok()
     }
 
     /// Uses the frame that was found, if it is valid.
@@ -58,7 +61,7 @@ impl Shared {
     fn invalidate(&self) {
         let hvas = Span::sized(HVA, 0x1000);
         let ticket = self.active.begin(Span::new(Gfn(0), Gfn(0)), hvas);
-        if !self.holds.is_empty() && self.holds.take_back(Some(hvas), |_, hva| hvas.contains(hva)).any {
+        if !self.holds.is_empty() && self.holds.withdraw(Some(hvas), |_, hva| hvas.contains(hva)).any {
             self.holds.outlast(Barrier::symmetric());
         }
         ticket.flushed();
@@ -107,7 +110,7 @@ fn uses_beside_two() {
     let frame = shared.ask(cell).expect("nothing covers it");
     let [theirs, others] = [0, 1].map(|_| shared.clone());
     let hvas = Span::sized(HVA, 0x1000);
-    let take = move |shared: &Shared| shared.holds.take_back(Some(hvas), |_, hva| hvas.contains(hva)).any;
+    let take = move |shared: &Shared| shared.holds.withdraw(Some(hvas), |_, hva| hvas.contains(hva)).any;
     let first = thread::spawn(move || assert!(take(&others)));
     let second = thread::spawn(move || {
         if take(&theirs) {

@@ -1,4 +1,3 @@
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -11,9 +10,6 @@ const HVA: Hva = Hva(1 << 30);
 struct Machine {
     broadcasts: bool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -34,7 +30,7 @@ impl Translations for Tlb {
 
 fn vm(idle: &mut Idle, broadcasts: bool) -> Vm<Npt4, Machine> {
     let vm = Vm::builder(Machine { broadcasts }).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA).log_dirty())).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA).log_dirty())).unwrap();
     vm
 }
 
@@ -44,7 +40,7 @@ fn kicked(broadcasts: bool) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, broadcasts);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let apic = vm.memory().hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
     let (inside, settled) = (channel(), AtomicBool::new(false));
     thread::scope(|scope| {
         let (vm, settled) = (&vm, &settled);
@@ -77,25 +73,25 @@ fn a_vcpu_whose_hardware_has_the_frame_is_kicked_though_nothing_is_mapped() {
 fn a_frame_that_was_written_is_dirty() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);
-    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut clock = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
     drop(clock.read(&mut idle).unwrap());
-    assert!(!vm.slots().is_dirty(Gfn(5)), "it was read");
+    assert!(!vm.memory().is_dirty(Gfn(5)), "it was read");
     let page = clock.write(&mut idle).unwrap();
-    assert!(!vm.slots().is_dirty(Gfn(5)), "who harvests now would miss what comes");
+    assert!(!vm.memory().is_dirty(Gfn(5)), "who harvests now would miss what comes");
     drop(page);
-    assert!(vm.slots().is_dirty(Gfn(5)), "not marked after the use");
+    assert!(vm.memory().is_dirty(Gfn(5)), "not marked after the use");
 }
 
 /// A use that writes is leaked, then `next` happens to its frame. Returns whether the page is dirty afterwards.
 fn marked_after_leak(next: impl FnOnce(Held<'_, Npt4, Machine>, &mut Idle)) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);
-    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut clock = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
     std::mem::forget(clock.write(&mut idle).unwrap());
-    assert!(!vm.slots().is_dirty(Gfn(5)));
+    assert!(!vm.memory().is_dirty(Gfn(5)));
     next(clock, &mut idle);
     let _change = vm.invalidate(Span::sized(HVA + 0x5000, 0x1000), Why::Unmap).apply(&mut idle).settle();
-    vm.slots().is_dirty(Gfn(5))
+    vm.memory().is_dirty(Gfn(5))
 }
 
 #[test]
@@ -110,9 +106,9 @@ fn a_leaked_use_that_wrote_marks_the_page_when_it_ends() {
 fn a_leaked_use_marks_once_and_one_that_reads_never() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);
-    let mut apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let mut apic = vm.memory().hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
     let harvested = |idle: &mut Idle| {
-        let harvest = vm.slots().harvest(idle, SlotId(0)).unwrap();
+        let harvest = vm.memory().harvest(idle, SlotId(0)).unwrap();
         let pages = harvest.pages();
         harvest.commit();
         pages
@@ -138,9 +134,10 @@ impl WriteListener for Unheard {}
 fn a_frame_whose_stores_are_tracked_is_not_held_to_write() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);
-    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
-    let mut other = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
-    let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(5), 1), std::sync::Arc::new(Unheard)).unwrap();
+    let mut clock = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut other = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let tracking =
+        vm.memory().track_writes(&mut idle, Span::sized(Gfn(5), 1), std::sync::Arc::new(Unheard)).unwrap();
     assert!(clock.write(&mut idle).is_none());
     assert_eq!(clock.refresh(&mut idle), Err(HoldError::Tracked));
     assert!(other.refresh(&mut idle).is_ok() && other.read(&mut idle).is_some(), "loads go on");

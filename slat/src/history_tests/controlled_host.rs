@@ -1,7 +1,6 @@
 //! A VM on a host that a test controls, for one thread: the starting state of an operation.
 
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -31,9 +30,6 @@ pub(super) struct Backing {
     pub(super) answers: AtomicBool,
     elsewhere: Mutex<BTreeMap<Hva, HostPage>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Backing {}
 
 impl Backing {
     fn page(&self, hva: Hva) -> HostPage {
@@ -77,9 +73,9 @@ impl<F: Format> World<F> {
         };
         let vm = built(Vm::<F, _>::builder(host).vcpus(2)).build().unwrap();
         let ram = |id, gfns: Span<Gfn>| Slot::new(SlotId(id), gfns.start, gfns.len(), hva(gfns.start));
-        vm.slots().commit(idle, |tx| tx.create(ram(0, ALL))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(ram(0, ALL))).unwrap();
         if F::MAX_LEAF >= Level::G1 {
-            vm.slots().commit(idle, |tx| tx.create(ram(1, GIB))).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(ram(1, GIB))).unwrap();
         }
         Self { vm, told: Mutex::default() }
     }
@@ -95,7 +91,7 @@ impl<F: Format> World<F> {
     }
 
     /// The guest accesses `gfn`, by a fault.
-    pub(super) fn fault(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Done {
+    pub(super) fn fault(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Next {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap()
     }
@@ -103,11 +99,11 @@ impl<F: Format> World<F> {
     /// The guest stores to `gfn`: by the hardware, if the leaf allows it.
     pub(super) fn store(&self, idle: &mut Idle, gfn: Gfn) {
         // SAFETY: tables are given back by `collect`, which is not called meanwhile.
-        let at = unsafe { self.vm.spaces[0].radix.descend(&self.vm.host, gfn) };
+        let at = unsafe { self.vm.spaces[0].radix.descend(self.vm.tables(), gfn) };
         if F::is_present(at.word) && F::writable(at.word) {
             assert!(at.entry.touch(at.word, F::touch(Access::Write)));
         } else {
-            self.fault(idle, gfn, Access::Write);
+            let _ = self.fault(idle, gfn, Access::Write);
         }
     }
 
@@ -122,16 +118,16 @@ impl<F: Format> World<F> {
     pub(super) fn populate_large(&self, idle: &mut Idle) {
         self.host_maps(Level::M2);
         for gfn in [0, 512] {
-            assert_eq!(self.fault(idle, Gfn(gfn), Access::Write), Done::Mapped(Level::M2));
+            assert_eq!(self.fault(idle, Gfn(gfn), Access::Write), Next::Resume(Resume::Mapped(Level::M2)));
         }
     }
 
     pub(super) fn log(&self, idle: &mut Idle, on: bool) {
-        self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), on)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(0), on)).unwrap();
     }
 
     pub(super) fn harvest(&self, idle: &mut Idle) {
-        let harvest = self.vm.slots().harvest(idle, SlotId(0)).unwrap();
+        let harvest = self.vm.memory().harvest(idle, SlotId(0)).unwrap();
         self.told.lock().unwrap().extend(harvest.iter().map(|page| page.gfn));
         harvest.commit();
     }
@@ -145,7 +141,7 @@ impl<F: Format> World<F> {
     pub(super) fn knows_dirty(&self, idle: &mut Idle, gfn: Gfn) -> bool {
         let mut found = self.told.lock().unwrap().contains(&gfn);
         // A slot that does not log has no dirty pages.
-        let _ = self.vm.slots().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
+        let _ = self.vm.memory().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
         found
     }
 

@@ -21,14 +21,14 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
 
 fn store_at<F: Format>(gfn: u64) -> impl Fn(&World<F>, &mut Idle) {
     move |world, idle| {
-        world.fault(idle, Gfn(gfn), Access::Write);
+        let _ = world.fault(idle, Gfn(gfn), Access::Write);
     }
 }
 
 fn maps<F: Format>() -> Vec<Row<F>> {
     let large = |world: &World<F>, idle: &mut Idle| {
         world.host_maps(Level::M2);
-        assert_eq!(world.fault(idle, Gfn(65), Access::Read), Done::Mapped(Level::M2));
+        assert_eq!(world.fault(idle, Gfn(65), Access::Read), Next::Resume(Resume::Mapped(Level::M2)));
     };
     vec![
         Row::new("map 4K where tables are missing", store_at(65)),
@@ -48,7 +48,7 @@ fn maps<F: Format>() -> Vec<Row<F>> {
         }),
         Row::new("create a slot", |world: &World<F>, idle| {
             let slot = Slot::new(SlotId(5), Gfn(2048), 1024, super::controlled_host::HVA);
-            world.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            world.vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         }),
     ]
 }
@@ -56,34 +56,37 @@ fn maps<F: Format>() -> Vec<Row<F>> {
 fn permissions<F: Format>() -> Vec<Row<F>> {
     let read_only = |world: &World<F>, idle: &mut Idle| {
         world.host_lets_write(false);
-        world.fault(idle, Gfn(65), Access::Read);
+        let _ = world.fault(idle, Gfn(65), Access::Read);
         world.host_lets_write(true);
     };
     let aged = |world: &World<F>, idle: &mut Idle| {
         world.populate(idle);
-        world.vm.lockless(idle).age(ALL, |_| {});
+        world.vm.memory().lockless(idle).age(ALL, |_| {});
     };
     vec![
         Row::new("give W back", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(|world, idle| {
             world.populate(idle);
-            world.vm.write_protect(idle, ONE).settle();
+            world.vm.memory().write_protect(idle, ONE).settle();
         }),
         Row::new("give a withdrawn leaf back to a load", |world: &World<F>, idle| {
             let done = world.fault(idle, Gfn(65), Access::Read);
-            assert_eq!(done, if F::HARDWARE_AD { Done::Spurious } else { Done::Fixed });
+            assert_eq!(
+                done,
+                if F::HARDWARE_AD { Next::Resume(Resume::Spurious) } else { Next::Resume(Resume::Fixed) }
+            );
         })
         .after(aged),
         Row::new("give a withdrawn leaf back to a store", store_at(65)).after(aged),
         Row::new("upgrade", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(read_only)
         .between(Between::Waiting),
         Row::new("upgrade by the answer of a host that has to be asked", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Fixed));
         })
         .after(move |world, idle| {
             read_only(world, idle);
@@ -91,7 +94,7 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
         })
         .between(Between::Waiting),
         Row::new("make way for a page that may not be executed", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Done::Mapped(Level::K4));
+            assert_eq!(world.fault(idle, Gfn(65), Access::Write), Next::Resume(Resume::Mapped(Level::K4)));
         })
         .after(move |world, idle| {
             read_only(world, idle);
@@ -105,44 +108,44 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
 fn sizes<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("split 2M", |world: &World<F>, idle| {
-            assert_eq!(world.vm.split(idle, ALL, Level::K4), Ok(2));
+            assert_eq!(world.vm.memory().split(idle, ALL, Level::K4), Ok(2));
         })
         .after(World::populate_large)
         .in_every_page(),
         Row::new("split a clean 2M", |world: &World<F>, idle| {
-            assert_eq!(world.vm.split(idle, M2, Level::K4), Ok(1));
+            assert_eq!(world.vm.memory().split(idle, M2, Level::K4), Ok(1));
         })
         .after(|world, idle| {
             world.host_maps(Level::M2);
-            world.fault(idle, Gfn(65), Access::Read);
+            let _ = world.fault(idle, Gfn(65), Access::Read);
         }),
         Row::new("split a withdrawn 2M", |world: &World<F>, idle| {
-            assert_eq!(world.vm.split(idle, ALL, Level::K4), Ok(2));
+            assert_eq!(world.vm.memory().split(idle, ALL, Level::K4), Ok(2));
         })
         .after(|world, idle| {
             world.populate_large(idle);
-            world.vm.lockless(idle).age(ALL, |_| {});
+            world.vm.memory().lockless(idle).age(ALL, |_| {});
         })
         .in_every_page(),
         Row::new("split by a fetch", |world: &World<F>, idle| {
-            assert_eq!(world.fault(idle, Gfn(65), Access::Fetch), Done::Fixed);
+            assert_eq!(world.fault(idle, Gfn(65), Access::Fetch), Next::Resume(Resume::Fixed));
         })
         .built(|builder| builder.nx_huge_pages(true))
         .after(World::populate_large)
         .in_every_page(),
         Row::new("recover 2M", |world: &World<F>, idle| {
-            assert_eq!(world.vm.recover(idle, M2), 1);
+            assert_eq!(world.vm.memory().recover(idle, M2), 1);
         })
         .after(|world, idle| {
             world.populate_large(idle);
-            world.vm.split(idle, ALL, Level::K4).unwrap();
+            world.vm.memory().split(idle, ALL, Level::K4).unwrap();
         })
         .in_every_page()
         .between(Between::Waiting)
         .may_give_up()
         .owes(Owes::FlushAndTables(M2)),
         Row::new("recover 2M of a table with holes", |world: &World<F>, idle| {
-            assert_eq!(world.vm.recover(idle, ALL), 2);
+            assert_eq!(world.vm.memory().recover(idle, ALL), 2);
         })
         .after(|world, idle| {
             world.populate(idle);
@@ -157,27 +160,27 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
 /// Maps a page of 1 GiB.
 fn large<F: Format>(world: &World<F>, idle: &mut Idle) {
     world.host_maps(Level::G1);
-    assert_eq!(world.fault(idle, GIB.start, Access::Write), Done::Mapped(Level::G1));
+    assert_eq!(world.fault(idle, GIB.start, Access::Write), Next::Resume(Resume::Mapped(Level::G1)));
 }
 
 fn gigabytes<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("map 1G", large),
         Row::new("split 1G", |world: &World<F>, idle| {
-            assert_eq!(world.vm.split(idle, GIB, Level::M2), Ok(1));
+            assert_eq!(world.vm.memory().split(idle, GIB, Level::M2), Ok(1));
         })
         .after(large),
         Row::new("split a part of 1G", |world: &World<F>, idle| {
             let some = Span::new(GIB.start + 700, GIB.start + 701);
-            assert_eq!(world.vm.split(idle, some, Level::K4), Ok(2));
+            assert_eq!(world.vm.memory().split(idle, some, Level::K4), Ok(2));
         })
         .after(large),
         Row::new("recover 1G", |world: &World<F>, idle| {
-            assert_eq!(world.vm.recover(idle, GIB), 1);
+            assert_eq!(world.vm.memory().recover(idle, GIB), 1);
         })
         .after(|world, idle| {
             large(world, idle);
-            world.vm.split(idle, GIB, Level::M2).unwrap();
+            world.vm.memory().split(idle, GIB, Level::M2).unwrap();
         })
         .between(Between::Waiting)
         .may_give_up()

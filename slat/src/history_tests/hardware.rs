@@ -15,7 +15,7 @@ use std::vec::Vec;
 fn store_by<F: Format>(world: &World<F>, entry: &Entry, probes: &[Gfn]) -> Option<(Gfn, Look)> {
     probes.iter().find_map(|&gfn| {
         // SAFETY: tables are given back by `collect`, which overwrites nothing.
-        let at = unsafe { world.vm.spaces[0].radix.descend(&world.vm.host, gfn) };
+        let at = unsafe { world.vm.spaces[0].radix.descend(world.vm.tables(), gfn) };
         let leaf = core::ptr::eq(at.entry, entry) && F::is_present(at.word) && F::writable(at.word);
         (leaf && at.entry.touch(at.word, F::touch(Access::Write))).then(|| (gfn, look(world, gfn)))
     })

@@ -67,7 +67,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
         ),
         row("harvest", World::harvest).after(stores).owes(Owes::Flush(PART)),
         row("clear a part", |world, idle| {
-            assert_eq!(world.vm.slots().clear_dirty(idle, SlotId(0), 64, 64, &[u64::MAX]), Ok(1));
+            assert_eq!(world.vm.memory().clear_dirty(idle, SlotId(0), 64, 64, &[u64::MAX]), Ok(1));
             // Only the thread that clears the bit copies the page.
             world.told(Gfn(64));
         })
@@ -82,7 +82,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
             .renumbers(everything)
             .owes(Owes::FlushAndTables(everything)),
         row("delete a slot that logs", |world, idle| {
-            world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).map(drop)).unwrap();
+            world.vm.memory().commit(idle, |tx| tx.delete(SlotId(0)).map(drop)).unwrap();
         })
         .after(stores)
         .renumbers(ALL)
@@ -101,7 +101,7 @@ fn lazily<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Bac
             .forgets()
             .owes(Owes::Flush(ALL)),
         row("log a store to a large page", |world, idle| {
-            world.fault(idle, Gfn(65), Access::Write);
+            let _ = world.fault(idle, Gfn(65), Access::Write);
         })
         .after(|world, idle| {
             world.populate_large(idle);

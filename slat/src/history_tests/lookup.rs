@@ -67,7 +67,7 @@ pub(super) fn look<F: Format>(world: &World<F>, gfn: Gfn) -> Look {
     loop {
         tables[usize::from(level.number())] = Some(table);
         // SAFETY: a link of this table; tables are given back by `collect`, which overwrites nothing.
-        let entries = unsafe { Node::follow(&vm.host, table).entries() };
+        let entries = unsafe { Node::follow(vm.tables(), table).entries() };
         let word = entries[F::index(gfn, level)].load();
         let translation = || {
             let leaf = F::decode(word);

@@ -5,12 +5,11 @@
 //! page by. [`Paused`] is F at that moment.
 
 use crate::notify::active::{Epoch, RegionLine};
-use crate::notify::{Detached, Event};
+use crate::notify::{Event, Invalidation};
 use crate::sync::mode::Shared;
 use crate::table::entry::{Entry, Word};
 use crate::table::formats::Npt4;
 use crate::table::history::meddled;
-use crate::table::memory::TableMemory;
 use crate::table::pool::Cache;
 use crate::walk::Walk;
 use crate::*;
@@ -21,9 +20,6 @@ const BASE: Hva = Hva(1 << 30);
 
 /// A host of read-only pages.
 struct ReadOnly(Level);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for ReadOnly {}
 
 impl Host for ReadOnly {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -36,10 +32,10 @@ type World = Vm<Npt4, ReadOnly>;
 /// A VM in which the first pages are mapped read-only by leaves of `level`.
 fn world(idle: &mut Idle, level: Level) -> World {
     let vm = Vm::<Npt4, _>::builder(ReadOnly(level)).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, 1] {
-        vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     drop(vcpu);
     vm
@@ -51,13 +47,13 @@ fn page(gfn: u64, pages: u64) -> Span<Hva> {
 
 fn word(vm: &World, gfn: u64) -> Word {
     // SAFETY: no thread frees tables meanwhile.
-    unsafe { vm.spaces[0].radix.descend(&vm.host, Gfn(gfn)) }.word
+    unsafe { vm.spaces[0].radix.descend(vm.tables(), Gfn(gfn)) }.word
 }
 
 /// An upgrade freezes the leaf of `gfn`, and stops.
 fn freeze(vm: &World, gfn: u64) {
     // SAFETY: no thread frees tables meanwhile.
-    let at = unsafe { vm.spaces[0].radix.descend(&vm.host, Gfn(gfn)) };
+    let at = unsafe { vm.spaces[0].radix.descend(vm.tables(), Gfn(gfn)) };
     at.entry.cas(at.word, Word::frozen(gfn)).expect("a leaf");
 }
 
@@ -84,11 +80,8 @@ impl Paused {
 }
 
 /// M withdraws write permission from `gfn`, on a thread of its own, and does not end.
-fn withdraw(vm: &World, gfn: u64) -> Detached {
-    let withdraw = || {
-        let change = vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
-        change.detach()
-    };
+fn withdraw(vm: &World, gfn: u64) -> Invalidation<'_, Npt4, ReadOnly> {
+    let withdraw = || vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
     std::thread::scope(|scope| scope.spawn(withdraw).join().unwrap())
 }
 
@@ -117,7 +110,7 @@ fn hidden_by_the_second_pass() -> bool {
     assert_eq!(writes.get(), 3, "page 0, page 0 again, page 1");
     assert!(word(vm, 1).is_hole(), "the second pass took the frozen entry");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 1));
-    drop(vm.attach(newer.take().unwrap()).unwrap());
+    drop(newer.take().unwrap());
     hidden
 }
 
@@ -153,7 +146,7 @@ fn hidden_beyond_the_range() -> bool {
     meddled(before, wrote, || vm.around(&mut idle, event, &mut |_, _| {}).unwrap());
     assert!(word(vm, 7).is_hole(), "all of the large page was zapped");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 7));
-    drop(vm.attach(newer.take().unwrap()).unwrap());
+    drop(newer.take().unwrap());
     hidden
 }
 
@@ -188,7 +181,7 @@ fn hidden_by_a_panic() -> bool {
     assert!(catch_unwind(apply).is_err());
     assert!(word(vm, 0).is_hole() && word(vm, 1).is_frozen());
     let hidden = paused.fills(vm, word(vm, 0));
-    drop(vm.attach(newer).unwrap());
+    drop(newer);
     hidden
 }
 

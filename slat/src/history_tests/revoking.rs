@@ -38,7 +38,7 @@ fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
         row("withdrawn pages", PART)
             .after(|world, idle| {
                 world.populate(idle);
-                world.vm.lockless(idle).age(ALL, |_| {});
+                world.vm.memory().lockless(idle).age(ALL, |_| {});
             })
             .owes(flush(why, PART)),
         row("where nothing is mapped", PART),
@@ -65,7 +65,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
     };
     let read_only = |world: &World<F>, idle: &mut Idle| {
         world.host_lets_write(false);
-        world.fault(idle, Gfn(65), Access::Read);
+        let _ = world.fault(idle, Gfn(65), Access::Read);
     };
     let same = frame(Gfn(65));
     vec![
@@ -79,7 +79,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
         )
         .after(move |world, idle| {
             read_only(world, idle);
-            world.vm.lockless(idle).age(ALL, |_| {});
+            world.vm.memory().lockless(idle).age(ALL, |_| {});
         })
         .owes(Owes::Flush(ONE)),
         change("change-pte to the same page, read-only", Why::ChangePte, Some(page(same, false)))
@@ -108,7 +108,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
         .after(|world, idle| {
             world.host_lets_write(false);
             world.host_maps(Level::M2);
-            world.fault(idle, Gfn(65), Access::Read);
+            let _ = world.fault(idle, Gfn(65), Access::Read);
         })
         .owes(Owes::Flush(ONE))
         .in_every_page(),
@@ -140,8 +140,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("unmap all, and the debt is left open", |world: &World<F>, idle| {
-            let mut change = world.vm.invalidate(hvas(ALL), Why::Unmap);
-            change.edit_all(idle, None);
+            drop(world.vm.invalidate(hvas(ALL), Why::Unmap).apply(idle));
         })
         .after(World::populate)
         .renumbers(ALL)
@@ -158,7 +157,7 @@ fn leaked<F: Format>() -> Vec<Row<F>> {
 
 fn slots<F: Format>() -> Vec<Row<F>> {
     let delete = |world: &World<F>, idle: &mut Idle| {
-        world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).map(drop)).unwrap();
+        world.vm.memory().commit(idle, |tx| tx.delete(SlotId(0)).map(drop)).unwrap();
     };
     vec![
         Row::new("delete a slot", delete)
@@ -167,7 +166,7 @@ fn slots<F: Format>() -> Vec<Row<F>> {
             .owes(Owes::FlushAndTables(ALL)),
         Row::new("delete a slot in which nothing is mapped", delete).renumbers(ALL),
         Row::new("move a slot", |world: &World<F>, idle| {
-            world.vm.slots().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(2048)).map(drop)).unwrap();
+            world.vm.memory().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(2048)).map(drop)).unwrap();
         })
         .after(World::populate)
         .renumbers(ALL)
@@ -175,7 +174,7 @@ fn slots<F: Format>() -> Vec<Row<F>> {
         Row::new("exchange two slots", |world: &World<F>, idle| {
             world
                 .vm
-                .slots()
+                .memory()
                 .commit(idle, |tx| {
                     tx.move_to(SlotId(0), Gfn(4096))?;
                     tx.move_to(SlotId(7), Gfn(0))?;
@@ -185,10 +184,10 @@ fn slots<F: Format>() -> Vec<Row<F>> {
         })
         .after(|world, idle| {
             let slot = Slot::new(SlotId(7), Gfn(2048), 1024, HVA);
-            world.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            world.vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
             world.populate(idle);
             for gfn in [2048, 2113, 3071] {
-                world.fault(idle, Gfn(gfn), Access::Write);
+                let _ = world.fault(idle, Gfn(gfn), Access::Write);
             }
         })
         .renumbers(ALL)
@@ -212,11 +211,11 @@ fn tables<F: Format>() -> Vec<Row<F>> {
         .renumbers(ALL)
         .owes(Owes::FlushAndTables(cold)),
         Row::new("write-protect", |world: &World<F>, idle| {
-            world.vm.write_protect(idle, PART).settle();
+            world.vm.memory().write_protect(idle, PART).settle();
         })
         .after(World::populate)
         .owes(Owes::Flush(PART)),
-        Row::new("age", |world: &World<F>, idle| world.vm.lockless(idle).age(ALL, |_| {}))
+        Row::new("age", |world: &World<F>, idle| world.vm.memory().lockless(idle).age(ALL, |_| {}))
             .after(World::populate)
             .of_accessed_bits(),
         Row::new("age, and flush", |world: &World<F>, idle| {

@@ -7,11 +7,25 @@ use crate::addr::{Gfn, Hva, Pfn, Span};
 use crate::sync::idle::Idle;
 use crate::table::entry::Word;
 use crate::table::format::Access;
-use crate::table::memory::TableMemory;
+use crate::table::memory::{TableMemory, TablesOf};
 use crate::trace::TraceEvent;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Deref;
 use core::ptr::NonNull;
+
+/// The tables of a pointer to a host: those of the host.
+struct Behind<T>(T);
+
+// SAFETY: private, and made only for the pointers below, which always lead to the same host.
+unsafe impl<P: Deref, T: TablesOf<P::Target>> TablesOf<P> for Behind<T> {
+    type Memory = T::Memory;
+
+    #[inline(always)]
+    fn memory(host: &P) -> &T::Memory {
+        T::memory(host)
+    }
+}
 
 macro_rules! forward {
     ($($pointer:ty,)*) => {$(
@@ -19,36 +33,13 @@ macro_rules! forward {
         unsafe impl<T: TableMemory> TableMemory for $pointer {
             const SINGLE_PAGES: bool = T::SINGLE_PAGES;
 
-            fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-                T::alloc_chunk(self)
+            fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+                T::lend(self, pages)
             }
 
-            unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+            unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
                 // SAFETY: the caller guarantees it.
-                unsafe { T::free_chunk(self, chunk) }
-            }
-
-            fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
-                T::alloc_pages(self, pages)
-            }
-
-            unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-                // SAFETY: the caller guarantees it.
-                unsafe { T::free_pages(self, first, pages) }
-            }
-
-            fn alloc_frames(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
-                T::alloc_frames(self, pages)
-            }
-
-            unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
-                // SAFETY: the caller guarantees it.
-                unsafe { T::free_frames(self, first, pfn, pages) }
-            }
-
-            #[inline(always)]
-            fn pfn(&self, page: NonNull<u8>) -> Pfn {
-                T::pfn(self, page)
+                unsafe { T::take_back(self, first, pfn, pages) }
             }
 
             #[inline(always)]
@@ -58,6 +49,10 @@ macro_rules! forward {
         }
 
         impl<T: Host> Host for $pointer {
+            fn tables() -> impl TablesOf<Self> {
+                Behind(T::tables())
+            }
+
             #[inline(always)]
             fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
                 T::lookup(self, hva, access)
@@ -104,6 +99,8 @@ forward! { &T, Box<T>, Arc<T>, }
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::host::tables_of;
+    use crate::table::memory::Own;
     use core::cell::RefCell;
     use std::vec::Vec;
 
@@ -124,30 +121,12 @@ mod tests {
     unsafe impl TableMemory for Notes {
         const SINGLE_PAGES: bool = true;
 
-        fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-            called("alloc_chunk");
+        fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
+            called("lend");
             None
         }
-        unsafe fn free_chunk(&self, _: NonNull<u8>) {
-            called("free_chunk");
-        }
-        fn alloc_pages(&self, _: usize) -> Option<NonNull<u8>> {
-            called("alloc_pages");
-            None
-        }
-        unsafe fn free_pages(&self, _: NonNull<u8>, _: usize) {
-            called("free_pages");
-        }
-        fn alloc_frames(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
-            called("alloc_frames");
-            None
-        }
-        unsafe fn free_frames(&self, _: NonNull<u8>, _: Pfn, _: usize) {
-            called("free_frames");
-        }
-        fn pfn(&self, _: NonNull<u8>) -> Pfn {
-            called("pfn");
-            Pfn(0)
+        unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {
+            called("take_back");
         }
         fn at(&self, _: Pfn) -> NonNull<u8> {
             called("at");
@@ -156,6 +135,10 @@ mod tests {
     }
 
     impl Host for Notes {
+        fn tables() -> impl TablesOf<Self> {
+            called("tables");
+            Own
+        }
         fn lookup(&self, _: Hva, _: Access) -> Option<HostPage> {
             called("lookup");
             None
@@ -207,22 +190,23 @@ mod tests {
         [memory, of(include_str!("../host.rs"), "pub trait Host")].concat()
     }
 
+    fn is_single<M: TableMemory>(_: &M) {
+        assert!(M::SINGLE_PAGES);
+    }
+
     fn call_all<H: Host>(host: &H) -> Vec<&'static str> {
         let mut idle = Idle::take().unwrap();
-        _ = (host.alloc_chunk(), host.alloc_pages(1), host.alloc_frames(1), host.pfn(PAGE), host.at(Pfn(0)));
+        _ = H::tables();
+        let memory = tables_of(host);
+        _ = (memory.lend(1), memory.at(Pfn(0)), is_single(memory));
         // SAFETY: `Notes` frees nothing.
-        unsafe {
-            host.free_chunk(PAGE);
-            host.free_pages(PAGE, 1);
-            host.free_frames(PAGE, Pfn(0), 1);
-        }
+        unsafe { memory.take_back(PAGE, Pfn(0), 1) };
         _ = (host.lookup(Hva(0), Access::Read), host.resolve(&mut idle, Hva(0), Access::Read));
         _ = (host.read(Hva(0)), host.read_all(Hva(0), &mut []), host.token(Hva(0)));
         _ = host.compare_exchange(Hva(0), Word(0), Word(0));
         host.kick(VcpuId(0));
         _ = host.broadcast_flush(Span::default());
         host.observe(TraceEvent::GracePeriod);
-        assert!(H::SINGLE_PAGES);
         let mut called = CALLED.take();
         called.sort_unstable();
         called

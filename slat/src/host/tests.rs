@@ -9,9 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[derive(Default)]
 struct First(AtomicU64);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for First {}
-
 impl Host for First {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
         Err(HostError::Fault)

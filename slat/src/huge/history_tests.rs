@@ -2,8 +2,7 @@
 //! changes by the host at any moment take effect.
 
 use super::recover::recover_along;
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range};
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::Word;
@@ -11,7 +10,6 @@ use crate::table::format::Kind;
 use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
-use crate::table::memory::TableMemory;
 use crate::walk::Walk;
 use crate::why::Why;
 use crate::*;
@@ -27,9 +25,6 @@ struct OneMoves {
     moved: AtomicBool,
     lookups: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for OneMoves {}
 
 impl OneMoves {
     fn page(&self, hva: Hva) -> HostPage {
@@ -57,10 +52,10 @@ impl Host for OneMoves {
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
     let vm = Vm::<F, _>::builder(host).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = Fault { gpa: Gpa(0), access: Access::Write };
-    assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     drop(vcpu);
     vm
 }
@@ -68,7 +63,7 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
 /// Returns the frame that the hardware finds for `gfn`.
 fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
     // SAFETY: only `collect` frees tables, and it is not called meanwhile.
-    let at = unsafe { vm.spaces[0].radix.descend(&vm.host, gfn) };
+    let at = unsafe { vm.spaces[0].radix.descend(vm.tables(), gfn) };
     let inside = gfn.0 & (at.level.pages() - 1);
     F::is_present(at.word).then(|| F::pfn(at.word) + inside)
 }
@@ -89,15 +84,17 @@ fn watch_split<F: Format>(split: impl FnOnce(&Vm<F, OneMoves>, &mut Idle)) -> (u
         bad += usize::from(wrong(&vm) > 0);
     };
     watched(watch, || split(&vm, &mut idle));
-    assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().level, Level::K4, "it was split");
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(0)).unwrap().level, Level::K4, "it was split");
     (writes, bad)
 }
 
 #[test]
 fn at_every_write_of_a_split_each_look_up_is_right() {
-    let split = |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    let split =
+        |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(1));
     assert_eq!(watch_split(split), (513, 0));
-    let split = |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    let split =
+        |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(1));
     assert_eq!(watch_split(split), (513, 0));
 }
 
@@ -120,7 +117,7 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
 fn stale_after_recovery(at: usize) -> (bool, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Npt4>(&mut idle);
-    vm.split(&mut idle, ALL, Level::K4).unwrap();
+    vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = seen(&vm, MOVED).unwrap();
     let (writes, lookups) = (Cell::new(0), vm.host.lookups.load(Relaxed));
     let watch = || {
@@ -129,14 +126,14 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
             move_one(&vm);
         }
     };
-    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
     if at == 0 {
         move_one(&vm);
     }
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     let recovered = watched(watch, || recover_along(&mut walk, &mut change, ALL));
     drop(walk);
-    change.debt(&mut idle).settle();
+    change.settle(true);
     drop(change);
     assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
     assert!(recovered == 1 || at < 2, "no thread came between");
@@ -155,8 +152,6 @@ fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
 /// A host that moves a page while a recovery asks it. Returns whether the page's old frame is mapped in the end.
 fn stale_where_the_host_moves_it_when_asked() -> bool {
     struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Asked {}
     impl Host for Asked {
         fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
             let page = self.0.lookup(hva, access);
@@ -182,20 +177,21 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     let mut idle = Idle::take().unwrap();
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
     let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-    vm.split(&mut idle, ALL, Level::K4).unwrap();
-    let old = vm.translate(&mut idle, MOVED).unwrap().leaf.pfn;
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
+    let old = vm.memory().translate(&mut idle, MOVED).unwrap().leaf.pfn;
 
-    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
     recover_along(&mut walk, &mut change, ALL);
     drop(walk);
-    change.debt(&mut idle).settle();
+    change.settle(true);
     drop(change);
-    let now = vm.translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
+    let now =
+        vm.memory().translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
     now == Some(old)
 }
 

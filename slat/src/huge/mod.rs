@@ -11,7 +11,7 @@
 //!
 //! **Pages that do not execute.** A fetch through a large page can bring some processors down (the erratum "machine
 //! check on page size change"). With [`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages) large leaves do not
-//! execute. A fetch splits its page down to 4 KiB leaves, which execute. A periodic [`Vm::recover`](crate::Vm::recover)
+//! execute. A fetch splits its page down to 4 KiB leaves, which execute. A periodic [`GuestSpace::recover`](crate::GuestSpace::recover)
 //! over a range restores the large pages of code that no longer runs.
 
 #[cfg(all(test, not(loom)))]

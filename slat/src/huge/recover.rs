@@ -19,9 +19,10 @@
 //! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
 use crate::addr::{Gfn, Hva, Level, Span};
+use crate::fault::pursuit::Start;
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostPage};
-use crate::notify::begun::Range;
-use crate::notify::invalidation::Invalidation;
+use crate::notify::begun::{Begun, Range};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
@@ -38,33 +39,32 @@ use crate::why::Why;
 /// Maximum number of frames of one invalidation. Faults on them wait for one flush and for so many tables.
 const FRAMES_AT_ONCE: u64 = 64 * Level::M2.pages();
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// Replaces the tables in `gfns` of address space 0 by large leaves where host, slot and policy allow. Call it
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
+    /// Replaces the tables in `gfns` by large leaves where host, slot and policy allow. Call it
     /// after the host has made a huge page of small ones, or to undo splits by fetches
     /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). The engine does it by itself when a dirty log ends.
     /// Returns the number of tables replaced. Asks the host only by [`Host::lookup`]. Waits for vCPUs to answer
     /// flushes.
     pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
-        self.recover_in(idle, &self.spaces[0], gfns)
-    }
-
-    pub(crate) fn recover_in(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
-        if self.policy.max_page.min(F::MAX_LEAF) == Level::K4 {
+        let (vm, space) = (self.vm, self.space);
+        if vm.policy.max_page.min(F::MAX_LEAF) == Level::K4 {
             return 0;
         }
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let (mut at, mut recovered) = (gfns.start, 0);
-        while let Some((found, level)) = self.next_candidate(idle, space, Span::new(at, gfns.end)) {
+        while let Some((found, level)) = vm.next_candidate(idle, space, Span::new(at, gfns.end)) {
             let end = (found + FRAMES_AT_ONCE.max(level.pages())).min(gfns.end);
-            recovered += self.recover_stretch(idle, space, Span::new(found, end));
+            recovered += vm.recover_stretch(idle, space, Span::new(found, end));
             at = end;
         }
         if recovered > 0 {
-            self.collect(idle);
+            vm.collect(idle);
         }
         recovered
     }
+}
 
+impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the first table in `gfns` that could be a large leaf at this moment.
     fn next_candidate(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> Option<(Gfn, Level)> {
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
@@ -81,7 +81,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
         // Its end pays for all tables together, even if the host panics in between.
-        let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
+        let mut change = Begun::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
         recover_along(&mut walk, &mut change, gfns)
     }
@@ -116,7 +116,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 /// Recovers the tables in `gfns` under `change`, which covers them and owes the flush. Returns their number.
 pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     walk: &mut Walk<'_, F, H, M>,
-    change: &mut Invalidation<'_, F, H>,
+    change: &mut Begun<'_, F, H>,
     gfns: Span<Gfn>,
 ) -> u64 {
     let mut recovered = 0;
@@ -128,9 +128,10 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             continue;
         }
         let Some(frozen) = Freeze::new(at.entry, at.word, Word::frozen_link(table)) else { continue };
-        let epoch = vm.active.epoch();
-        let leaf =
-            vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| change.is_alone(epoch, gfns, hvas));
+        let start = Start::now(&vm.active);
+        let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
+            change.ticket.is_alone(start, gfns, hvas)
+        });
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
         let ours = frozen.thaw(thawed);
         if ours && leaf.is_none() {
@@ -142,7 +143,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         // Otherwise an invalidation has made a hole of the entry, and the table is still this thread's to unlink.
         change.owed.owe(step.gfns);
         // SAFETY: linked until this walk froze the link, in its section.
-        let table = unsafe { Node::follow(&vm.host, table) };
+        let table = unsafe { Node::follow(vm.tables(), table) };
         change.owed.unlink(table, at.level.down());
         if ours {
             walk.seat.tally.add(Count::recovered(at.level));

@@ -5,8 +5,8 @@
 //! meanwhile, the CAS fails and the table is filled again, so neither bit is lost.
 
 use crate::addr::{Gfn, Level, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::tally::Count;
@@ -22,8 +22,8 @@ use crate::walk::Walk;
 /// Number of table pages that a splitting walk takes along. It ends when they are used up.
 const PAGES: usize = 64;
 
-impl<F: Format, H: Host> Vm<F, H> {
-    /// Splits every larger leaf that maps any of `gfns` in address space 0 down to leaves of `to`. Returns the number
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
+    /// Splits every larger leaf that maps any of `gfns` down to leaves of `to`. Returns the number
     /// of leaves split. Split leaves may extend beyond the range. Use it, for example, before writes are tracked page
     /// by page. The guest notices nothing. Asks for table pages between its walks, so it may sleep.
     ///
@@ -31,9 +31,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [`NoMemory`] if table pages are missing. Leaves split so far stay split.
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Huge;
-    /// # unsafe impl TableMemory for Huge {}
     /// # impl Host for Huge {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
@@ -44,36 +43,27 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Huge).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?, Done::Mapped(Level::M2));
+    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?, Next::Resume(Resume::Mapped(Level::M2)));
     /// let range = Span::new(Gfn(0), Gfn(512));
-    /// assert_eq!(vm.split(&mut idle, range, Level::K4)?, 1);
+    /// assert_eq!(vm.memory().split(&mut idle, range, Level::K4)?, 1);
     /// assert_eq!(vm.stats().leaves, [512, 0, 0]);
-    /// assert_eq!(vm.recover(&mut idle, range), 1);
-    /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().level, Level::M2);
+    /// assert_eq!(vm.memory().recover(&mut idle, range), 1);
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().level, Level::M2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory> {
-        self.split_in(idle, &self.spaces[0], gfns, to)
-    }
-
-    pub(crate) fn split_in(
-        &self,
-        idle: &mut Idle,
-        space: &Space<F>,
-        gfns: Span<Gfn>,
-        to: Level,
-    ) -> Result<u64, NoMemory> {
-        let (mut cache, mut left, mut split) = (self.pool.scratch(), gfns, 0);
+        let vm = self.vm;
+        let (mut cache, mut left, mut split) = (vm.pool.scratch(), gfns, 0);
         loop {
-            let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
+            let mut walk = Walk::<F, H, Shared>::on_any_seat(vm, self.space, idle);
             let stopped = walk.split_some(&mut cache, left, to, &mut split);
             drop(walk);
             let Some(goal) = stopped else { return Ok(split) };
             left.start = goal.max(left.start);
             // Pages in the cache are used up before a lack of memory is an error.
-            if let Err(error) = self.top_up(idle, &mut cache, PAGES)
+            if let Err(error) = vm.top_up(idle, &mut cache, PAGES)
                 && cache.len() == 0
             {
                 return Err(error);
@@ -162,7 +152,7 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
     let execute = if small { Perms::EXECUTE } else { Perms::NONE };
     let large = Leaf { perms: large.perms.with(execute), ..large };
-    link_parts::<F, H>(&vm.host, node, at, (at.word, large))
+    link_parts::<F, _>(vm.tables(), node, at, (at.word, large))
 }
 
 #[cfg(all(test, loom))]

@@ -44,10 +44,10 @@ const FAR: Gfn = Gfn(1 << 22);
 /// Makes tables for one page each, in a second slot.
 fn fill_tables<F: Format, const SINGLE: bool>(world: &mut World<'_, '_, F, SINGLE>, tables: u64) {
     let far = Slot::new(SlotId(5), FAR, tables * 512, Hva(1 << 45));
-    world.vm.slots().commit(&mut world.idle, |tx| tx.create(far)).unwrap();
+    world.vm.memory().commit(&mut world.idle, |tx| tx.create(far)).unwrap();
     for table in 0..tables {
         let gpa = (FAR + table * 512).gpa();
-        world.vcpu.fault(&mut world.idle, Fault { gpa, access: Access::Read }).unwrap();
+        let _ = world.vcpu.fault(&mut world.idle, Fault { gpa, access: Access::Read }).unwrap();
     }
     world.vcpu.give_tables_back();
 }
@@ -83,7 +83,8 @@ fn emulate<F: Format, const SINGLE: bool>(world: &mut World<'_, '_, F, SINGLE>) 
     let listeners = [Arc::new(Told::default()), Arc::new(Told::default())];
     let vm = world.vm;
     let gfns = Span::sized(Gfn(5), 1);
-    let track = |idle: &mut Idle, told: &Arc<Told>| vm.track_writes(idle, gfns, told.clone()).unwrap();
+    let track =
+        |idle: &mut Idle, told: &Arc<Told>| vm.memory().track_writes(idle, gfns, told.clone()).unwrap();
     let _first = track(&mut world.idle, &listeners[0]);
     let _second = track(&mut world.idle, &listeners[1]);
     let (mut begun, mut made) = (false, false);
@@ -93,7 +94,7 @@ fn emulate<F: Format, const SINGLE: bool>(world: &mut World<'_, '_, F, SINGLE>) 
             called("store");
             made = true;
         };
-        vm.slots().emulate_store(&mut world.idle, Gfn(5).gpa(), &[1], store).unwrap();
+        vm.memory().emulate_store(&mut world.idle, Gfn(5).gpa(), &[1], store).unwrap();
     }));
     if begun {
         world.written.insert(5);
@@ -159,7 +160,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
     let stored: Act<F, SINGLE> = store_all;
     let all_dirty: Act<F, SINGLE> = |world| {
         store_all(world);
-        world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
+        world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
         world.written.extend(STORED);
     };
     let mut cases = vec![
@@ -180,9 +181,8 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }, |world| world.store(5)),
         case("a pending page", |world| world.machine.late.store(true, SeqCst), |world| {
             world.machine.sleeps.store(true, SeqCst);
-            assert_eq!(world.fault(5, Access::Read), Ok(Done::Pending));
+            let Ok(Next::Leave(Leave::Pending(token))) = world.fault(5, Access::Read) else { panic!("it is late") };
             world.machine.late.store(false, SeqCst);
-            let token = world.vcpu.pending_token().unwrap();
             assert_eq!(world.vm.ready(token), 1);
             assert_eq!(world.vcpu.take_ready(), Some(token));
             world.store(5);
@@ -198,34 +198,34 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("create, move and delete slots", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
             let (slot, private) = (Slot::new(SlotId(1), Gfn(1 << 21), 8, HVA).log_dirty(), Gfn(1 << 22));
-            vm.slots().commit(idle, |tx| { tx.create(slot)?; called("operations"); Ok(()) }).unwrap();
+            vm.memory().commit(idle, |tx| { tx.create(slot)?; called("operations"); Ok(()) }).unwrap();
             let confirm = |(): &()| { called("confirm"); Ok::<_, ()>(()) };
-            vm.slots().commit_with(idle, |tx| tx.move_to(RAM, private).map(drop), confirm).unwrap();
-            vm.slots().commit_with(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop), confirm).unwrap();
-            vm.slots().commit(idle, |tx| { tx.delete(SlotId(1))?; called("operations"); Ok(()) }).unwrap();
-            vm.slots().commit(idle, |tx| tx.delete(RAM).map(drop)).unwrap();
+            vm.memory().commit_with(idle, |tx| tx.move_to(RAM, private).map(drop), confirm).unwrap();
+            vm.memory().commit_with(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop), confirm).unwrap();
+            vm.memory().commit(idle, |tx| { tx.delete(SlotId(1))?; called("operations"); Ok(()) }).unwrap();
+            vm.memory().commit(idle, |tx| tx.delete(RAM).map(drop)).unwrap();
         }),
         case("begin a log", stored, |world| {
-            world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
+            world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
             store_all(world);
         }),
         large("begin a log of large pages", stored, |world| {
-            world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
+            world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
         }),
         Case { log: bits.track(Track::DirtyBits), ..large("begin a log of large pages by D bits", stored, |world| {
-            world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
+            world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
             store_all(world);
         }) },
         Case { logs: true, ..large("end a log of large pages", stored, |world| {
-            world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, false).map(drop)).unwrap();
+            world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, false).map(drop)).unwrap();
         }) },
         logging("a log moves", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(1 << 22)).map(drop)).unwrap();
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop)).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(1 << 22)).map(drop)).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop)).unwrap();
         }),
         logging("harvest", stored, |world| {
-            let harvest = world.vm.slots().harvest(&mut world.idle, RAM).unwrap();
+            let harvest = world.vm.memory().harvest(&mut world.idle, RAM).unwrap();
             called("between");
             world.take(harvest);
             store_all(world);
@@ -239,9 +239,9 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }) },
         Case { log: bits.initially_set(), ..large("clear a part", all_dirty, |world| {
             let mut told = vec![0; (PAGES / 64) as usize];
-            let _ = world.vm.slots().dirty_bits(&mut world.idle, RAM, &mut told).unwrap();
+            let _ = world.vm.memory().dirty_bits(&mut world.idle, RAM, &mut told).unwrap();
             world.written.remove(&64);
-            let _ = world.vm.slots().clear_dirty(&mut world.idle, RAM, 64, 64, &[1]).unwrap();
+            let _ = world.vm.memory().clear_dirty(&mut world.idle, RAM, 64, 64, &[1]).unwrap();
             world.store(64);
         }) },
         Case { log: ring, ..logging("harvest a ring", stored, |world| {
@@ -292,12 +292,9 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("flushes with kicks", stored, |world| beside(world, |world| {
             let change = world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle).settle();
             drop(change);
-            world.vm.write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
+            world.vm.memory().write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
             world.vm.forget(&mut world.idle, all());
-            let mut left = world.vm.invalidate(all(), Why::Clear);
-            core::mem::forget(left.begin_event(&mut world.idle, None));
-            let detached = left.detach();
-            drop(world.vm.attach(detached));
+            drop(world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle));
         })),
         case("age", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
@@ -315,15 +312,14 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         // So many tables that the pool returns chunks by itself.
         case("unmap and collect", |world| fill_tables(world, if SINGLE { 260 } else { 640 }), |world| {
             let far = Span::sized(FAR, 1 << 20);
-            let change = world.vm.invalidate_gfns(far, Why::Unmap).apply(&mut world.idle).settle();
+            let change = world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle).settle();
             drop(change);
             world.vm.collect(&mut world.idle);
         }),
         case("unmap and shrink", |world| {
             fill_tables(world, if SINGLE { 24 } else { 320 });
             let far = Span::sized(FAR, 1 << 20);
-            let mut change = world.vm.invalidate_gfns(far, Why::Unmap);
-            change.begin_event(&mut world.idle, None).without_grace().settle();
+            drop(world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle));
         }, |world| { let _ = world.vm.shrink(&mut world.idle); }),
         case("a budget", |world| { store_all(world); let _ = world.vm.zap_all(&mut world.idle); }, |world| {
             let budget = 24 * PAGE_SIZE;
@@ -336,22 +332,22 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }),
         large("split and recover", stored, |world| {
             let gfns = Span::sized(Gfn(0), 2048);
-            let _ = world.vm.split(&mut world.idle, gfns, Level::K4).unwrap();
-            let _ = world.vm.recover(&mut world.idle, gfns);
-            world.vm.lockless(&mut world.idle).for_each(gfns, |_| called("visit"));
+            let _ = world.vm.memory().split(&mut world.idle, gfns, Level::K4).unwrap();
+            let _ = world.vm.memory().recover(&mut world.idle, gfns);
+            world.vm.memory().lockless(&mut world.idle).for_each(gfns, |_| called("visit"));
         }),
         logging("emulate a store", |world| { store_all(world); world.harvest_all(); }, emulate),
         logging("write guest memory", |world| { store_all(world); world.harvest_all(); }, |world| {
-            let (slots, mut bytes) = (world.vm.slots(), [0; 16]);
+            let (slots, mut bytes) = (world.vm.memory(), [0; 16]);
             slots.read_bytes(&mut world.idle, Gfn(5).gpa(), &mut bytes).unwrap();
             slots.write_bytes(&mut world.idle, Gfn(5).gpa(), &bytes).unwrap();
             world.written.insert(5);
         }),
         logging("hold a frame", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
-            let mut held = vm.hold(idle, Gfn(5), Access::Write).unwrap();
+            let mut held = vm.memory().hold(idle, Gfn(5), Access::Write).unwrap();
             drop(held.write(idle));
-            drop(vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Migrate).apply(idle).settle());
+            drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Migrate).apply(idle).settle());
             let refreshed = catch_unwind(AssertUnwindSafe(|| held.refresh(idle)));
             if let Err(panic) = refreshed {
                 assert!(!held.is_valid());
@@ -376,7 +372,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("a flush by L1 on all vCPUs", run_l2, |world| {
             let all = Span::new(Gfn(0), Gfn(1 << 36));
             world.vm.l1_broadcasts(&mut world.idle, SpaceId(0), all, |_: &nested::EptTable| true);
-            world.vm.slots().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
+            world.vm.memory().commit(&mut world.idle, |tx| tx.set_log_dirty(RAM, true).map(drop)).unwrap();
             let _ = world.vm.zap_all(&mut world.idle);
             let _ = world.vm.take_back_from_a_shadow(&mut world.idle, true);
         }),

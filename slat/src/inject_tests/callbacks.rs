@@ -62,14 +62,14 @@ pub(super) fn ept() -> EptTable {
 impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
     /// The first frame of slot 0.
     pub(super) fn first(&mut self) -> Gfn {
-        self.vm.slots().get(&mut self.idle, RAM).expect("RAM").gfns.start
+        self.vm.memory().get(&mut self.idle, RAM).expect("RAM").gfns.start
     }
 
     fn logs(&mut self) -> bool {
-        self.vm.slots().get(&mut self.idle, RAM).is_some_and(|slot| slot.log_dirty)
+        self.vm.memory().get(&mut self.idle, RAM).is_some_and(|slot| slot.log_dirty)
     }
 
-    pub(super) fn fault(&mut self, page: u64, access: Access) -> Result<Done, FaultError> {
+    pub(super) fn fault(&mut self, page: u64, access: Access) -> Result<Next, FaultError> {
         let gpa = (self.first() + page).gpa();
         self.vcpu.fault(&mut self.idle, Fault { gpa, access })
     }
@@ -86,7 +86,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
                 continue;
             }
             match self.fault(page, Access::Write) {
-                Ok(Done::RingFull) => self.harvest_all(),
+                Ok(Next::Leave(Leave::RingFull)) => self.harvest_all(),
                 Ok(_) => {}
                 Err(error) => panic!("a store to page {page}: {error}"),
             }
@@ -116,7 +116,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
 
     /// The hardware walks for a store, and caches the translation.
     fn walks(&mut self, gfn: Gfn) -> bool {
-        let walk = self.vm.shared(&mut self.idle);
+        let walk = self.vm.memory().shared(&mut self.idle);
         let at = walk.descend(gfn);
         let leaf = F::decode(at.word);
         if !F::is_present(at.word) || !leaf.perms.allows(Access::Write) {
@@ -134,7 +134,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
     }
 
     pub(super) fn harvest_all(&mut self) {
-        let harvest = self.vm.slots().harvest_all(&mut self.idle).unwrap();
+        let harvest = self.vm.memory().harvest_all(&mut self.idle).unwrap();
         self.take(harvest);
     }
 
@@ -176,9 +176,9 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
                 vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Unmap).apply(&mut self.idle).settle(),
             );
         }
-        if vm.slots().get(&mut self.idle, RAM).is_none() {
+        if vm.memory().get(&mut self.idle, RAM).is_none() {
             let slot = Slot::new(RAM, Gfn(0), PAGES, HVA);
-            vm.slots().commit(&mut self.idle, |tx| tx.create(slot)).unwrap();
+            vm.memory().commit(&mut self.idle, |tx| tx.create(slot)).unwrap();
         }
         if !logs {
             self.written.clear();
@@ -193,7 +193,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
             }
         }
         self.check_l2();
-        vm.slots().commit(&mut self.idle, |tx| tx.set_log_dirty(RAM, !logs)).unwrap();
+        vm.memory().commit(&mut self.idle, |tx| tx.set_log_dirty(RAM, !logs)).unwrap();
         self.store_all();
         if !logs {
             self.harvest_all();
@@ -202,7 +202,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
         self.written.clear();
         vm.collect(&mut self.idle);
         let mut leaves = [0_u64; 3];
-        vm.lockless(&mut self.idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+        vm.memory().lockless(&mut self.idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
             leaves[usize::from(found.level.number()) - 1] += 1;
         });
         assert_eq!(vm.stats().leaves, leaves, "as counted, and as walked");
@@ -263,7 +263,7 @@ fn run<F: Format, const SINGLE: bool>(case: &Case<F, SINGLE>, panics: Panics) ->
     let ram = Slot::new(RAM, Gfn(0), PAGES, HVA);
     let ram = if case.logs { ram.log_dirty() } else { ram };
     let tables = Slot::new(SlotId(9), L1, super::machine::TABLE_PAGES, TABLES);
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(ram)?;
             tx.create(tables)
@@ -378,7 +378,7 @@ fn drops<const SINGLE: bool>() {
         let (machine, mut idle) = (Machine::new(), Idle::take().unwrap());
         let vm = Vm::<Npt4, On<'_, SINGLE>>::builder(On(&machine)).build().unwrap();
         let slot = Slot::new(RAM, Gfn(0), 200 * 512, HVA);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for table in 0..200 {
             let fault = Fault { gpa: Gfn(table * 512).gpa(), access: Access::Read };

@@ -1,6 +1,6 @@
 //! A host whose every callback may panic, on the thread that has planned it.
 
-use crate::table::{TableMemory, Word};
+use crate::table::{Heap, Own, TableMemory, TablesOf, Word};
 use crate::trace::TraceEvent;
 use crate::*;
 use core::cell::Cell;
@@ -123,46 +123,35 @@ impl Machine {
 /// The machine as a host, of chunks or of single pages.
 pub(super) struct On<'m, const SINGLE: bool>(pub(super) &'m Machine);
 
-impl<const SINGLE: bool> On<'_, SINGLE> {
-    fn lends<R>(&self, lend: impl FnOnce() -> R) -> R {
-        called("lend");
-        self.0.lent.fetch_add(1, SeqCst);
-        lend()
-    }
-
-    fn frees(&self, free: impl FnOnce()) {
-        self.0.lost.fetch_add(1, SeqCst);
-        called("free");
-        self.0.lost.fetch_sub(1, SeqCst);
-        self.0.lent.fetch_sub(1, SeqCst);
-        free();
-    }
-}
-
 // SAFETY: the heap's own functions, counted.
 unsafe impl<const SINGLE: bool> TableMemory for On<'_, SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.lends(|| table::Heap.alloc_chunk())
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        called("lend");
+        self.0.lent.fetch_add(1, SeqCst);
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        self.0.lost.fetch_add(1, SeqCst);
+        called("free");
+        self.0.lost.fetch_sub(1, SeqCst);
+        self.0.lent.fetch_sub(1, SeqCst);
         // SAFETY: required of the caller.
-        self.frees(|| unsafe { table::Heap.free_chunk(chunk) });
+        unsafe { Heap.take_back(first, pfn, pages) }
     }
 
-    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
-        self.lends(|| table::Heap.alloc_pages(pages))
-    }
-
-    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-        // SAFETY: required of the caller.
-        self.frees(|| unsafe { table::Heap.free_pages(first, pages) });
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl<const SINGLE: bool> Host for On<'_, SINGLE> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         called("lookup");
         let page = Some(self.0.page(hva)).filter(|page| page.allows(access));

@@ -3,8 +3,8 @@
 use super::leak::leaked;
 use crate::inject::{self, Point};
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use crate::*;
 use core::ptr::NonNull;
 use std::boxed::Box;
@@ -26,19 +26,27 @@ struct Lender {
 
 // SAFETY: the heap's own functions, counted.
 unsafe impl TableMemory for Lender {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.lent.fetch_add(1, Relaxed);
-        table::Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         self.lent.fetch_sub(1, Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { table::Heap.free_chunk(chunk) }
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Lender {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let level = if hva < HVA + 512 * PAGE_SIZE { Level::M2 } else { Level::K4 };
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
@@ -61,7 +69,7 @@ struct Case {
     operation: fn(&TestVm<'_>, &mut Idle, &mut Vec<u64>) -> Said,
 }
 
-fn store(vm: &TestVm<'_>, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+fn store(vm: &TestVm<'_>, idle: &mut Idle, gfn: Gfn) -> Result<Next, FaultError> {
     vm.vcpu(VcpuId(0)).unwrap().fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }
 
@@ -82,33 +90,33 @@ fn cases() -> Vec<Case> {
         }),
         case("create slots", bits, false, |vm, idle, _| {
             let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) << 10), 1024, HVA).log_dirty();
-            Ok(vm.slots().commit(idle, |tx| (1..40).try_for_each(|id| tx.create(slot(id))))?)
+            Ok(vm.memory().commit(idle, |tx| (1..40).try_for_each(|id| tx.create(slot(id))))?)
         }),
         case("delete and move slots", bits, true, |vm, idle, _| {
             let slot = Slot::new(SlotId(1), Gfn(5000), 8, HVA);
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(8192)).map(drop))?;
-            vm.slots().commit(idle, |tx| tx.delete(SlotId(1)).map(drop))?;
-            Ok(vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop))?)
+            vm.memory().commit(idle, |tx| tx.create(slot))?;
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(8192)).map(drop))?;
+            vm.memory().commit(idle, |tx| tx.delete(SlotId(1)).map(drop))?;
+            Ok(vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0)).map(drop))?)
         }),
         case("begin a log", bits, false, |vm, idle, _| {
-            vm.slots().commit(idle, |tx| tx.set_log_dirty(RAM, true))?;
+            vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, true))?;
             Ok(STORED.into_iter().try_for_each(|page| store(vm, idle, Gfn(page)).map(drop))?)
         }),
         case("harvest", bits, true, |vm, idle, told| {
-            take(vm.slots().harvest(idle, RAM)?, told);
+            take(vm.memory().harvest(idle, RAM)?, told);
             Ok(())
         }),
         case("harvest by D bits", bits.track(Track::DirtyBits), true, |vm, idle, told| {
-            take(vm.slots().harvest_all(idle)?, told);
+            take(vm.memory().harvest_all(idle)?, told);
             Ok(())
         }),
         case("harvest what was dirty from the start", bits.initially_set(), true, |vm, idle, told| {
-            take(vm.slots().harvest(idle, RAM)?, told);
+            take(vm.memory().harvest(idle, RAM)?, told);
             Ok(())
         }),
         case("clear a part", bits.initially_set(), true, |vm, idle, told| {
-            vm.slots().clear_dirty(idle, RAM, 64, 64, &[1])?;
+            vm.memory().clear_dirty(idle, RAM, 64, 64, &[1])?;
             told.push(64);
             Ok(())
         }),
@@ -117,16 +125,16 @@ fn cases() -> Vec<Case> {
             Ok(())
         }),
         case("harvest all rings", ring, true, |vm, idle, told| {
-            take(vm.slots().harvest_all(idle)?, told);
+            take(vm.memory().harvest_all(idle)?, told);
             Ok(())
         }),
         case("end a log", bits, false, |vm, idle, _| {
-            vm.slots().commit(idle, |tx| tx.set_log_dirty(RAM, true))?;
-            Ok(vm.slots().commit(idle, |tx| tx.set_log_dirty(RAM, false).map(drop))?)
+            vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, true))?;
+            Ok(vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, false).map(drop))?)
         }),
         case("split", bits, false, |vm, idle, _| {
-            store(vm, idle, Gfn(0))?;
-            Ok(vm.split(idle, Span::new(Gfn(0), Gfn(PAGES)), Level::K4).map(drop)?)
+            let _ = store(vm, idle, Gfn(0))?;
+            Ok(vm.memory().split(idle, Span::new(Gfn(0), Gfn(PAGES)), Level::K4).map(drop)?)
         }),
         case("zap all", bits, true, |vm, idle, _| Ok(vm.zap_all(idle)?)),
     ]
@@ -138,25 +146,25 @@ fn run(case: &Case, injected: impl Fn(&mut dyn FnMut())) -> Said {
     let vm = TestVm::builder(&host).dirty_log(case.log).build().unwrap();
     let slot = Slot::new(RAM, Gfn(0), PAGES, HVA);
     let slot = if case.logs { slot.log_dirty() } else { slot };
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     if case.logs {
         for page in STORED {
-            store(&vm, &mut idle, Gfn(page)).unwrap();
+            let _ = store(&vm, &mut idle, Gfn(page)).unwrap();
         }
     }
     let (mut said, mut told) = (Ok(()), Vec::new());
     injected(&mut || said = (case.operation)(&vm, &mut idle, &mut told));
 
-    let logs = vm.slots().get(&mut idle, RAM).unwrap().log_dirty;
+    let logs = vm.memory().get(&mut idle, RAM).unwrap().log_dirty;
     if logs {
-        take(vm.slots().harvest_all(&mut idle).unwrap(), &mut told);
+        take(vm.memory().harvest_all(&mut idle).unwrap(), &mut told);
         let lost = STORED.into_iter().find(|page| case.logs && !told.contains(page));
         assert_eq!(lost, None, "{}: a store is in the log, or was told", case.name);
     }
-    let at = vm.slots().get(&mut idle, RAM).unwrap().gfns.start;
+    let at = vm.memory().get(&mut idle, RAM).unwrap().gfns.start;
     for gfn in [at, at + 511, at + 700] {
-        store(&vm, &mut idle, gfn).unwrap();
-        assert!(vm.translate(&mut idle, gfn).is_some());
+        let _ = store(&vm, &mut idle, gfn).unwrap();
+        assert!(vm.memory().translate(&mut idle, gfn).is_some());
     }
     vm.collect(&mut idle);
     let pages = vm.table_pages(&mut idle);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::table::format::{MemoryType, Perms};
 use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Npt4, Pae, Sv39x4NoAd, Sv57x4, X64};
-use crate::table::memory::Heap;
+use crate::table::memory::{CHUNK_PAGES, Heap};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -59,18 +59,27 @@ fn a_split_shows_the_same_translation_before_and_after() {
 
 type Race = Box<dyn FnOnce() + Send>;
 
-/// Memory in which another thread is faster: the prepared action runs when a thread is about to link a table.
+/// Memory in which another thread is faster: the prepared action runs when a thread needs a page for a table.
 #[derive(Clone, Default)]
 struct Racing(Arc<Mutex<Option<Race>>>);
 
-// SAFETY: the trait's default, after the prepared action.
+// SAFETY: the heap's own functions.
 unsafe impl TableMemory for Racing {
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         let race = self.0.lock().unwrap().take();
         if let Some(race) = race {
             race();
         }
-        Heap.pfn(page)
+        Heap.lend(pages)
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
@@ -79,6 +88,7 @@ unsafe impl TableMemory for Racing {
 fn two_threads_that_link_the_same_tables_both_reach_their_pages() {
     let racing = Racing::default();
     let map = Arc::new(Map::<X64, _>::new(racing.clone()).unwrap());
+    let _all = map.reserve(CHUNK_PAGES - 2).unwrap();
     let faster = map.clone();
     *racing.0.lock().unwrap() = Some(Box::new(move || {
         faster.reach(Gfn(512), Level::K4).unwrap().store(leaf(5, Level::K4));
@@ -94,10 +104,19 @@ fn two_threads_that_link_the_same_tables_both_reach_their_pages() {
 #[derive(Default)]
 struct Small(Mutex<bool>);
 
-// SAFETY: the trait's default, once.
+// SAFETY: the heap's own functions; lends once.
 unsafe impl TableMemory for Small {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        (!core::mem::replace(&mut *self.0.lock().unwrap(), true)).then(|| Heap.alloc_chunk())?
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        (!core::mem::replace(&mut *self.0.lock().unwrap(), true)).then(|| Heap.lend(pages))?
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 

@@ -1,13 +1,12 @@
 //! `Snapshot`: one version of the memslots, held for look-ups that agree with each other.
 
-use super::{Generation, Memslots};
+use super::Generation;
 use crate::addr::{Gfn, Hva, Span};
-use crate::host::Host;
+use crate::dirty::mark::KnownLogs;
 use crate::slots::publish::Reading;
 use crate::slots::{Hint, Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
-use crate::table::format::Format;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -18,14 +17,13 @@ use core::marker::PhantomData;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;
-/// # unsafe impl slat::table::TableMemory for Nothing {}
 /// # impl Host for Nothing {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
-/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
-/// let slots = vm.slots();
+/// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(&mut idle);
 /// for slot in snapshot.range(Span::new(Gfn(0), Gfn(20))) {
 ///     assert_eq!(snapshot.get(slot.id), Some(slot));
@@ -37,7 +35,7 @@ use core::marker::PhantomData;
 /// ```compile_fail,E0505
 /// # use slat::*;
 /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-/// let slots = vm.slots();
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(idle);
 /// let mut all = snapshot.iter();
 /// drop(snapshot);
@@ -49,7 +47,7 @@ use core::marker::PhantomData;
 /// ```compile_fail,E0499
 /// # use slat::*;
 /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-/// let slots = vm.slots();
+/// let slots = vm.memory();
 /// let snapshot = slots.snapshot(idle);
 /// slots.commit(idle, |tx| tx.delete(SlotId(0)));
 /// snapshot.len();
@@ -97,8 +95,8 @@ impl Snapshot<'_> {
     }
 
     /// Marks a store that was made to the page that `gfn` has in this version.
-    pub(crate) fn mark_store<F: Format, H: Host>(&self, slots: &Memslots<'_, F, H>, gfn: Gfn) {
-        slots.space.mark_stores(self.reading.version(), Span::sized(gfn, 1), None);
+    pub(crate) fn mark_store(&self, gfn: Gfn) {
+        KnownLogs::of(self.reading.version()).mark(Span::sized(gfn, 1));
     }
 
     /// The slots that contain any of `gfns`, in order.

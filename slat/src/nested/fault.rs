@@ -37,21 +37,19 @@
 use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
 use super::l2::L2;
-use super::outcome::{Ask, Found, L2Done, Outcome, very_page};
+use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
-use crate::addr::{Gfn, Gpa, Level, Span};
+use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::fault::leaf::{allows, served, serves};
-use crate::fault::{Done, Fault, FaultError};
-use crate::host::{Host, HostError, HostPage};
-use crate::memslots::Memslots;
-use crate::notify::active::{Page, Unconfirmed};
-use crate::shadows::{drop_leaf, is_leaf};
+use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted};
+use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
+use crate::guest_space::GuestSpace;
+use crate::host::{Host, HostError};
+use crate::shadows::drop_leaf;
 use crate::sync::idle::{Idle, NoIdle};
-use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::NestedCount;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf};
+use crate::table::format::{Access, Format, Kind, Leaf};
 use crate::table::pool::Cache;
 use crate::table::radix::At;
 use alloc::vec::Vec;
@@ -60,13 +58,72 @@ use alloc::vec::Vec;
 #[derive(Default)]
 struct Learned {
     /// The host's answer.
-    offered: Option<(Ask, HostPage)>,
+    offered: Option<Answer>,
     /// Whether L1's own mapping of the frame, and all shadow entries made of it, were zapped.
     replaced: bool,
     /// Whether something was announced meanwhile, perhaps elsewhere: then maps at most 2 MiB.
     narrow: bool,
-    /// N when the host was asked for a page that may have 1 GiB.
-    wide: Option<Word>,
+    /// The host address of the page.
+    hva: Option<Hva>,
+}
+
+/// A vCPU that handles a fault of L2.
+struct Faulting<'f, 'a, 'vm, F: Format, H: Host, T: L1Format> {
+    l2: &'f mut L2<'a, 'vm, F, H, T>,
+    idle: &'f mut Idle,
+    access: L1Access,
+    learned: Learned,
+}
+
+impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> {
+    type Done = L2Done;
+    type Error = FaultError;
+
+    fn attempt(&mut self) -> Result<Result<L2Done, Again>, FaultError> {
+        let Self { l2, idle, access, learned } = self;
+        l2.prepare(idle);
+        let vm = l2.vcpu.vm;
+        let late = match l2.attempt(access, learned)? {
+            Outcome::Done(done) => return Ok(Ok(done)),
+            Outcome::Changed => {
+                learned.narrow = true;
+                return Ok(Err(Again::Lost));
+            }
+            Outcome::Covered => return Ok(Err(Again::Covered)),
+            Outcome::Table(L1Stop::Tracked { gpa, word }) => {
+                l2.memory().tell_l1_store(idle, gpa, word);
+                None
+            }
+            Outcome::Table(L1Stop::Ask { gpa, hva, access }) => match vm.host.resolve(idle, hva, access) {
+                Ok(_) => None,
+                Err(error) => l2.comes_late(idle, Fault { gpa, access }, error)?,
+            },
+            Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
+            // L1 edits T meanwhile: L2 tries again.
+            Outcome::Table(_) => Some(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
+            Outcome::AnotherPage(g1s) => {
+                vm.take_away(idle, l2.vcpu.space(), g1s);
+                learned.replaced = true;
+                None
+            }
+            Outcome::Ask(pursuit, gpa) => match pursuit.ask::<F, H>(&vm.host, idle) {
+                Ok(answer) => {
+                    learned.offered = Some(answer);
+                    None
+                }
+                Err(error) => l2.comes_late(idle, Fault { gpa, access: pursuit.access() }, error)?,
+            },
+        };
+        Ok(late.ok_or(Again::Now))
+    }
+
+    fn listed(&self) -> Listed {
+        self.l2.vcpu.vm.active.listed_over(self.learned.hva)
+    }
+
+    fn rest_while(&self, wait: impl FnOnce()) {
+        self.l2.vcpu.rest_while(wait);
+    }
 }
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -82,9 +139,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Done::Mapped(_), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Done::Spurious, .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Done::Mmio, .. } => self.count(NestedCount::Mmio),
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
             L2Done::Handled { .. } => {}
             L2Done::ForL1(_) => self.count(NestedCount::Refused),
         }
@@ -118,44 +175,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
-        let (mut patience, mut learned) = (Patience::default(), Learned::default());
-        loop {
-            full_path();
-            self.prepare(idle);
-            let vm = self.vcpu.vm;
-            match self.attempt(&access, &mut learned)? {
-                Outcome::Done(done) => return Ok(done),
-                Outcome::Changed => {
-                    learned.narrow = true;
-                    patience.wait();
-                }
-                Outcome::Covered => self.vcpu.rest_while(|| patience.wait()),
-                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
-                Outcome::Table(L1Stop::Ask { gpa, hva, access }) => {
-                    if let Err(error) = vm.host.resolve(idle, hva, access)
-                        && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
-                    {
-                        return Ok(done);
-                    }
-                }
-                Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
-                // L1 edits T meanwhile: L2 tries again.
-                Outcome::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
-                Outcome::AnotherPage(g1s) => {
-                    vm.take_away(idle, self.vcpu.space(), g1s);
-                    learned.replaced = true;
-                }
-                Outcome::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
-                    Ok(page) => learned.offered = Some((ask, served::<F>(page, ask.hva, ask.access)?)),
-                    Err(error) => {
-                        let fault = Fault { gpa: ask.gpa, access: ask.access };
-                        if let Some(done) = self.comes_late(idle, fault, error)? {
-                            return Ok(done);
-                        }
-                    }
-                },
-            }
-        }
+        Faulting { l2: self, idle, access, learned: Learned::default() }.pursue()
     }
 
     /// Waits for a page of L1's that the host does not give at once. Returns `None` if it is there by now.
@@ -169,8 +189,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Err(error.into());
         }
         let done = self.vcpu.fault(idle, fault)?;
-        let waits =
-            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        let waits = matches!(
+            done,
+            Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
+        );
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
@@ -185,31 +207,31 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _no_idle = NoIdle::new();
         let _section = vm.reads.enter_outermost(self.vcpu.awake());
         // SAFETY: in the section.
-        let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
+        let at = unsafe { self.shadow.radix.descend(vm.tables(), gfn) };
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))
     }
 
-    fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
+    fn memory(&self) -> GuestSpace<'_, F, H> {
+        GuestSpace { vm: self.vcpu.vm, space: self.vcpu.space }
     }
 
     /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
-        let slots = Memslots { vm, space };
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
+        let slots = GuestSpace { vm, space };
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);
         // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
-        let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
-        if at.word.is_frozen() {
+        let at = unsafe { shadow.radix.descend(memory, if is_ours { g2 } else { Gfn(0) }) };
+        if let Kind::Frozen(_) = at.word.kind::<F>(at.level) {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
         }
-        let epoch = active.epoch();
+        let start = Start::now(active);
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {
@@ -223,7 +245,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let leaf = match slots.walk_l1_in((&reading, find), &self.table, access, true) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
-                let moves = |table| !active.nowhere(epoch, Span::sized(table, 1));
+                let moves = |table| !start.nowhere(active, Span::sized(table, 1));
                 return Ok(if fault.table.is_some_and(moves) {
                     Outcome::Covered
                 } else {
@@ -232,7 +254,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             }
             Err(stop) => return Ok(Outcome::Table(stop)),
         };
-        if leaf.tables().iter().any(|&table| !active.nowhere(epoch, Span::sized(table, 1))) {
+        if leaf.tables().iter().any(|&table| !start.nowhere(active, Span::sized(table, 1))) {
             return Ok(Outcome::Covered);
         }
         let g1 = leaf.gfn;
@@ -240,44 +262,39 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let handled = |done| Ok(Outcome::Done(L2Done::Handled { done, gpa }));
         let stores = self.table.demands(access).allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
-        let Some(slot) = find(g1) else {
-            let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
-            return if nowhere { handled(Done::Mmio) } else { Ok(Outcome::Covered) };
+        let sought = start.find(Wanted::new(g1, wants), find);
+        learned.hva = sought.ok().map(|sought| sought.hva());
+        let levels = (Level::K4, Level::M2);
+        let stamped = sought.and_then(|sought| sought.stamp((active, &space.watched), levels, Word::OLDEST));
+        let pursuit = match stamped {
+            Ok(pursuit) if is_ours => pursuit,
+            Err(Stop::NoMemslot) if !start.nowhere(active, Span::sized(g1, 1)) => {
+                return Ok(Outcome::Covered);
+            }
+            Ok(_) | Err(Stop::NoMemslot | Stop::OtherKind { .. }) => {
+                return handled(Next::Emulate(Emulate::NoMemory));
+            }
+            Err(Stop::Forbidden) => return handled(Next::Emulate(Emulate::ReadOnly)),
+            Err(Stop::Tracked) => return handled(Next::Emulate(Emulate::Tracked)),
+            Err(Stop::Covered) => return Ok(Outcome::Covered),
+            Err(Stop::Moved) => return Ok(Outcome::Changed),
         };
-        if !is_ours || !allows(&slot, wants) {
-            return handled(Done::Mmio);
-        }
-        if stores && space.watched.has(g1) {
-            return handled(Done::WriteTracked);
-        }
         if stores && self.vcpu.ring.is_some_and(Ring::is_full) {
-            return handled(Done::RingFull);
+            return handled(Next::Leave(Leave::RingFull));
         }
-        let hva = slot.hva_of(g1);
-        let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::M2, Word::OLDEST) {
-            Ok(stamp) => stamp,
-            Err(Unconfirmed::Covered) => return Ok(Outcome::Covered),
-            Err(Unconfirmed::Moved) => return Ok(Outcome::Changed),
-        };
-        // A page of 1 GiB has more than one region.
         let is_wide = leaf.level > Level::M2
             && at.level > Level::M2
-            && (!learned.narrow || is_leaf::<F>(at.word))
-            && vm.large_page(space, &slot, g1, Level::G1).is_some();
-        let wide = is_wide.then(|| active.stamp(epoch, Page::small(g1, hva), Level::G1, Word::OLDEST));
-        let wide = wide.and_then(Result::ok).filter(|wide| wide.free > Level::M2).map(|wide| wide.newest);
-        let ask = Ask { gpa, hva, access: wants, epoch, newest: stamp.newest };
-        let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
-        let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
-        learned.wide = wide;
-        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, hva, wants)));
-        let Some(page) = page else { return Ok(Outcome::Ask(ask)) };
-        let free = if wide.is_some() { Level::G1 } else { stamp.free };
-        let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);
-        let page = HostPage { level, ..page };
-        let wide = wide.filter(|_| level > Level::M2);
-        let announced = Announced { epoch, stamp, line, hva, wide };
-        let found = Found { at, leaf, slots: &reading, slot, page, stores, gpa };
+            && (!learned.narrow || at.word.maps::<F>(at.level))
+            && vm.large_page(space, pursuit.slot(), g1, Level::G1).is_some();
+        let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
+        let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
+        let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
+            return Ok(Outcome::Ask(pursuit, gpa));
+        };
+        let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));
+        let wide = pursuit.wide().filter(|_| answer.page().level > Level::M2);
+        let announced = Announced { pursuit, line, wide };
+        let found = Found { at, leaf, slots: &reading, answer, stores, gpa };
         self.install(access, &found, &announced, learned.replaced)
     }
 
@@ -288,7 +305,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
         self.quick = None;
-        let is_leaf = is_leaf::<F>(at.word);
+        let is_leaf = at.word.maps::<F>(at.level);
         if is_ours && is_leaf {
             drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         }

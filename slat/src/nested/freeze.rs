@@ -1,16 +1,14 @@
 //! F8 and F9 of a fault of L2: freezes a hole, checks for new announcements, and writes the row and the leaf.
 
-use crate::addr::Hva;
-use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
+use crate::fault::pursuit::Pursuit;
+use crate::notify::active::Active;
 use crate::shadows::{FlushLine, Frozen, HOLE, Row, Rows};
 use crate::table::entry::{Entry, Word};
 
-/// The announcements that were read before T, and before the host was asked for `hva`.
+/// The announcements that were read before T, and before the host was asked.
 pub(super) struct Announced {
-    pub(super) epoch: Epoch,
-    pub(super) stamp: Stamp,
+    pub(super) pursuit: Pursuit,
     pub(super) line: u64,
-    pub(super) hva: Hva,
     /// N, for a page of 1 GiB.
     pub(super) wide: Option<Word>,
 }
@@ -43,7 +41,7 @@ pub(super) fn thaw_with(frozen: Frozen<'_>, rows: Option<(Rows<'_>, usize)>, new
 impl Announced {
     /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
     pub(super) fn stands(&self, active: &Active) -> bool {
-        stands(active, (self.epoch, self.stamp), self.hva)
+        stands(active, &self.pursuit)
     }
 
     /// Checks all regions of a page of 1 GiB, after [`stands`](Self::stands).
@@ -55,8 +53,8 @@ impl Announced {
 }
 
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
+pub(super) fn stands(active: &Active, pursuit: &Pursuit) -> bool {
     // The hint before the announcements are read; pairs with the fence in `Ticket::announce`.
     fence!(nested_hint.check);
-    active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch
+    pursuit.stands(active)
 }

@@ -50,7 +50,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// fault.
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::X64}, *};
+    /// use slat::{nested::*, table::{Word, formats::X64}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire, Release}};
     ///
     /// /// The guest's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
@@ -61,8 +61,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -94,14 +92,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<X64, _>::builder(ram).without_two_stages().build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// let offered = GuestPaging { physical_bits: 46, large_1g: false, reserves_global: false };
     /// let mut registers = GuestRegisters { pat: 0x0007_0406_0007_0406, ..GuestRegisters::default() };
     /// // Before the guest turns paging on: a direct map.
     /// assert_eq!(GuestTable::new(&registers, offered, Privilege::Supervisor), Err(NoTable::PagingOff));
-    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x7000), access: Access::Read })?, Done::Mapped(Level::K4));
+    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x7000), access: Access::Read })?, Next::Resume(Resume::Mapped(Level::K4)));
     ///
     /// // PG and WP; PAE; LMA and NXE; CR3 is 0.
     /// (registers.cr0, registers.cr4, registers.efer) = (1 << 31 | 1 << 16, 1 << 5, 1 << 10 | 1 << 11);
@@ -110,7 +108,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let mut guest = vcpu.guest_paging(&mut idle, kernel)?;
     /// let at = Gva(0xffff_ff80_0000_5123);
     /// let store = kernel.access(at, Access::Write).expect("the address is canonical");
-    /// assert_eq!(guest.fault(&mut idle, store)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
+    /// assert_eq!(guest.fault(&mut idle, store)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(guest.translate(store.gpa).unwrap().pfn, Pfn(0x107));
     /// let inside = guest.enter(&mut idle, &mut Tlb).poll(); // on `inside.root()`
     /// drop(inside); // out of the guest, by the next fault, or an instruction that is intercepted

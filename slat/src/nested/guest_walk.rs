@@ -7,8 +7,8 @@ use super::format::L1Format;
 use super::guest_table::{GuestTable, PageFault};
 use super::walk::L1Stop;
 use crate::addr::{Gpa, Gva};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::sync::idle::Idle;
 use crate::table::format::{Access, Format};
 
@@ -31,7 +31,7 @@ errors! { GvaError:
     Self::Stopped(stop) => "{stop}";
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Translates an access to a guest-virtual address through the guest's own page table, as its processor would:
     /// checks the rights, and sets A and D. The VM may have two stages or one. The result is a snapshot, since the guest
     /// may change its table at once.
@@ -41,7 +41,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// [`GuestTable::new`] says so.
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::Ept4}, *};
+    /// use slat::{nested::*, table::{Word, formats::Ept4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: eight pages at host address 0x10_0000.
@@ -52,8 +52,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -71,11 +69,11 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// let mut idle = Idle::take().unwrap();
     /// let ram = Ram((0..8 * 512).map(|_| AtomicU64::new(0)).collect());
     /// let vm = Vm::<Ept4, _>::builder(ram).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     ///
     /// // The guest's table, in long mode: page 0 links 1, 1 links 2, 2 links 3, whose entry 5 maps page 7 for its kernel.
     /// for (entry, word) in [(0, 1 << 12 | 7), (512, 2 << 12 | 7), (1024, 3 << 12 | 7), (1541, 7 << 12 | 3_u64)] {
-    ///     vm.slots().write_bytes(&mut idle, Gpa(entry * 8), &word.to_le_bytes())?;
+    ///     vm.memory().write_bytes(&mut idle, Gpa(entry * 8), &word.to_le_bytes())?;
     /// }
     ///
     /// // Its registers, as the exit reports them: PG and WP; PAE; LMA and NXE; CR3 is 0.
@@ -90,7 +88,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///     GuestTable::new(&registers, offered, privilege).expect("paging is on")
     /// });
     ///
-    /// let slots = vm.slots();
+    /// let slots = vm.memory();
     /// assert_eq!(slots.translate_gva(&mut idle, &kernel, Gva(0x5123), Access::Write), Ok(Gpa(0x7123)));
     /// let fault = PageFault { address: Gva(0x5123), code: 0b00101 };
     /// let refused = slots.translate_gva(&mut idle, &user, Gva(0x5123), Access::Read);

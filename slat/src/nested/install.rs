@@ -6,11 +6,13 @@ use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
-use crate::fault::{Done, FaultError};
-use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
-use crate::slots::Slot;
+use crate::dirty::mark::KnownLogs;
+use crate::fault::pursuit::Answer;
+use crate::fault::{Emulate, FaultError, Next, Resume};
+use crate::host::Host;
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
 use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
@@ -23,19 +25,22 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         replaced: bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
-        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
-        let &Found { at, leaf, slots, slot, page, stores, gpa } = found;
+        let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
+        let &Found { at, leaf, slots, answer, stores, gpa } = found;
+        let (page, slot) = (answer.page(), answer.pursuit().slot());
         let (g1, level) = (leaf.gfn, page.level);
-        let composed = self.compose(page, &leaf, &slot, stores);
+        let composed = self.compose(&answer, &leaf, stores);
         let new = F::leaf(&composed, level);
         // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
-            return Ok(done(Done::Mmio, gpa));
+            return Ok(done(Next::Emulate(Emulate::NoMemory), gpa));
         }
-        let is_row = is_leaf::<F>(at.word)
-            && rows_of::<F, H>(&at, g2)
+        let old = at.word.leaf::<F>(at.level);
+        let is_row = old.is_some()
+            && rows_of::<F>(memory, &at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
-        if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
+        let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
+        if is_row && !old.is_some_and(is_page) && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
         }
         if level > Level::K4 {
@@ -43,16 +48,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
-        let hint = self.shadows.enter_hint(host, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
-        if is_leaf::<F>(at.word) {
-            return Ok(self.met_leaf(found, announced, composed, is_row));
+        let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
+        if let Some(old) = old {
+            return Ok(self.met_leaf(found, announced, (old, composed), is_row));
         }
         if at.level > level && !state.spare.has_rows() {
             return Err(FaultError::NoMemory);
         }
-        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
@@ -66,60 +71,69 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 && hint.stands()
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(frozen, rows, new, row) {
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
+        let thaw = || thaw_with(frozen, rows, new, row);
+        let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
+            let ring = (self.vcpu.ring, space.id);
+            KnownLogs::of(slots.version()).allow(ring, Span::sized(g1, 1), thaw)
+        } else {
+            thaw()
+        };
+        if !thawed {
             return Ok(Outcome::Changed);
-        }
-        if composed.perms.allows(Access::Write) && slot.log_dirty {
-            // After the permission, which a harvest that takes the mark has to see.
-            space.mark_stores(slots.version(), Span::sized(g1, 1), self.vcpu.ring);
         }
         if level == Level::K4 {
             self.remember(g2, found, announced, &down);
         }
-        Ok(done(Done::Mapped(level), gpa))
+        Ok(done(Next::Resume(Resume::Mapped(level)), gpa))
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
-    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Outcome {
-        let (active, &Found { at, page, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
+    fn met_leaf(
+        &self,
+        found: &Found<'_>,
+        announced: &Announced,
+        (old, composed): (Leaf, Leaf),
+        is_row: bool,
+    ) -> Outcome {
+        let (active, &Found { at, answer, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
         if !announced.stands(active) {
             return Outcome::Changed;
         }
-        let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
+        let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);
         if serves && at.word.is_tracked() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
+            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Done::Spurious, gpa });
+            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
     }
 
-    /// Returns the largest page around the frame that T, host, memslot, format and policy allow.
-    pub(super) fn level(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, access: Access) -> Level {
-        let (vm, space) = (self.vcpu.vm, self.vcpu.space);
+    /// Returns the largest page around the frame that T, host, memslot, format and policy allow, and that no invalidation
+    /// is active over.
+    pub(super) fn level(&self, answer: &Answer, l1: &L1Leaf, access: Access) -> Level {
+        let (vm, space, page) = (self.vcpu.vm, self.vcpu.space, answer.page());
         let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
-        let mut level = page.level.min(l1.level).min(Level::G1);
+        let mut level = answer.free().min(l1.level);
         if small {
             return Level::K4;
         }
-        while level > Level::K4 && vm.large_page(space, slot, l1.gfn, level).is_none() {
+        while level > Level::K4 && vm.large_page(space, answer.pursuit().slot(), l1.gfn, level).is_none() {
             level = level.down();
         }
         level
     }
 
     /// Composes the leaf: what T, memslot and host allow together, without stores that must be noticed.
-    fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
-        let page = page.through(slot);
-        let watched = self.vcpu.space.watched.has(l1.gfn);
+    fn compose(&self, answer: &Answer, l1: &L1Leaf, stores: bool) -> Leaf {
+        let page = answer.page();
         let (perms, both) = (l1.rights.perms, l1.rights.of_both());
-        let writable = page.writable && !watched && (!slot.log_dirty || stores);
+        let writable = page.writable && (!answer.pursuit().slot().log_dirty || stores);
         let memory = page.memory.max(l1.memory);
         let withheld = page.level > Level::K4 && self.vcpu.vm.policy.nx_huge_pages;
         Leaf {
@@ -138,14 +152,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 }
 
-fn done(done: Done, gpa: Gpa) -> Outcome {
+fn done(done: Next, gpa: Gpa) -> Outcome {
     Outcome::Done(L2Done::Handled { done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.
-fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
+fn rows_of<'a, F: Format>(memory: &impl TableMemory, at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
     // SAFETY: `at` was met in a section that goes on.
-    let rows = unsafe { Rows::of::<H>(at.node) };
+    let rows = unsafe { Rows::of(memory, at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 

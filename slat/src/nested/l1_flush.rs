@@ -21,8 +21,8 @@
 use super::format::L1Format;
 use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::slots::SpaceId;
 use crate::sync::idle::{Idle, NoIdle};
 use crate::table::format::Format;
@@ -55,7 +55,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             };
             shadow.line.announce();
             let g2s = if shadow.line.splinters() { block } else { Span::sized(g2, 1) };
-            Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, &inside, g2s);
+            Revalidation { slots: GuestSpace { vm, space }, shadows, shadow, table }.run(seat, &inside, g2s);
         }
         if shadows.drops.since(state.forgot) {
             state.forgot = vm.active.now();
@@ -84,7 +84,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         g2s: Span<Gfn>,
         covers: impl Fn(&T) -> bool,
     ) {
-        let Some((space, shadows)) = self.space(space).and_then(|space| Some((space, space.nested.get()?)))
+        let Some((space, shadows)) =
+            self.space(space).and_then(|space| Some((space.space, space.space.nested.get()?)))
         else {
             return;
         };
@@ -93,7 +94,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let seat = self.borrow_seat(idle);
         for (index, table) in found {
             let Some((shadow, inside)) = shadows.visit(index) else { continue };
-            let slots = Memslots { vm: self, space };
+            let slots = GuestSpace { vm: self, space };
             shadow.line.announce();
             Revalidation { slots, shadows, shadow, table }.run(&seat, &inside, g2s);
         }

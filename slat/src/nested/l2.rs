@@ -4,9 +4,9 @@ use super::format::L1Format;
 use super::outcome::Quick;
 use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
-use crate::memslots::Memslots;
 use crate::shadows::{Pages, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
@@ -94,7 +94,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// built [without two stages](crate::Builder::without_two_stages).
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
+    /// use slat::{nested::*, table::{Word, formats::Npt4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire, Release}};
     ///
     /// /// L1's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
@@ -105,8 +105,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///         &self.0[(hva.0 as usize - 0x10_0000) / 8]
     ///     }
     /// }
-    ///
-    /// unsafe impl TableMemory for Ram {} // table pages from the global allocator
     ///
     /// impl Host for Ram {
     ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -138,13 +136,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).expect("a pointer that VM entry takes");
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(ram).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
     /// let load = L1Access::new(Gpa(0x5123), Access::Read);
-    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
+    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
     /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
     /// drop(guest); // L2 exits with its next fault
@@ -194,21 +192,21 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.comes_back();
         let seat = self.awake();
         let (vm, space) = (self.vm, self.space);
-        let (host, active) = (&vm.host, &vm.active);
+        let (memory, active) = (vm.tables(), &vm.active);
         let shadows = if let Some(shadows) = space.nested.get() {
             shadows
         } else {
-            let fresh = Shadows::new(host, &vm.pool, vm.shadows())?;
+            let fresh = Shadows::new(memory, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
                 // SAFETY: made by this call; another thread's was published first.
-                unsafe { fresh.give_back_unused(host, &vm.pool) };
+                unsafe { fresh.give_back_unused(memory, &vm.pool) };
             })
         };
         let state = self.nested.get_or_insert_with(Box::default);
         let hold = if let Some(hold) = state.holds(table) {
             hold
         } else {
-            let hold = || shadows.hold((host, &vm.pool, active), table);
+            let hold = || shadows.hold((memory, &vm.pool, active), table);
             let hold = match hold() {
                 // Reclaim frees another shadow's root.
                 Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
@@ -223,7 +221,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
         if let Some(asked) = state.visits(hold, table, active.now()) {
             shadow.flush(active, asked, || {
-                let slots = Memslots { vm, space };
+                let slots = GuestSpace { vm, space };
                 let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
                 Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.door.enter(), all);
             });
@@ -240,14 +238,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// Zaps what T has refused on this vCPU, so that no fault under way installs its older answer.
     pub(super) fn comes_back(&mut self) {
         let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
-        let (host, active) = (&self.vm.host, &self.vm.active);
+        let (memory, active) = (self.vm.tables(), &self.vm.active);
         for (index, g2) in state.refused.drain(..) {
             if let Some((shadow, inside)) = shadows.visit(index) {
                 // Nor by the short path.
                 shadow.line.announce();
                 let (taking, g2s) = (shadows.drops.taking(active), Span::sized(g2, 1));
                 shadows.reach_in(
-                    host,
+                    memory,
                     (shadow, &inside),
                     &taking,
                     ((g2s, g2s), Reach::Zap),

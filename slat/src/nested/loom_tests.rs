@@ -1,14 +1,16 @@
 //! A fault of L2 and an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
 use super::freeze::{freeze, stands, thaw_with};
+use crate::fault::pursuit::{Sought, Start, Wanted};
 use crate::loom_tests::{explore, explore_within};
 use crate::notify::active::{Active, Page};
 use crate::shadows::{Door, Drops, FlushLine, Reach, Row, Rows, edit, frozen, unlink};
+use crate::slots::watched::Watched;
 use crate::sync::once::Once;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
-use crate::{Format, Gfn, Hva, Level, MemoryType, Pfn, Span, VcpuId};
+use crate::{Access, Format, Gfn, Hva, Level, MemoryType, Pfn, Slot, SlotId, Span, VcpuId};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -30,13 +32,17 @@ impl Shared {
     /// One attempt: F1 to F9.
     fn fault(&self) {
         let met = self.entry.load();
-        let epoch = self.active.epoch();
-        let Ok(stamp) = self.active.stamp(epoch, PAGE, Level::K4, Word::hole(Version(0))) else { return };
+        let (start, watched) = (Start::now(&self.active), Watched::default());
+        let slot = Slot::new(SlotId(0), PAGE.gfn, 1, PAGE.hva);
+        let sought = start.find(Wanted::new(PAGE.gfn, Access::Read), |_| Some(slot));
+        let stamp =
+            |sought: Sought| sought.stamp((&self.active, &watched), (Level::K4, Level::K4), Word::OLDEST);
+        let Ok(pursuit) = sought.and_then(stamp) else { return };
         let frame = self.frame.load(Relaxed);
         if self.hint.load() == NONE {
             let _ = self.hint.cas(NONE, HINT);
         }
-        let stands = || stands(&self.active, (epoch, stamp), PAGE.hva);
+        let stands = || stands(&self.active, &pursuit);
         let mine = frozen(VcpuId(0));
         if met.is_hole()
             && let Some(frozen) = freeze(&self.entry, mine, None, stands)

@@ -15,7 +15,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `format` | the trait of T's formats ([`L1Format`]); an access of L2, and the reasons why T refuses it |
-//! | `walk` | the walk: reads entries by host address, checks them, sets A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
+//! | `walk` | the walk: reads entries by host address, checks them, sets A and D ([`GuestSpace::walk_l1`](crate::guest_space::GuestSpace::walk_l1)) |
 //! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
 //! | `fault` | a fault of L2: T, memslots, host, shadow ([`L2::fault`]) |
 //! | `install`, `freeze` | install the leaf in the shadow |
@@ -29,7 +29,7 @@
 //! | `entry_words` | entries of eight bytes, or four |
 //! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
 //! | `guest_flush` | flushes of that guest, by instruction |
-//! | `guest_walk` | a guest-virtual address through the guest's own table, in any VM ([`Memslots::translate_gva`](crate::Memslots::translate_gva)) |
+//! | `guest_walk` | a guest-virtual address through the guest's own table, in any VM ([`GuestSpace::translate_gva`](crate::GuestSpace::translate_gva)) |
 //! | `x86_entry` | entries of x86's own paging |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
 //!

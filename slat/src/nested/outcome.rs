@@ -4,14 +4,14 @@ use super::format::L1Fault;
 use super::l1_mapping::Upper;
 use super::walk::{L1Leaf, L1Stop};
 use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
-use crate::fault::Done;
-use crate::host::HostPage;
-use crate::notify::active::{Epoch, QuietNumber};
+use crate::fault::Next;
+use crate::fault::pursuit::{Answer, Pursuit};
+use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
 use crate::slots::Slot;
 use crate::slots::publish::Reading;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Access, Leaf};
+use crate::table::entry::Entry;
+use crate::table::format::Leaf;
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::At;
 
@@ -20,11 +20,11 @@ use crate::table::radix::At;
 #[non_exhaustive]
 pub enum L2Done {
     /// Handled like an access of L1's own to its address `gpa`, to which T translates L2's address. After
-    /// [`Done::Mapped`] and [`Done::Spurious`] L2 may try again. For [`Done::Mmio`] and [`Done::WriteTracked`] the VMM
-    /// emulates the access at `gpa`. [`Done::Mmio`] also covers what this format cannot encode.
+    /// [`Resume::Mapped`] and [`Resume::Spurious`] L2 may try again. For [`Emulate::NoMemory`] and [`Emulate::Tracked`] the VMM
+    /// emulates the access at `gpa`. [`Emulate::NoMemory`] also covers what this format cannot encode.
     Handled {
         /// Result for L1's address.
-        done: Done,
+        done: Next,
         /// L1's address.
         gpa: Gpa,
     },
@@ -41,20 +41,10 @@ pub(super) enum Outcome {
     Covered,
     /// T cannot be walked without sleeping.
     Table(L1Stop),
-    /// The host has to be asked in a way that may sleep.
-    Ask(Ask),
+    /// The host has to be asked in a way that may sleep, for L1's address.
+    Ask(Pursuit, Gpa),
     /// The frame has another page than the leaf maps, perhaps without an invalidation by the host.
     AnotherPage(Span<Gfn>),
-}
-
-/// A question to the host, and the announcements before it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ask {
-    pub(super) gpa: Gpa,
-    pub(super) hva: Hva,
-    pub(super) access: Access,
-    pub(super) epoch: Epoch,
-    pub(super) newest: Word,
 }
 
 /// Findings of F1 to F6.
@@ -63,9 +53,8 @@ pub(super) struct Found<'a> {
     pub(super) leaf: L1Leaf,
     /// The version that has the slot.
     pub(super) slots: &'a Reading<'a>,
-    pub(super) slot: Slot,
     /// With the size that is to be mapped.
-    pub(super) page: HostPage,
+    pub(super) answer: Answer,
     pub(super) stores: bool,
     pub(super) gpa: Gpa,
 }

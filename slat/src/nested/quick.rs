@@ -21,7 +21,7 @@ use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::Done;
+use crate::fault::{Next, Resume};
 use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
@@ -81,7 +81,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let hints = match quick.hints {
             Some((tag, hints)) if tag == hinted => hints,
             _ => {
-                let hints = self.shadows.reverse.beside(&vm.host, says.gfn)?;
+                let hints = self.shadows.reverse.beside(vm.tables(), says.gfn)?;
                 quick.hints = Some((hinted, hints));
                 hints
             }
@@ -101,13 +101,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Done::Handled { done: Done::Mapped(Level::K4), gpa })
+        Some(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa })
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.
     pub(super) fn remember(&mut self, g2: Gfn, found: &Found<'_>, announced: &Announced, down: &At<'_>) {
         self.quick = None;
-        let (vm, space, slot, shadow) = (self.vcpu.vm, self.vcpu.space, found.slot, self.shadow);
+        let (vm, space, shadow) = (self.vcpu.vm, self.vcpu.space, self.shadow);
+        let pursuit = announced.pursuit;
+        let slot = *pursuit.slot();
         let is_plain =
             HostPage::PLAIN.through(&slot) == HostPage::PLAIN && !slot.log_dirty && !slot.is_private();
         if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {
@@ -115,12 +117,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         // Rule 15: N, then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
-        if vm.active.epoch() != announced.epoch || shadow.line.now() != announced.line {
+        if !pursuit.start().stands(&vm.active) || shadow.line.now() != announced.line {
             return;
         }
         let index = F::index(g2, Level::K4);
         // SAFETY: in the section in which `down` was met.
-        let Some(rows) = (unsafe { RowsOf::table::<H>(down.node) }) else { return };
+        let Some(rows) = (unsafe { RowsOf::table(vm.tables(), down.node) }) else { return };
         self.quick = Some(Quick {
             number,
             line: announced.line,

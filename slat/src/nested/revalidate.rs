@@ -18,8 +18,8 @@ use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
 use crate::addr::{Gfn, Level, Span};
+use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::memslots::Memslots;
 use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
@@ -31,7 +31,7 @@ use crate::table::pool::Cache;
 
 /// The shadow, the table and the slots that a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
-    pub(super) slots: Memslots<'a, F, H>,
+    pub(super) slots: GuestSpace<'a, F, H>,
     pub(super) shadows: &'a Shadows<F>,
     pub(super) shadow: &'a Shadow<F>,
     pub(super) table: T,
@@ -66,17 +66,17 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         taking: &Taking<'_>,
         cache: &mut Cache,
     ) {
-        let host = &self.slots.vm.host;
+        let memory = self.slots.vm.tables();
         // SAFETY: the root stays.
-        let root = unsafe { self.shadow.radix.root(host) };
+        let root = unsafe { self.shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
         // SAFETY: inside the door.
-        while let Some(step) = unsafe { cursor.next(host) } {
+        while let Some(step) = unsafe { cursor.next(memory) } {
             let Step { mut at, gfns } = step;
             if maps::<F>(&at) {
                 // SAFETY: linked.
                 let row =
-                    unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
+                    unsafe { Rows::of(memory, at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
                 let reading = self.read_slots(seat);
                 let mapping = self.l1_mapping(&reading, gfns.start);
                 if row.is_some_and(|row| self.stays_large(&mapping, (at.word, at.level), row)) {
@@ -88,7 +88,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                     // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
-                    let split = self.shadows.split(host, to, taking, at_entry, &mut Pages::of(cache));
+                    let split = self.shadows.split(memory, to, taking, at_entry, &mut Pages::of(cache));
                     at.word = split.unwrap_or(at.word);
                     // L1 flushes a page as large as its TLB may hold it.
                     if F::is_table(at.word, at.level) && !g2s.covers(&gfns) {
@@ -99,7 +99,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
             }
             if F::is_table(at.word, Level::M2) && at.level == Level::M2 {
                 // SAFETY: a link of this table.
-                let node = unsafe { Node::follow(host, F::pfn(at.word)) };
+                let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
                 self.leaf_table(seat, node, gfns.clamp(&g2s), taking);
             } else if maps::<F>(&at) || at.word.is_frozen() {
                 edit::<F>(taking, at.entry, at.word, at.level, Reach::Zap);
@@ -128,7 +128,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_>) {
         let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
         // SAFETY: a table of the shadow, met inside the door.
-        let (entries, rows) = unsafe { (node.entries(), Rows::of::<H>(node)) };
+        let (entries, rows) = unsafe { (node.entries(), Rows::of(self.slots.vm.tables(), node)) };
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];
         let (mut page, mut upper) = (None, None);

@@ -18,7 +18,7 @@
 //!
 //! The walk reads T's pages by host address, under the memslots of the section. They need no mapping here, and so no
 //! invalidation. Setting A or D is a store of the guest: the host makes the page writable first, and the walk marks it
-//! dirty afterwards. If its stores are tracked ([`Memslots::track_writes`]), the listeners are called **after** the
+//! dirty afterwards. If its stores are tracked ([`GuestSpace::track_writes`]), the listeners are called **after** the
 //! store, with the eight bytes of the entry. They may sleep, so this happens outside the section, and the walk then
 //! starts over. (KVM calls no listener here.)
 
@@ -26,8 +26,9 @@ use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::l1_mapping::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::dirty::mark::KnownLogs;
+use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
-use crate::memslots::Memslots;
 use crate::slots::Slot;
 use crate::slots::publish::Reading;
 use crate::slots::watched::TrackedStore;
@@ -84,7 +85,7 @@ pub enum L1Stop {
     /// Entries changed in every attempt, since L1 edits its table: let L2 repeat the access.
     Retry,
     /// The host cannot give a table page for this access without sleeping: call [`Host::resolve`] and walk again.
-    /// [`Memslots::walk_l1`] does that. It returns this only if the host resolves the page but never lets it be read.
+    /// [`GuestSpace::walk_l1`] does that. It returns this only if the host resolves the page but never lets it be read.
     Ask {
         /// Address of the entry in L1's memory.
         gpa: Gpa,
@@ -93,8 +94,8 @@ pub enum L1Stop {
         /// A load of the entry, or a store of A or D.
         access: Access,
     },
-    /// The walk has set A or D in an entry whose frame's [stores are tracked](Memslots::track_writes): call
-    /// [`Memslots::tell_l1_store`], and walk again. [`Memslots::walk_l1`] does that, and never returns this.
+    /// The walk has set A or D in an entry whose frame's [stores are tracked](GuestSpace::track_writes): call
+    /// [`GuestSpace::tell_l1_store`], and walk again. [`GuestSpace::walk_l1`] does that, and never returns this.
     Tracked {
         /// Address in L1's memory of the eight bytes that contain the entry.
         gpa: Gpa,
@@ -120,7 +121,7 @@ errors! { L1Stop:
     Self::Unreadable { hva, error } => "L1's table at {hva} cannot be read: {error}";
 }
 
-impl<F: Format, H: Host> Memslots<'_, F, H> {
+impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks
     /// it, and sets A and D. The result is a snapshot: L1 may change its table at once, and nothing is remembered.
     ///
@@ -128,12 +129,11 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// starts over. The host must implement [`Host::read`] and [`Host::compare_exchange`].
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
+    /// use slat::{nested::*, table::{Word, formats::Npt4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
     /// struct Ram(Vec<AtomicU64>);
-    /// unsafe impl TableMemory for Ram {}
     /// impl Host for Ram {
     ///     fn read(&self, hva: Hva) -> Option<Word> {
     ///         Some(Word(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire)))
@@ -156,23 +156,23 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(ram).build()?;
-    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, Hva(0x10_0000))))?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, Hva(0x10_0000))))?;
     ///
     /// // L1's EPT pointer says: write-back, four levels, A and D, root at 0.
     /// let offered = EptFeatures { accessed_dirty: true, ..EptFeatures::of(46) };
     /// let ept = EptTable::new(1 << 6 | 3 << 3 | 6, offered).expect("a pointer that VM entry takes");
     ///
     /// // L2 loads: A is set along the path, and D is clear, so that a shadow entry must not allow stores yet.
-    /// let leaf = vm.slots().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Read))?;
+    /// let leaf = vm.memory().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Read))?;
     /// assert_eq!((leaf.gfn, leaf.rights.perms), (Gfn(0x1234), Perms::READ));
     /// // It stores: D is set.
-    /// let leaf = vm.slots().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Write))?;
+    /// let leaf = vm.memory().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Write))?;
     /// assert!(leaf.dirty && leaf.rights.perms.allows(Access::Write));
     /// assert_eq!(vm.host().read(Hva(0x10_3000)), Some(Word(0x123_4000 | 3 << 8 | 6 << 3 | 0b011)));
     ///
     /// // It fetches: L1 gets an EPT violation.
     /// let fetch = L1Access::new(Gpa(0x10), Access::Fetch);
-    /// let Err(L1Stop::Fault(fault)) = vm.slots().walk_l1(&mut idle, &ept, fetch) else { panic!() };
+    /// let Err(L1Stop::Fault(fault)) = vm.memory().walk_l1(&mut idle, &ept, fetch) else { panic!() };
     /// let exit = EptExit::Violation { gpa: Gpa(0x10), qualification: 0b011_100 };
     /// assert_eq!(ept.injection(&fault), exit, "a fetch, of what may be read and written");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -247,7 +247,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                 stores = path.check(table, access)?;
                 let changed = path.touch(table, memory, access, stores, |gfn| {
                     // The page that was stored to is where these memslots have it.
-                    self.space.mark_stores(slots.version(), Span::sized(gfn, 1), None);
+                    KnownLogs::of(slots.version()).mark(Span::sized(gfn, 1));
                     self.space.watched.has_after_store(gfn)
                 })?;
                 if changed {

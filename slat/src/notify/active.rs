@@ -36,23 +36,21 @@
 //!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Position, Span};
+use crate::fault::pursuit::Start;
+use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
-use core::cell::Cell;
+use follow::Removed;
 use lines::{Line, Lines, Regions};
 use places::{Claim, MOST, Places, SLOTS, Slot};
-use taken::Taken;
 
 mod follow;
 mod lines;
 mod places;
 mod stamp;
-mod taken;
-mod unbound;
 
 pub(crate) use lines::RegionLine;
 pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
-pub(crate) use unbound::UnboundTicket;
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -81,16 +79,15 @@ struct Numbers {
 /// An invalidation that has begun. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Ticket<'a> {
-    active: &'a Active,
+    active: Lent<'a, Active>,
     claim: Claim<'a>,
     /// The regions on whose lines it is announced.
     regions: Regions<'a>,
     /// Whether it is listed on the epoch.
-    wide: Cell<bool>,
-    version: Cell<Version>,
-    hole: Cell<Word>,
-    /// The record of what its edits took away, until it has looked for newer invalidations (rule 14).
-    taken: Taken,
+    wide: bool,
+    version: Version,
+    hole: Word,
+    removed: Removed,
 }
 
 impl Active {
@@ -174,24 +171,21 @@ impl Active {
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
-            match self.begin_now(gfns, hvas) {
+            match self.try_begin(gfns, hvas) {
                 Some(ticket) => return ticket,
+                None if self.grow() => {}
                 None => patience.wait(),
             }
         }
     }
 
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting.
-    pub(crate) fn begin_now(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        loop {
-            let ticket = self.try_begin(gfns, hvas);
-            if ticket.is_some() || !self.places.grow() {
-                return ticket;
-            }
-        }
+    /// Makes more places. Returns false if it cannot.
+    #[cold]
+    pub(crate) fn grow(&self) -> bool {
+        self.places.grow()
     }
 
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting or allocating.
+    /// Like [`begin`](Self::begin), but returns `None` instead of growing or waiting.
     pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
         let claim = self.places.claim(&self.numbers.taken)?;
         set(&claim.slot.gfns, gfns);
@@ -199,14 +193,14 @@ impl Active {
         // The ranges before the state. The invalidation has no number and no hole yet.
         claim.slot.state.store(UNFLUSHED | ACTIVE, order!(active.begin, Release));
         let regions = if gfns.is_empty() { self.lines.narrow(hvas) } else { None };
-        let ticket = Ticket {
-            active: self,
+        let mut ticket = Ticket {
+            active: Lent::new(self),
             claim,
             regions: regions.unwrap_or(Regions::NONE),
-            wide: Cell::new(regions.is_none()),
-            version: Cell::default(),
-            hole: Cell::new(Word::OLDEST),
-            taken: Taken::default(),
+            wide: regions.is_none(),
+            version: Version::default(),
+            hole: Word::OLDEST,
+            removed: Removed::Nothing,
         };
         ticket.announce();
         Some(ticket)
@@ -270,16 +264,16 @@ fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
 impl Ticket<'_> {
     /// Its current number, which its edits write into holes.
     pub(crate) fn version(&self) -> Version {
-        self.version.get()
+        self.version
     }
 
     /// The hole with its current number.
     pub(crate) fn hole(&self) -> Word {
-        self.hole.get()
+        self.hole
     }
 
     /// Takes the next number, and counts `more` active invalidations.
-    fn take_number(&self, more: u64) {
+    fn take_number(&mut self, more: u64) {
         let version = self.active.number(more);
         let slot = self.claim.slot;
         if more > 0 {
@@ -288,19 +282,19 @@ impl Ticket<'_> {
         }
         // Before the edits (also Release): a thread that meets an edit sees this state.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, order!(adopt.begin, Release));
-        self.version.set(version);
-        self.hole.set(Word::hole(version));
+        self.version = version;
+        self.hole = Word::hole(version);
     }
 
     /// Rule 1: lists the place, takes a number, and announces it to the regions or on the epoch.
-    fn announce(&self) {
+    fn announce(&mut self) {
         let bit = self.claim.bit;
         self.each_line(move |line| line.list(bit));
         self.take_number(1);
-        if self.wide.get() {
+        if self.wide {
             self.active.lines.epoch.move_on();
         }
-        let hole = self.hole();
+        let hole = self.hole;
         self.each_region(move |line| line.announce(hole));
         // ORDER(upgrade): listed before its walk reads an entry; pairs with the fence after a freeze (rule 10): either
         // the freezer sees this invalidation, or this one's walk sees the frozen entry.
@@ -319,19 +313,19 @@ impl Ticket<'_> {
     /// Calls `visit` with each line that lists it.
     #[inline(always)]
     fn each_line(&self, visit: impl Fn(&Line)) {
-        if self.wide.get() {
+        if self.wide {
             visit(&self.active.lines.epoch);
         }
         self.each_region(visit);
     }
 
-    /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
-    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    /// Whether no other active invalidation covers `gfns` or `hvas`, and `start` stands. Scans all places.
+    pub(crate) fn is_alone(&self, start: Start, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
         // is not seen here will see the frozen entry.
         let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
-        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
+        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
+        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.
@@ -356,7 +350,7 @@ impl Ticket<'_> {
         // Mostly there is one region, and no other invalidation is listed there or on the epoch: four loads answer.
         let bit = self.claim.bit;
         if let Some(line) = self.regions.only()
-            && !self.wide.get()
+            && !self.wide
             && line.listed_but(bit) == (0, 0)
             && self.active.lines.epoch.listed_but(bit) == (0, 0)
         {
@@ -368,8 +362,8 @@ impl Ticket<'_> {
     /// The same for any number of regions, and where others are listed.
     #[inline(never)]
     fn any_other_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        let (active, mine) = (self.active, self.claim.slot);
-        if self.wide.get() {
+        let (active, mine) = (self.active.get(), self.claim.slot.get());
+        if self.wide {
             return active.any_unflushed(Some(mine), matches);
         }
         let hides = |line: &Line| {
@@ -397,7 +391,7 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.hide_nothing();
-        if self.wide.get() {
+        if self.wide {
             // A number for no invalidation. An invalidation with a later number sees what this one published. One with
             // an earlier number is found listed by each fault that sees the epoch move.
             let _ = self.active.number(0);

@@ -1,5 +1,6 @@
 //! `Applied`: an invalidation whose edits are made and whose flush is owed.
 
+use super::begun::Scope;
 use super::invalidation::Invalidation;
 use crate::host::Host;
 use crate::sync::idle::Idle;
@@ -14,7 +15,6 @@ use core::marker::PhantomData;
 /// ```
 /// # use slat::{*, table::formats::Npt4};
 /// # struct Nothing;
-/// # unsafe impl TableMemory for Nothing {}
 /// # impl Host for Nothing {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }
@@ -35,27 +35,23 @@ pub struct Applied<'vm, 'i, F: Format, H: Host> {
 }
 
 impl<'vm, F: Format, H: Host> Applied<'vm, '_, F, H> {
-    pub(super) fn new(change: Invalidation<'vm, F, H>) -> Self {
-        Self { change, _idle: PhantomData }
-    }
-
     /// Pays what is owed: no vCPU uses the range any more. The host now changes its own table, and then drops the
     /// invalidation. Until then it must be kept: bind it to a name.
     pub fn settle(mut self) -> Invalidation<'vm, F, H> {
-        self.change.open_debt().settle();
+        self.change.begun.settle(true);
         self.change
     }
 
     /// Number of frames that lost a translation.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.change.owed.pages
+        self.change.begun.owed.pages
     }
 
     /// Whether settling has anything to wait for: a flush, or uses of [held](crate::held) frames.
     #[must_use]
     pub fn owes(&self) -> bool {
-        !self.change.owed.is_nothing()
+        !self.change.begun.owed.is_nothing()
     }
 }
 
@@ -70,7 +66,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// If the reason is one that a host usually reports [page by page](crate::Why::page_by_page), every page of the range
     /// counts as changed, and is zapped. A host that reports single pages does not call this.
     pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
-        self.edit_all(idle, None);
-        Applied::new(self)
+        self.begun.edit(idle, &Scope::Whole, None);
+        Applied { change: self, _idle: PhantomData }
     }
 }

@@ -1,7 +1,6 @@
 //! Rule 13: progress of a fault whose page is covered by one invalidation after the other.
 
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::TableMemory;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::thread;
@@ -14,9 +13,6 @@ const CHAIN: u64 = 50;
 /// A host that counts how often it is asked.
 #[derive(Default)]
 struct Counts(AtomicU64);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counts {}
 
 impl Host for Counts {
     fn lookup(&self, _: Hva, _: Access) -> Option<HostPage> {
@@ -34,12 +30,12 @@ impl Host for Counts {
 fn beside_a_chain(narrow: bool) -> (u64, u64) {
     let vm = &Vm::<Npt4, _>::builder(Counts::default()).build().unwrap();
     let mut idle = Idle::take().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
     let begin = || {
         if narrow {
             vm.invalidate(PAGE, Why::Clear)
         } else {
-            vm.invalidate_gfns(Span::sized(Gfn(0), 1), Why::Clear)
+            vm.memory().invalidate(Span::sized(Gfn(0), 1), Why::Clear)
         }
     };
     let asked = || vm.host().0.load(Relaxed);
@@ -61,7 +57,7 @@ fn beside_a_chain(narrow: bool) -> (u64, u64) {
         }
         let covered = asked();
         drop(active);
-        assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         (covered, asked() - covered)
     })
 }

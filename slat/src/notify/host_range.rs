@@ -15,9 +15,8 @@ pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
     mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,
 ) {
     let mut left = Behind::new(hvas);
-    let space = walk.space;
     while !left.is_nothing()
-        && let Some(part) = space.memslots.behind(walk.published(), &left)
+        && let Some(part) = walk.behind(&left)
     {
         let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);
@@ -38,11 +37,12 @@ pub(super) struct PageBehind {
 }
 
 impl PageBehind {
-    /// Restricts what the host told, that `hvas` maps `page` now, to `part`, which has some of `hvas`. The page ends
-    /// where a page of its level ends; nothing is known of the frames after it.
-    pub(super) fn part(part: &Part, hvas: Span<Hva>, page: HostPage) -> Option<Self> {
-        let inside = hvas.start.0 >> PAGE_SHIFT & (page.level.pages() - 1);
-        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hvas.start.0 >> PAGE_SHIFT);
+    /// Restricts what the host told, that `hva` maps `page` now, to `part`, which does not begin before `hva`. The page
+    /// ends where a page of its level ends; nothing is known of the frames after it.
+    #[inline(never)]
+    pub(super) fn part(part: &Part, hva: Hva, page: HostPage) -> Option<Self> {
+        let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
+        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hva.0 >> PAGE_SHIFT);
         let left = (page.level.pages() - inside).checked_sub(before)?;
         let page = HostPage { pfn: page.pfn + before, ..page };
         Some(Self { gfns: Span::sized(part.gfns.start, left), page })
@@ -54,19 +54,21 @@ impl PageBehind {
         let ahead = gfn.0.wrapping_sub(self.gfns.start.0);
         self.gfns.contains(gfn).then(|| HostPage { pfn: self.page.pfn + ahead, ..self.page })
     }
+
+    /// Returns the host's page of the first of `gfns`, if this page is behind all of them.
+    pub(super) fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
+        self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu, Why};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     /// A host of small read-only pages, whose frame numbers are their addresses.
     struct Linear;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Linear {}
 
     impl Host for Linear {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -80,14 +82,14 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Linear).build().unwrap();
         let hvas = Span::sized(Hva(1 << 30), 2 << 20);
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
         vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
             let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false, ..HostPage::PLAIN };
             told.changed(idle, hvas, Some(to));
         })
         .unwrap();
-        assert_eq!(vm.translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(3)).map(|mapping| mapping.leaf.pfn), Some(Pfn(515)));
     }
 }

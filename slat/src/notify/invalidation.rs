@@ -37,8 +37,8 @@
 //! # }
 //! ```
 //! The invalidation records a debt of [`changed`](Invalidation::changed) that is leaked (`core::mem::forget`), and pays it
-//! with the next debt or when it ends. A host whose begin and end are two calls [detaches](super::detached) the guard in
-//! between.
+//! with the next debt or when it ends. A host whose begin and end are two calls keeps the guard in between
+//! ([`Vm::invalidate_owned`]).
 //!
 //! A leaked invalidation never ends. Faults on its range wait for ever. Its place in the active set, and the tables
 //! whose flush it owes, are freed only when the VM is dropped. The host must not change the range. Invalidations that
@@ -46,27 +46,17 @@
 //!
 //! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
-use super::active::{Epoch, Ticket};
 use super::begun::{Begun, Range, Scope};
-use super::edit::Known;
-use super::host_range::{PageBehind, walk_behind};
-use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Exclusive, Shared};
-use crate::sync::prim::full_path;
-use crate::sync::readside::Seat;
-use crate::table::entry::Version;
 use crate::table::format::Format;
-use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
+use crate::tlb::FlushDebt;
 use crate::vm::Vm;
 use crate::why::Why;
-use core::cell::Cell;
-use core::mem::ManuallyDrop;
+use alloc::sync::Arc;
 
 /// A guard around a change in the primary MMU; see the module's header.
 ///
@@ -78,7 +68,6 @@ use core::mem::ManuallyDrop;
 ///
 /// /// A host whose frame is always the address.
 /// struct Identity;
-/// unsafe impl TableMemory for Identity {} // table pages from the global allocator
 /// impl Host for Identity {
 ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -87,7 +76,7 @@ use core::mem::ManuallyDrop;
 ///
 /// let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
@@ -95,19 +84,16 @@ use core::mem::ManuallyDrop;
 /// let change = change.apply(&mut idle).settle(); // no vCPU uses the page any more
 /// // … here the host copies the page to another frame and changes its own table …
 /// drop(change); // faults continue, and ask the host again
-/// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
-/// assert!(vm.translate(&mut idle, Gfn(1)).is_some(), "not in the range");
+/// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
+/// assert!(vm.memory().translate(&mut idle, Gfn(1)).is_some(), "not in the range");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
-    pub(super) begun: Begun<'vm, F, H>,
-    /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`] is a view of this
-    /// record, so a leaked debt is not lost.
-    pub(crate) owed: Owed,
-    /// Whether all of the range has been edited.
-    is_applied: bool,
+    pub(crate) begun: Begun<'vm, F, H>,
+    /// Keeps the VM of an owned guard alive. Dropped last: fields drop in order.
+    _owner: Option<Arc<Vm<F, H>>>,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -123,7 +109,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # use slat::{*, table::formats::Npt4};
     /// # use std::{collections::BTreeMap, sync::Mutex};
     /// # struct Table(Mutex<BTreeMap<Hva, Pfn>>);
-    /// # unsafe impl TableMemory for Table {}
     /// # impl Host for Table {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         let pfn = *self.0.lock().unwrap().get(&hva).ok_or(HostError::Fault)?;
@@ -132,12 +117,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new([(Hva(0x4000_0000), Pfn(7))].into()))).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1))?;
     /// let page = Span::sized(Hva(0x4000_0000), PAGE_SIZE);
     /// let freed = vm.change(&mut idle, page, Why::Unmap, |_| vm.host().0.lock().unwrap().remove(&page.start));
-    /// assert_eq!((freed, vm.translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
+    /// assert_eq!((freed, vm.memory().translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn change<R>(
@@ -147,12 +132,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         why: Why,
         change: impl FnOnce(&mut Idle) -> R,
     ) -> R {
-        // In place: each move of an invalidation copies some 220 bytes.
-        let mut invalidation = self.invalidate(hvas, why);
-        invalidation.edit_all(idle, None);
-        invalidation.open_debt().settle();
+        // In place: each move of an invalidation copies some 200 bytes.
+        let mut begun = Begun::begin(self, Range::Hvas(hvas), why);
+        begun.edit(idle, &Scope::Whole, None);
+        begun.settle(true);
         let changed = change(idle);
-        drop(invalidation);
+        drop(begun);
         changed
     }
 
@@ -167,7 +152,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// nothing. A wider one costs each concurrent fault one more attempt when it begins, and one when it ends. So does
     /// one that must zap a large page which reaches out of its range, for want of a table page.
     pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Hvas(hvas), why)
+        Invalidation::of(Begun::begin(self, Range::Hvas(hvas), why))
     }
 
     /// Like [`invalidate`](Self::invalidate), but returns [`Again`] instead of waiting.
@@ -177,7 +162,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -190,50 +174,81 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// }
     /// ```
     pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
-        Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
-    }
-
-    /// Like [`invalidate`](Self::invalidate), for guest frames of address space 0, whatever backs them.
-    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        self.invalidate_in(SpaceId(0), gfns, why)
+        Begun::try_begin(self, Range::Hvas(hvas), why, true).map(Invalidation::of).ok_or(Again)
     }
 
     pub(crate) fn invalidate_in(&self, space: SpaceId, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Gfns(space, gfns), why)
+        Invalidation::of(Begun::begin(self, Range::Gfns(space, gfns), why))
     }
 
     /// Zaps one leaf so that something else can be mapped. For a host that cannot say without sleeping that it has made
     /// the page writable in place.
     #[cold]
     pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
-        drop(self.invalidate_in(space, gfns, Why::Clear).apply(idle).settle());
+        let mut begun = Begun::begin(self, Range::Gfns(space, gfns), Why::Clear);
+        begun.edit(idle, &Scope::Whole, None);
+        begun.settle(true);
+    }
+}
+
+impl<F: Format, H: Host + 'static> Vm<F, H> {
+    /// Like [`invalidate`](Self::invalidate), with a guard that keeps the VM alive: for a host whose begin and end are two
+    /// callbacks, as those of Linux's MMU notifiers (`invalidate_range_start`, `invalidate_range_end`). The host keeps the
+    /// guard in a map by range or in the event itself. Any thread may end it.
+    ///
+    /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
+    ///
+    /// ```
+    /// # use slat::{table::formats::Npt4, *};
+    /// use std::{collections::BTreeMap, sync::{Arc, Mutex}};
+    /// # struct Identity;
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    ///
+    /// /// What the kernel calls when it changes its page tables.
+    /// struct Notifier {
+    ///     vm: Arc<Vm<Npt4, Identity>>,
+    ///     open: Mutex<BTreeMap<Hva, Invalidation<'static, Npt4, Identity>>>,
+    /// }
+    /// impl Notifier {
+    ///     fn invalidate_range_start(&self, idle: &mut Idle, hvas: Span<Hva>) {
+    ///         let change = self.vm.invalidate_owned(hvas, Why::Unmap).apply(idle).settle();
+    ///         self.open.lock().unwrap().insert(hvas.start, change);
+    ///     }
+    ///     fn invalidate_range_end(&self, hvas: Span<Hva>) {
+    ///         let change = self.open.lock().unwrap().remove(&hvas.start);
+    ///         drop(change.expect("begun")); // faults continue
+    ///     }
+    /// }
+    ///
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Arc::new(Vm::<Npt4, _>::builder(Identity).build()?);
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// let fault = Fault { gpa: Gpa(0), access: Access::Read };
+    /// let _ = vcpu.fault(&mut idle, fault)?;
+    /// let (notifier, page) = (Notifier { vm: vm.clone(), open: Mutex::default() }, Span::sized(Hva(1 << 30), 4096));
+    /// notifier.invalidate_range_start(&mut idle, page);
+    /// assert_eq!(vm.memory().translate(&mut idle, Gfn(0)), None);
+    /// notifier.invalidate_range_end(page);
+    /// assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn invalidate_owned(self: &Arc<Self>, hvas: Span<Hva>, why: Why) -> Invalidation<'static, F, H> {
+        let owner = self.clone();
+        // SAFETY: the VM stays in place and lives as long as `owner`, which is dropped after the invalidation has ended. An
+        // invalidation keeps no reference, but pointers (`Lent`), and lends out nothing for `'static`.
+        let vm = unsafe { &*Arc::as_ptr(&owner) };
+        Invalidation { begun: Begun::begin(vm, Range::Hvas(hvas), why), _owner: Some(owner) }
     }
 }
 
 impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
-    /// Begins: publishes exactly the range.
-    pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
-        let (gfns, hvas) = range.published();
-        Self::begun(vm, vm.active.begin(gfns, hvas), range, why)
-    }
-
-    /// Like [`begin`](Self::begin), but returns `None` instead of waiting for another to end, or for memory.
-    pub(crate) fn begin_now(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
-        let (gfns, hvas) = range.published();
-        Some(Self::begun(vm, vm.active.begin_now(gfns, hvas)?, range, why))
-    }
-
-    /// Like [`begin_now`](Self::begin_now), but also returns `None` where that would allocate.
-    pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
-        let (gfns, hvas) = range.published();
-        Some(Self::begun(vm, vm.active.try_begin(gfns, hvas)?, range, why))
-    }
-
-    fn begun(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
-        full_path();
-        let (why, reserve, reached) = (vm.heard(range, why), Reserve::default(), Cell::new(false));
-        let begun = Begun { vm, ticket, range, why, reserve, reached };
-        Self { begun, owed: Owed::default(), is_applied: false }
+    pub(crate) fn of(begun: Begun<'vm, F, H>) -> Self {
+        Self { begun, _owner: None }
     }
 
     /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing: edits what is mapped there, and
@@ -248,120 +263,83 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         hvas: Span<Hva>,
         to: Option<HostPage>,
     ) -> FlushDebt<'i> {
-        self.changed_on(idle, hvas, to, None);
-        self.debt(idle)
-    }
-
-    /// Like [`changed`](Self::changed), on the given seat or on any, with the debt added to what is owed.
-    pub(super) fn changed_on(
-        &mut self,
-        idle: &mut Idle,
-        hvas: Span<Hva>,
-        to: Option<HostPage>,
-        seat: Option<&Seat>,
-    ) {
-        if self.is_applied {
-            return;
-        }
-        let Range::Hvas(published) = self.begun.range else { return self.edit_all(idle, seat) };
-        let to = to.filter(|page| page.fits::<F>(hvas.start));
-        let Self { begun, owed, .. } = self;
-        begun.ticket.owes_again();
-        begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);
-        let pass = |idle: &mut Idle, known: Known<'_>| {
-            for space in &begun.vm.spaces {
-                let mut walk = begun.walk::<Exclusive>(space, idle, seat);
-                walk_behind(&mut walk, published.clamp(&hvas), |steps, part| {
-                    let now = to.and_then(|page| PageBehind::part(part, hvas, page));
-                    begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
-                });
-            }
-        };
-        begun.in_passes(idle, seat.is_none(), pass, |_| begun.refill_reserve());
-    }
-
-    /// The begin of an event: edits the range, unless its pages will be told one by one; returns the debt.
-    pub(crate) fn begin_event<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
-        if !self.begun.why.page_by_page() {
-            self.edit_all(idle, seat);
-        } else if seat.is_none() {
-            self.begun.fill_reserve(idle);
-        }
-        self.debt(idle)
-    }
-
-    /// Edits all of the range, on the given seat or on any, with the debt added to what is owed.
-    pub(crate) fn edit_all(&mut self, idle: &mut Idle, seat: Option<&Seat>) {
-        self.begun.edit(idle, None, seat, &mut self.owed);
-        self.begun.take_back(seat.is_none().then_some(idle), Scope::Whole, &mut self.owed);
-        self.is_applied = true;
-    }
-
-    /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
-    ///
-    /// Until that invalidation has flushed, every fault on the frames behind `hvas` waits, so their translations in
-    /// TLBs are older. Frames that no memslot maps any more were flushed by the transaction that took the memslot away.
-    pub(super) fn adopt_on(&mut self, idle: &mut Idle, hvas: Span<Hva>, seat: Option<&Seat>) {
-        let Self { begun, owed, .. } = self;
-        if !begun.ticket.unflushed_behind(hvas) {
-            return;
-        }
-        begun.take_back(None, Scope::Changed(hvas), owed);
-        for space in &begun.vm.spaces {
-            let mut walk = begun.walk::<Shared>(space, idle, seat);
-            walk_behind(&mut walk, hvas, |_, part| {
-                owed.owe(part.gfns);
-                part.gfns.end
-            });
-        }
-    }
-
-    /// Edits `parts`, which lie in the published range, under this invalidation's number, instead of the whole range.
-    pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
-        self.begun.edit(idle, Some(parts), None, &mut self.owed);
-        self.begun.take_back(Some(idle), Scope::Parts(parts), &mut self.owed);
-        self.debt(idle)
-    }
-
-    /// Its number.
-    pub(crate) fn version(&self) -> Version {
-        self.begun.ticket.version()
-    }
-
-    /// Returns the debt so far.
-    pub(crate) fn debt<'i>(&'i mut self, _idle: &'i mut Idle) -> FlushDebt<'i> {
-        self.open_debt()
-    }
-
-    /// After a freeze: whether no other invalidation is active over any of it, and the slots are those of `epoch`.
-    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        self.begun.ticket.is_alone(epoch, gfns, hvas)
-    }
-
-    /// Takes it apart into its record and its debts, without ending it.
-    pub(super) fn into_parts(self) -> (Begun<'vm, F, H>, Owed) {
-        let mut this = ManuallyDrop::new(self);
-        let owed = core::mem::take(&mut this.owed);
-        // SAFETY: read once: `this` is not dropped, and not used again.
-        (unsafe { core::ptr::read(&raw const this.begun) }, owed)
-    }
-
-    pub(super) fn from_parts(begun: Begun<'vm, F, H>, owed: Owed) -> Self {
-        Self { begun, owed, is_applied: false }
-    }
-
-    pub(super) fn open_debt(&mut self) -> FlushDebt<'_> {
-        FlushDebt::of(&self.begun, &mut self.owed, Cause::Change(self.begun.why))
+        self.begun.tell(idle, hvas, to, None);
+        FlushDebt::of(&mut self.begun)
     }
 }
 
-/// Ends the invalidation and pays its open debts: where a debt was leaked, where the owner unwinds, or where debts are
-/// paid here together. It waits for no grace period, since the thread may be in a walk.
-impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
-    fn drop(&mut self) {
-        self.begun.reserve.drain(self.begun.vm);
-        if !self.owed.is_nothing() {
-            self.open_debt().without_grace().settle();
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod tests {
+    use crate::notify::Invalidation;
+    use crate::notify::active::Page;
+    use crate::table::{Word, formats::Npt4};
+    use crate::*;
+    use std::sync::Arc;
+    use std::vec::Vec;
+
+    /// A host that is dropped with its VM.
+    struct Plain(#[allow(dead_code, reason = "its drop is counted")] Arc<()>);
+
+    impl Host for Plain {
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage::PLAIN)
         }
+    }
+
+    const FIRST: Span<Hva> = Span::new(Hva(0), Hva(4096));
+    const WIDE: Span<Hva> = Span::new(Hva(0), Hva(1 << 40));
+
+    /// A VM, and what lives as long as it.
+    fn vm() -> (Arc<Vm<Npt4, Plain>>, Arc<()>) {
+        let host = Arc::default();
+        (Arc::new(Vm::<Npt4, _>::builder(Plain(Arc::clone(&host))).build().unwrap()), host)
+    }
+
+    /// Whether faults on the first page wait: asks for a stamp, as a fault does.
+    fn waits(vm: &Vm<Npt4, Plain>) -> bool {
+        let (epoch, page) = (vm.active.epoch(), Page::small(Gfn(0), Hva(0)));
+        vm.active.stamp(epoch, page, Level::K4, Word::OLDEST).is_err()
+    }
+
+    #[test]
+    fn any_thread_ends_an_invalidation_that_keeps_its_vm() {
+        for hvas in [FIRST, WIDE] {
+            let (vm, _host) = vm();
+            // Among the first places, and beyond them.
+            let others: Vec<_> =
+                (0..100).map(|_| vm.invalidate(Span::new(Hva(1 << 50), Hva(1 << 51)), Why::Clear)).collect();
+            for many in [0, 100] {
+                let _some = &others[..many];
+                assert!(!waits(&vm));
+                let change = vm.invalidate_owned(hvas, Why::Unmap);
+                assert!(waits(&vm));
+                std::thread::spawn(move || drop(change)).join().unwrap();
+                assert!(!waits(&vm));
+            }
+        }
+    }
+
+    #[test]
+    fn the_vm_of_the_last_invalidation_is_dropped_after_it() {
+        let (vm, host) = vm();
+        let change: Invalidation<'static, _, _> = vm.invalidate_owned(FIRST, Why::Unmap);
+        drop(vm);
+        assert_eq!(Arc::strong_count(&host), 2);
+        let change = change.apply(&mut Idle::take().unwrap()).settle();
+        drop(change);
+        assert_eq!(Arc::strong_count(&host), 1);
+    }
+
+    #[test]
+    fn a_debt_that_is_open_is_paid_at_the_end() {
+        let (mut idle, (vm, _host)) = (Idle::take().unwrap(), vm());
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        let mut change = vm.invalidate_owned(FIRST, Why::Unmap);
+        core::mem::forget(change.changed(&mut idle, FIRST, None));
+        let before = vm.stats().flushes.paid;
+        std::thread::spawn(move || drop(change)).join().unwrap();
+        assert_eq!(vm.stats().flushes.paid, before + 1);
     }
 }

@@ -7,8 +7,7 @@
 //! | [`SecondaryMmu`] | the listener's trait, and its arguments: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | a guard: begin, edit, flush, (the host changes), end |
 //! | [`Applied`] | the guard between edit and flush |
-//! | [`Detached`] | the same guard for a host whose begin and end are two callbacks |
-//! | `begun` | an invalidation between begin and end, without its debts |
+//! | `begun` | an invalidation between begin and end, as the engine edits it |
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
 //! | `reserve` | spare table pages for splits of large leaves |
 //! | `vm`, `host_range` | a VM as a secondary MMU; walks of the frames behind a host range |
@@ -23,10 +22,9 @@
 pub(crate) mod active;
 mod applied;
 pub(crate) mod begun;
-mod detached;
 mod edit;
 mod host_range;
-pub(crate) mod invalidation;
+mod invalidation;
 pub mod plan;
 mod reserve;
 mod secondary;
@@ -38,6 +36,5 @@ mod covered_tests;
 
 pub use crate::why::Why;
 pub use applied::Applied;
-pub use detached::Detached;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, NoPages, Pages, SecondaryMmu, Young};

@@ -113,7 +113,7 @@ pub(super) const fn zaps(why: Why) -> bool {
 
 /// Whether the reason takes a held frame back; `write` says whether it is held to write. As for a leaf.
 #[inline]
-pub(super) const fn takes_back(why: Why, write: bool) -> bool {
+pub(super) const fn withdraws(why: Why, write: bool) -> bool {
     write || zaps(why) || matches!(why, Why::ChangePte)
 }
 

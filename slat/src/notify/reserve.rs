@@ -15,67 +15,38 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::Cache;
 use crate::vm::Vm;
-use core::cell::{Cell, RefCell};
 
-/// The spare pages. See the module's header. In cells, since a walk borrows the invalidation.
+/// The spare pages. See the module's header.
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
-    pages: RefCell<Cache>,
-    /// Whether it ever had pages.
-    used: Cell<bool>,
+    pub(crate) pages: Cache,
     /// Whether a walk met a leaf to split, and found no page.
-    short: Cell<bool>,
+    pub(crate) is_short: bool,
 }
 
 impl Reserve {
-    /// Calls `act` with the pages.
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
-        self.used.set(true);
-        act(&mut self.pages.borrow_mut())
-    }
-
-    /// Takes a page. If there is none, [`was_short`](Self::was_short) is true next.
-    pub(super) fn take(&self) -> Option<Node> {
-        let page = self.with(Cache::take);
-        self.short.set(page.is_none() || self.short.get());
+    /// Takes a page. If there is none, the reserve is short next.
+    pub(super) fn take(&mut self) -> Option<Node> {
+        let page = self.pages.take();
+        self.is_short |= page.is_none();
         page
     }
 
-    /// Whether [`take`](Self::take) found no page since the last call of this.
-    #[inline]
-    pub(super) fn was_short(&self) -> bool {
-        self.short.replace(false)
-    }
-
-    /// Fills it up to `wanted` pages, if the VM has large leaves to split. Returns whether it has pages. May ask the
-    /// host for memory, so may sleep. Without memory, or above the budget, it stays as it is.
-    pub(super) fn fill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
-        vm.maps_large_pages()
-            && self.with(|pages| {
-                _ = vm.pool.top_up(&vm.host, pages, wanted, || vm.dead_tables().reuse());
-                pages.len() > 0
-            })
-    }
-
-    /// Fills it up to `wanted` pages from those that are free already. Asks the host for none.
-    pub(super) fn refill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
-        self.with(|pages| {
-            vm.pool.top_up_free(pages, wanted);
-            pages.len() > 0
-        })
+    /// Fills it up to `wanted` pages. Returns whether it has pages. If it `asks` the host for memory, it may sleep; if
+    /// not, it takes pages that are free already. Without memory, or above the budget, it stays as it is.
+    #[cold]
+    pub(super) fn fill<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, wanted: usize, asks: bool) -> bool {
+        if !asks {
+            vm.pool.top_up_free(&mut self.pages, wanted);
+        } else if vm.maps_large_pages() {
+            _ = vm.pool.top_up(vm.tables(), &mut self.pages, wanted, || vm.dead_tables().reuse());
+        }
+        self.pages.len() > 0
     }
 
     /// Gives the unused pages back.
-    #[inline]
-    pub(super) fn drain<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
-        if self.used.get() {
-            self.give_back(vm);
-        }
-    }
-
-    #[cold]
-    fn give_back<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
-        let unused = self.with(Cache::drain);
+    pub(super) fn drain<F: Format, H: Host>(&mut self, vm: &Vm<F, H>) {
+        let unused = self.pages.drain();
         if unused.len() > 0 {
             vm.pool.give_back(unused);
         }
@@ -85,16 +56,13 @@ impl Reserve {
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use crate::notify::{Event, SecondaryMmu};
-    use crate::table::{TableMemory, formats::Npt4};
+    use crate::table::formats::Npt4;
     use crate::*;
 
     const BASE: Hva = Hva(1 << 30);
 
     /// A host of large pages, whose frame numbers are their addresses.
     struct Large;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Large {}
 
     impl Host for Large {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -105,11 +73,11 @@ mod tests {
     /// A VM with two large pages, mapped by stores.
     fn vm(idle: &mut Idle) -> Vm<Npt4, Large> {
         let vm = Vm::<Npt4, _>::builder(Large).build().unwrap();
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [5, 600] {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-            assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+            assert_eq!(vcpu.fault(idle, fault), Ok(Next::Resume(Resume::Mapped(Level::M2))));
         }
         drop(vcpu);
         vm
@@ -131,7 +99,7 @@ mod tests {
         let vm = vm(&mut idle);
         assert_eq!(clear(&vm, &mut idle, both_ends()), 2);
         assert_eq!((vm.stats().splits, vm.stats().leaves), ([2, 0], [1022, 0, 0]));
-        assert_eq!([511, 512].map(|gfn| vm.translate(&mut idle, Gfn(gfn))), [None; 2]);
+        assert_eq!([511, 512].map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn))), [None; 2]);
     }
 
     #[test]
@@ -175,6 +143,6 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);
         clear(&vm, &mut idle, both_ends());
-        assert!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
+        assert!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.dirty);
     }
 }

@@ -1,7 +1,6 @@
 //! A VM as a secondary MMU.
 
-use super::begun::Range;
-use super::invalidation::Invalidation;
+use super::begun::{Begun, Range, Scope};
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
 use crate::addr::{Gfn, Hva, Span};
 use crate::age::AccessedPages;
@@ -52,22 +51,23 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     ) -> Result<(), Again> {
         let range = Range::Hvas(event.hvas);
         let mut told = if event.may_block {
-            let mut invalidation = Invalidation::begin(self, range, event.why);
-            invalidation.begin_event(idle, None).settle();
-            PageByPage { invalidation, kept: None }
+            PageByPage { begun: Begun::begin(self, range, event.why), kept: None }
         } else {
             // A baseline policy's lock would be waited for asleep.
             if self.policy.baseline.has_lock() {
                 return Err(Again);
             }
             // Kept to the end, so that no told page waits for a seat.
-            let seat = self.try_borrow_seat().ok_or(Again)?;
-            let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
-            invalidation.begin_event(idle, Some(&seat)).without_grace().settle();
-            PageByPage { invalidation, kept: Some(seat) }
+            let kept = Some(self.try_borrow_seat().ok_or(Again)?);
+            PageByPage { begun: Begun::try_begin(self, range, event.why, false).ok_or(Again)?, kept }
         };
+        let (seat, is_told) = (told.seat(), told.begun.target.why.page_by_page());
+        if !is_told {
+            told.begun.edit(idle, &Scope::Whole, seat);
+        }
+        told.pay(is_told);
         change(idle, &mut told);
-        told.flush(idle);
+        told.pay(false);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         for space in &self.spaces {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             let mut left = Behind::new(hvas);
-            while let Some(part) = space.memslots.behind(walk.published(), &left) {
+            while let Some(part) = walk.behind(&left) {
                 gfns = gfns.hull(&part.gfns);
                 left = left.after(&part, part.gfns.end);
             }
@@ -135,7 +135,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
 
 /// An open invalidation that is told page by page. If the change panics, the invalidation pays its debts when it ends.
 struct PageByPage<'vm, F: Format, H: Host> {
-    invalidation: Invalidation<'vm, F, H>,
+    begun: Begun<'vm, F, H>,
     /// The seat of an event that may not block.
     kept: Option<Borrowed<'vm>>,
 }
@@ -144,27 +144,30 @@ impl<'vm, F: Format, H: Host> PageByPage<'vm, F, H> {
     fn seat(&self) -> Option<&'vm Seat> {
         self.kept.as_ref().map(Borrowed::for_owner)
     }
+
+    /// Pays what is owed. If pages will be told after it, it may ask the host for table pages first.
+    fn pay(&mut self, is_told: bool) {
+        let may_block = self.kept.is_none();
+        if may_block && is_told {
+            self.begun.restock(true);
+        }
+        self.begun.settle(may_block);
+    }
 }
 
 impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
         let seat = self.seat();
-        self.invalidation.changed_on(idle, hvas, to, seat);
+        self.begun.tell(idle, hvas, to, seat);
     }
 
-    fn flush(&mut self, idle: &mut Idle) {
-        let may_block = self.kept.is_none();
-        if may_block {
-            self.invalidation.begun.fill_reserve(idle);
-        }
-        let debt = self.invalidation.debt(idle);
-        let debt = if may_block { debt } else { debt.without_grace() };
-        debt.settle();
+    fn flush(&mut self, _: &mut Idle) {
+        self.pay(true);
     }
 
     fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
         let seat = self.seat();
-        self.invalidation.adopt_on(idle, hvas, seat);
+        self.begun.adopt(idle, hvas, seat);
         self.flush(idle);
     }
 }
@@ -173,7 +176,6 @@ impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
 mod tests {
     use crate::inject;
     use crate::notify::Again;
-    use crate::table::TableMemory;
     use crate::table::formats::Npt4;
     use crate::*;
     use std::sync::mpsc::channel;
@@ -182,9 +184,6 @@ mod tests {
     use std::vec::Vec;
 
     struct Nowhere;
-
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Nowhere {}
 
     impl Host for Nowhere {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -247,9 +246,6 @@ mod tests {
     /// A host that resolves each address to the same page.
     struct One;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for One {}
-
     impl Host for One {
         fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
             Ok(HostPage::PLAIN)
@@ -261,9 +257,9 @@ mod tests {
     fn a_page_is_settled_before_it_is_copied() {
         let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         let first = vm.invalidate(hvas, Why::Migrate);
         let owed = first.apply(&mut idle);
         let copies = || {

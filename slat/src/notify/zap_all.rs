@@ -13,8 +13,7 @@
 //! flushed, and then flushes too. A vCPU that answers any flush looks for a new root. A broadcast flush has no answers,
 //! so none is sent while a root is replaced.
 
-use super::begun::{Range, Scope};
-use super::invalidation::Invalidation;
+use super::begun::{Begun, Range, Scope};
 use crate::addr::{Gfn, Span};
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
@@ -37,9 +36,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// `Identity` is one of the [hosts of the examples](crate::host#hosts-of-the-examples).
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -47,13 +45,13 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # }
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    /// let before = vm.root();
+    /// let before = vm.memory().root();
     /// vm.zap_all(&mut idle)?;
     /// assert_eq!(vm.stats().mapped_bytes(), 0);
-    /// assert_ne!(vm.root(), before);
+    /// assert_ne!(vm.memory().root(), before);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
@@ -62,19 +60,21 @@ impl<F: Format, H: Host> Vm<F, H> {
             let fresh = self.fresh_root(idle)?;
             // Outlives the invalidation: its end pays if nothing else has paid.
             let _replaces = self.tlb.replaces_root();
-            let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
+            let range = Range::Gfns(space.id, everything);
+            let mut change = Begun::begin(self, range, Why::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
-                change.edit_all(idle, None);
+                change.edit(idle, &Scope::Whole, None);
             }
-            let Some(fresh) = fresh.filled(change.begun.hole()) else { return Err(NoMemory) };
+            let Some(fresh) = fresh.filled(change.ticket.hole()) else { return Err(NoMemory) };
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-            let old = space.radix.replace_root(&self.host, fresh);
+            let old = space.radix.replace_root(self.tables(), fresh);
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
-            Nested::reach(&change.begun, None, Scope::Whole, &mut change.owed);
-            change.debt(idle).settle();
+            Nested::reach(&mut change, &range.part(&Scope::Whole), false);
+            change.is_applied = true;
+            change.settle(true);
         }
         self.collect(idle);
         Ok(())
@@ -84,6 +84,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn fresh_root(&self, idle: &mut Idle) -> Result<FreshRoot<'_>, NoMemory> {
         let mut spare = self.pool.scratch();
         self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
-        self.pool.fresh_root(&self.host, &mut spare)
+        self.pool.fresh_root(self.tables(), &mut spare)
     }
 }

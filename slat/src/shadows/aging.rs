@@ -54,7 +54,7 @@ impl<F: Format> Shadows<F> {
                 let g1 = (page.start + (gfns.start.max(g2).0 - g2.0)).base(at.level);
                 // SAFETY: as above.
                 let row =
-                    unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
+                    unsafe { Rows::of(memory, at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
                 if row.is_some_and(|row: Row| !row.may_name(g1)) {
                     continue;
                 }

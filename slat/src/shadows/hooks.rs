@@ -4,10 +4,9 @@ use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
 use crate::addr::{Gfn, Span};
 use crate::hooks::{NestedHooks, NestedState};
 use crate::host::Host;
-use crate::notify::begun::{Begun, Scope};
+use crate::notify::begun::{Begun, Extent};
 use crate::slots::bitmap::WORD;
 use crate::stats::NestedStats;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicBool, Relaxed};
@@ -43,13 +42,13 @@ impl<F: Format, H: Host> NestedHooks<F, H> for Shadowed {
     }
 
     #[inline(always)]
-    fn reach(begun: &Begun<'_, F, H>, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
-        if begun.vm.runs_nested() {
-            begun.reach_all_spaces(idle, scope, owed);
+    fn reach(begun: &mut Begun<'_, F, H>, extent: &Extent<'_>, defers: bool) {
+        if begun.target.vm.runs_nested() {
+            begun.reach_all_spaces(extent, defers);
         }
     }
 
-    fn forget(begun: &Begun<'_, F, H>) {
+    fn forget(begun: &mut Begun<'_, F, H>) {
         begun.forget_nested();
     }
 
@@ -71,12 +70,12 @@ impl<F: Format, H: Host> NestedHooks<F, H> for Shadowed {
         if !walk.vm.runs_nested() || gfns.is_empty() {
             return None;
         }
-        Some(walk.space.nested.get()?.next_used(&walk.vm.host, gfns))
+        Some(walk.space.nested.get()?.next_used(walk.vm.tables(), gfns))
     }
 
     fn young<M: Mode>(walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, clears: bool) -> [u64; 8] {
         let shadows = walk.space.nested.get();
-        shadows.map_or([0; 8], |shadows| shadows.young(&walk.vm.host, gfns, clears))
+        shadows.map_or([0; 8], |shadows| shadows.young(walk.vm.tables(), gfns, clears))
     }
 
     fn reclaim(vm: &Vm<F, H>, held: bool) -> u64 {
@@ -88,7 +87,7 @@ impl<F: Format, H: Host> NestedHooks<F, H> for Shadowed {
             owed.owe_nested();
             FlushDebt::new(vm, owed, Cause::Change(Why::Unmap)).settle();
         };
-        let tables = (&vm.host, &vm.pool, &vm.active);
+        let tables = (vm.tables(), &vm.pool, &vm.active);
         let reclaim = |shadows: &Shadows<F>| shadows.reclaim(tables, held, flush, || vm.reads.synchronize());
         all(vm).map(reclaim).find(|subtrees| *subtrees > 0).unwrap_or(0)
     }
@@ -117,7 +116,7 @@ impl<F: Format, H: Host> NestedHooks<F, H> for Shadowed {
     }
 
     fn pages(vm: &Vm<F, H>) -> u64 {
-        all(vm).map(|shadows| shadows.pages(&vm.host)).sum()
+        all(vm).map(|shadows| shadows.pages(vm.tables())).sum()
     }
 }
 
@@ -136,7 +135,7 @@ fn withdraw_write_from<F: Format, H: Host, M: Edits>(
     let (vm, how, mut left) = (walk.vm, Reach::WithdrawWrite, Stretches::new(gfns));
     while !left.is_over() {
         walk.rest();
-        if shadows.reach(&vm.host, &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
+        if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
             owed.owe_nested();
         }
     }
@@ -149,7 +148,7 @@ fn arm_in<F: Format, H: Host, M: Edits>(
     first: Gfn,
     words: &[u64],
 ) {
-    let (host, active) = (&walk.vm.host, &walk.vm.active);
+    let (memory, active) = (walk.vm.tables(), &walk.vm.active);
     for (nth, &word) in (0..).zip(words) {
         let (mut left, mut page) = (word, first + nth * WORD);
         while left != 0 {
@@ -157,7 +156,7 @@ fn arm_in<F: Format, H: Host, M: Edits>(
             let skip = left.trailing_zeros();
             let run = (left >> skip).trailing_ones();
             let pages = Span::sized(page + u64::from(skip), run.into());
-            shadows.reach_whole(host, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+            shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
             page = pages.end;
             left = left.checked_shr(skip + run).unwrap_or(0);
         }

@@ -19,7 +19,6 @@ use crate::table::format::MemoryType;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use crate::table::radix::Beside;
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 /// The row of a leaf. See the module's header.
@@ -110,11 +109,11 @@ impl Rows<'_> {
     /// Returns the rows of a table; `None` for a root.
     ///
     /// # Safety
-    /// `node` is a table of a shadow, made of pages of `M`, and stays linked for `'a`.
+    /// `node` is a table of a shadow, made of pages of `memory`, and stays linked for `'a`.
     #[inline(always)]
-    pub(crate) unsafe fn of<'a, M: TableMemory>(node: Node) -> Option<Rows<'a>> {
+    pub(crate) unsafe fn of<'a>(memory: &impl TableMemory, node: Node) -> Option<Rows<'a>> {
         // SAFETY: the caller's word.
-        unsafe { Some(RowsOf::table::<M>(node)?.rows()) }
+        unsafe { Some(RowsOf::table(memory, node)?.rows()) }
     }
 }
 
@@ -126,11 +125,11 @@ impl RowsOf {
     /// Returns the place of a table's rows; `None` for a root.
     ///
     /// # Safety
-    /// `node` is a table of a shadow, made of pages of `M`, and linked.
+    /// `node` is a table of a shadow, made of pages of `memory`, and linked.
     #[inline(always)]
-    pub(crate) unsafe fn table<M: TableMemory>(node: Node) -> Option<Self> {
+    pub(crate) unsafe fn table(memory: &impl TableMemory, node: Node) -> Option<Self> {
         // SAFETY: linked, says the caller. Written before it was linked, and not again before it is in a list.
-        unsafe { node.note_in::<M>() }.next.get().map(Self)
+        unsafe { node.note_in(memory) }.next.get().map(Self)
     }
 
     /// # Safety
@@ -161,15 +160,15 @@ impl Half {
     }
 
     /// Attaches the rows to a table that only the caller has.
-    pub(super) fn hang<M: TableMemory>(self, table: Node) {
+    pub(super) fn hang(self, memory: &impl TableMemory, table: Node) {
         // SAFETY: only the caller has it.
-        unsafe { table.note_in::<M>() }.next.set(Some(Node::new(self.0)));
+        unsafe { table.note_in(memory) }.next.set(Some(Node::new(self.0)));
     }
 
     /// Detaches the rows of a table that no other thread reaches any more.
-    pub(super) fn take_back<M: TableMemory>(table: Node) -> Option<Self> {
+    pub(super) fn take_back(memory: &impl TableMemory, table: Node) -> Option<Self> {
         // SAFETY: only the caller has it.
-        let rows = unsafe { table.note_in::<M>() }.next.take()?;
+        let rows = unsafe { table.note_in(memory) }.next.take()?;
         Some(Self(rows.page()))
     }
 
@@ -210,25 +209,25 @@ impl Spare {
         self.rows.len() >= Self::ENOUGH
     }
 
-    /// Returns the spare rows as an attacher for tables of `M`.
-    pub(crate) fn beside<M: TableMemory>(&mut self, largest: Level) -> Hanging<'_, M> {
-        Hanging(self, largest, PhantomData)
+    /// Returns the spare rows as an attacher for tables in `memory`.
+    pub(crate) fn beside<'a, M: TableMemory>(&'a mut self, memory: &'a M, largest: Level) -> Hanging<'a, M> {
+        Hanging(self, largest, memory)
     }
 }
 
 /// Attaches rows to tables that may have leaves: up to this level.
-pub(crate) struct Hanging<'a, M>(&'a mut Spare, Level, PhantomData<M>);
+pub(crate) struct Hanging<'a, M>(&'a mut Spare, Level, &'a M);
 
 impl<M: TableMemory> Beside for Hanging<'_, M> {
     fn hang(&mut self, node: Node, level: Level) {
         if level <= self.1
             && let Some(half) = self.0.rows.pop()
         {
-            half.hang::<M>(node);
+            half.hang(self.2, node);
         }
     }
 
     fn take_back(&mut self, node: Node) {
-        self.0.rows.extend(Half::take_back::<M>(node));
+        self.0.rows.extend(Half::take_back(self.2, node));
     }
 }

@@ -243,14 +243,15 @@ impl<F: Format> Shadows<F> {
         let at = unsafe { shadow.radix.descend(memory, hint.g2) };
         if at.level >= level {
             // SAFETY: as above.
-            let row = || unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(hint.g2, at.level)));
+            let row =
+                || unsafe { Rows::of(memory, at.node) }.map(|rows| rows.get(F::index(hint.g2, at.level)));
             // A larger leaf has a hint of its own.
             let is_other = || at.level > level || row().is_some_and(|row| !row.may_name(page.start));
             return at.word.is_hole() || is_leaf::<F>(at.word) && is_other();
         }
         // The parts of a split leaf, or the leaves of pages that L1 has put in its place.
         // SAFETY: as above.
-        let (entries, rows) = unsafe { (at.node.entries(), Rows::of::<M>(at.node)) };
+        let (entries, rows) = unsafe { (at.node.entries(), Rows::of(memory, at.node)) };
         let is_other = |(nth, entry): (usize, &Entry)| {
             let word = entry.load();
             let other = || rows.is_some_and(|rows| !rows.get(nth).may_lie_in(page));

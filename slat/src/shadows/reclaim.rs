@@ -73,7 +73,7 @@ impl<F: Format> Shadows<F> {
         let (mut back, mut halves) = (NodeList::default(), self.halves.lock());
         for &(top, level) in tops {
             for_tables::<F, M>(memory, top, level, &mut |node| {
-                halves.extend(Half::take_back::<M>(node));
+                halves.extend(Half::take_back(memory, node));
                 back.push(node);
             });
         }

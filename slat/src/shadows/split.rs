@@ -116,11 +116,11 @@ impl<F: Format> Shadows<F> {
         taking.begin();
         // Only this thread has the page, so the mark is unique.
         let mine = Word::frozen_link(node.pfn(memory));
-        half.hang::<M>(node);
+        half.hang(memory, node);
         let split = match Frozen::new(at.entry, at.word, mine) {
             Ok(frozen) => {
                 // SAFETY: `at` was met inside the door. The new table is in no other.
-                let (large, small) = unsafe { (Rows::of::<M>(at.node), Rows::of::<M>(node)) };
+                let (large, small) = unsafe { (Rows::of(memory, at.node), Rows::of(memory, node)) };
                 if let (Some(large), Some(small)) = (large, small) {
                     let row = large.get(F::index(g2, at.level));
                     let pages = at.level.down().pages();
@@ -134,7 +134,7 @@ impl<F: Format> Shadows<F> {
             Err(found) => Err(found),
         };
         split.or_else(|found| {
-            self.halves.lock().extend(Half::take_back::<M>(node));
+            self.halves.lock().extend(Half::take_back(memory, node));
             cache.put_back(node);
             Ok(found)
         })

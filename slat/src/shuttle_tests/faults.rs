@@ -134,7 +134,7 @@ fn telling_of_huge() {
         &|| world.guest(0, &[(0, Write), (1, Write), (0, Write)]),
         &|| world.guest(1, &[(1, Read), (0, Write), (0, Write)]),
         &|| world.track(0..1, 1, true),
-        &|| idle(|idle| _ = world.vm.recover(idle, Span::new(Gfn(0), Gfn(512)))),
+        &|| idle(|idle| _ = world.vm.memory().recover(idle, Span::new(Gfn(0), Gfn(512)))),
     ]);
     world.end();
 }

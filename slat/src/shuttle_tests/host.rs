@@ -10,7 +10,7 @@
 use super::memory::Memory;
 use crate::notify::{Event, SecondaryMmu};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet, step};
-use crate::table::memory::TableMemory;
+use crate::table::memory::{Own, TableMemory, TablesOf};
 use crate::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -337,6 +337,10 @@ impl Frames {
 }
 
 impl Host for Handle {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let asked = || self.0.find(page_of(hva), |word| word.load(Relaxed));
         (!self.0.sleeps).then(asked)?
@@ -370,16 +374,12 @@ pub(super) fn page_of(hva: Hva) -> u64 {
 
 // SAFETY: each chunk is lent once, and its two names are arithmetic.
 unsafe impl TableMemory for Handle {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.0.memory.lend()
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, chunk: NonNull<u8>, _: Pfn, _: usize) {
         self.0.memory.take_back(chunk);
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.0.memory.frame(page)
     }
 
     fn at(&self, frame: Pfn) -> NonNull<u8> {

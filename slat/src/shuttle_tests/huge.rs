@@ -15,8 +15,8 @@ fn splitting() {
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Write)]),
         &|| world.guest(1, &[(1, Write), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (1, Read)]),
-        &|| assert!(idle(|idle| world.vm.split(idle, FIRST, Level::K4)).is_ok()),
-        &|| assert!(idle(|idle| world.vm.recover(idle, FIRST)) <= 1),
+        &|| assert!(idle(|idle| world.vm.memory().split(idle, FIRST, Level::K4)).is_ok()),
+        &|| assert!(idle(|idle| world.vm.memory().recover(idle, FIRST)) <= 1),
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
     ]);
     world.end();
@@ -31,7 +31,7 @@ fn collapsing() {
         &|| world.guest(2, &[(0, Read), (1, Read), (1, Write)]),
         &|| {
             world.change(0..REGION, (Change::Collapse, Why::Migrate));
-            idle(|idle| world.vm.recover(idle, FIRST));
+            idle(|idle| world.vm.memory().recover(idle, FIRST));
         },
         &|| world.change(0..2, (Change::Protect, Why::Protect)),
         &|| world.change(1..2, (Change::Move, Why::Migrate)),

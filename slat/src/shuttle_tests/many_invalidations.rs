@@ -18,7 +18,7 @@ fn crowd(vcpus: u32) -> World<Pae> {
     let world = World::<Pae>::new(vcpus, Primary::sleepy(), |builder| builder);
     world.slots([(0, 0..ALL)].into(), |idle| {
         let slot = Slot::new(SlotId(0), Gfn(0), ALL, hva(0));
-        let grown = world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(slot)));
+        let grown = world.vm.memory().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(slot)));
         grown.expect("room");
     });
     world
@@ -46,7 +46,7 @@ fn exchanging() {
         &|| world.guest(1, &[(THIRD, Write), (0, Read), (THIRD, Read)]),
         &|| {
             world.slots([(0, THIRD..ALL), (THIRD, 0..THIRD)].into(), |idle| {
-                let exchanged = world.vm.slots().commit(idle, |tx| {
+                let exchanged = world.vm.memory().commit(idle, |tx| {
                     tx.delete(SlotId(0))?;
                     tx.create(half(1, 0, THIRD))?;
                     tx.create(half(2, THIRD, 0))
@@ -58,7 +58,14 @@ fn exchanging() {
         &|| world.change_beside(0..ALL, (Change::Move, Why::Migrate)),
         &|| {
             idle(|idle| {
-                drop(world.vm.invalidate_gfns(Span::sized(Gfn(0), REGION), Why::Clear).apply(idle).settle());
+                drop(
+                    world
+                        .vm
+                        .memory()
+                        .invalidate(Span::sized(Gfn(0), REGION), Why::Clear)
+                        .apply(idle)
+                        .settle(),
+                );
             });
         },
     ]);

@@ -65,7 +65,7 @@ impl Memory {
         self.lent.load(Relaxed).count_ones()
     }
 
-    pub(super) fn lend(&self) -> Option<NonNull<u8>> {
+    pub(super) fn lend(&self) -> Option<(NonNull<u8>, Pfn)> {
         let lent = self.lent.load(Relaxed);
         let chunk = lent.trailing_ones() as usize;
         if chunk == CHUNKS {
@@ -73,17 +73,13 @@ impl Memory {
         }
         self.lent.store(lent | 1 << chunk, Relaxed);
         // SAFETY: inside.
-        Some(unsafe { self.base.add(chunk * CHUNK_BYTES) })
+        Some((unsafe { self.base.add(chunk * CHUNK_BYTES) }, Pfn(FIRST + (chunk * CHUNK_PAGES) as u64)))
     }
 
     pub(super) fn take_back(&self, chunk: NonNull<u8>) {
         let index = (chunk.as_ptr().addr() - self.base.as_ptr().addr()) / CHUNK_BYTES;
         assert!(self.lent.load(Relaxed) >> index & 1 == 1, "lent, and once");
         self.lent.fetch_xor(1 << index, Relaxed);
-    }
-
-    pub(super) fn frame(&self, page: NonNull<u8>) -> Pfn {
-        Pfn(FIRST + (page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / 4096)
     }
 
     /// Returns the page of a frame; the trap for a frame of no table page.

@@ -30,9 +30,6 @@ struct Small {
     dead: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Small {}
-
 impl Host for Small {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let page = (hva.0 - BASE >> 12) - DATA;
@@ -88,7 +85,7 @@ impl Nest {
         let vm = Vm::<Npt4, _>::builder(host).vcpus(vcpus).build().expect("there is memory");
         let mut idle = Idle::take().expect("one on each thread");
         let slot = Slot::new(SlotId(0), Gfn(0), DATA + PAGES, Hva(BASE));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
         Self { vm }
     }
 
@@ -116,7 +113,7 @@ impl Nest {
                 let shadow = l2.shadow;
                 let mut guest = l2.enter(idle, &mut &mut tlb).poll();
                 // SAFETY: nothing is unlinked from this shadow.
-                let at = unsafe { shadow.radix.descend(host, Gfn(0)) };
+                let at = unsafe { shadow.radix.descend(self.vm.tables(), Gfn(0)) };
                 if tlb.0.is_none() && Npt4::is_present(at.word) {
                     tlb.0 = Some((Npt4::pfn(at.word), true));
                 }
@@ -148,7 +145,10 @@ impl Nest {
             let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("it is free");
             let mut l2 = vcpu.nested(idle, table()).expect("there is memory");
             let done = l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Read));
-            assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{done:?}");
+            assert!(
+                matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+                "{done:?}"
+            );
         });
     }
 

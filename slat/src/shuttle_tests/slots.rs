@@ -19,12 +19,12 @@ fn moving() {
         &|| world.guest(2, &[(AWAY, Read), (0, Read), (AWAY, Write)]),
         &|| {
             world.slots([(AWAY, 0..2 * REGION)].into(), |idle| {
-                world.vm.slots().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(AWAY))).expect("room");
+                world.vm.memory().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(AWAY))).expect("room");
             });
             world.slots(
                 [(AWAY, 0..2 * REGION), (0, REGION..2 * REGION), (REGION, 0..REGION)].into(),
                 |idle| {
-                    let slots = world.vm.slots();
+                    let slots = world.vm.memory();
                     slots
                         .commit(idle, |tx| tx.create(half(1, 0, REGION)).and(tx.create(half(2, REGION, 0))))
                         .expect("room");
@@ -46,7 +46,7 @@ fn exchanging() {
         &|| world.guest(2, &[(REGION, Read), (0, Read)]),
         &|| {
             world.slots([(0, REGION..2 * REGION), (REGION, 0..REGION)].into(), |idle| {
-                let slots = world.vm.slots();
+                let slots = world.vm.memory();
                 let exchanged = slots.commit(idle, |tx| {
                     tx.delete(SlotId(0))?;
                     tx.create(half(1, 0, REGION))?;
@@ -70,11 +70,11 @@ fn deleting() {
         &|| world.guest(2, &[(REGION, Read), (0, Read)]),
         &|| {
             world.slots([].into(), |idle| {
-                world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).expect("it is there");
+                world.vm.memory().commit(idle, |tx| tx.delete(SlotId(0))).expect("it is there");
             });
             world.slots([(0, REGION..2 * REGION)].into(), |idle| {
                 let slot = Slot::new(SlotId(1), Gfn(0), REGION, hva(REGION));
-                world.vm.slots().commit(idle, |tx| tx.create(slot)).expect("room");
+                world.vm.memory().commit(idle, |tx| tx.create(slot)).expect("room");
             });
         },
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
@@ -93,7 +93,7 @@ fn sharing() {
         for page in 0..4 {
             Handle(world.host.clone()).resolve(idle, hva(page), Write).expect("it has room");
         }
-        let divided = world.vm.slots().commit(idle, |tx| {
+        let divided = world.vm.memory().commit(idle, |tx| {
             tx.delete(SlotId(0))?;
             tx.create(slot(0, 0, 0))?;
             tx.create(slot(1, 2, 2))
@@ -104,14 +104,14 @@ fn sharing() {
         &|| world.guest(0, &[(0, Write), (1, Write), (2, Write), (3, Write)]),
         &|| {
             idle(|idle| {
-                let slots = world.vm.slots();
+                let slots = world.vm.memory();
                 let _snapshot = slots.snapshot(idle);
                 world.outlast_guests();
             });
         },
         &|| {
             world.slots([(0, 0..2)].into(), |idle| {
-                world.vm.slots().commit(idle, |tx| tx.delete(SlotId(1))).expect("it is there");
+                world.vm.memory().commit(idle, |tx| tx.delete(SlotId(1))).expect("it is there");
             });
         },
     ]);
@@ -123,7 +123,7 @@ fn appearing() {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
     world.slots([(0, 0..REGION)].into(), |idle| {
         let half = Slot::new(SlotId(0), Gfn(0), REGION, hva(0));
-        let divided = world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(half)));
+        let divided = world.vm.memory().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(half)));
         divided.expect("room");
     });
     at_once(&[
@@ -132,7 +132,7 @@ fn appearing() {
         &|| {
             world.slots([(0, 0..REGION), (REGION, REGION..2 * REGION)].into(), |idle| {
                 let slot = Slot::new(SlotId(1), Gfn(REGION), REGION, hva(REGION));
-                world.vm.slots().commit(idle, |tx| tx.create(slot)).expect("room");
+                world.vm.memory().commit(idle, |tx| tx.create(slot)).expect("room");
             });
         },
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
@@ -145,7 +145,7 @@ fn converting() {
     let world = World::<Pae>::new(2, Primary::divided(), |builder| builder);
     world.slots([(0, 0..REGION)].into(), |idle| {
         let both = Slot::new(SlotId(0), Gfn(0), REGION, hva(0));
-        let divided = world.vm.slots().commit(idle, |tx| {
+        let divided = world.vm.memory().commit(idle, |tx| {
             tx.delete(SlotId(0))?;
             tx.create_with_private(both, own(REGION))
         });
@@ -154,7 +154,7 @@ fn converting() {
     let convert = |private| {
         let first = if private { REGION..REGION + 1 } else { 0..1 };
         world.slots([(0, first), (1, 1..REGION)].into(), |idle| {
-            world.vm.slots().set_private(idle, Span::sized(Gfn(0), 1), private).expect("room");
+            world.vm.memory().set_private(idle, Span::sized(Gfn(0), 1), private).expect("room");
         });
     };
     at_once(&[

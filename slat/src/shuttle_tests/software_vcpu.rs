@@ -65,14 +65,16 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
         let gfn = Gfn(gfn);
         let layout = world.layout();
         match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access }) {
-            Ok(Done::Mmio) => {
+            Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => {
                 world.emulated(gfn, layout);
                 left = rest;
             }
-            Ok(Done::WriteTracked) => left = rest,
+            Ok(Next::Emulate(Emulate::Tracked)) => left = rest,
             // Until another thread has harvested, or has given a table back; or has flushed the link to a table that it
             // has unhooked, through which this vCPU still walks.
-            Ok(Done::RingFull | Done::Spurious) | Err(FaultError::NoMemory) => spin_loop(),
+            Ok(Next::Leave(Leave::RingFull) | Next::Resume(Resume::Spurious)) | Err(FaultError::NoMemory) => {
+                spin_loop()
+            }
             Ok(_) => {}
             Err(error) => panic!("{error}"),
         }

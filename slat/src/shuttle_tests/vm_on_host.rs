@@ -75,7 +75,7 @@ impl<F: Format> World<F> {
         let vm = build(Vm::builder(Handle(host.clone())).vcpus(vcpus)).build().expect("there is memory");
         let slot = Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0));
         let mut idle = Idle::take().expect("one on each thread");
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
         let layouts = Mutex::new((0, [[(0, 0..2 * REGION)].into()].into()));
         let running = AtomicU64::new(vcpus.into());
         let (wrong, copies) = Default::default();
@@ -91,7 +91,7 @@ impl<F: Format> World<F> {
     /// Begins the memslot's log.
     pub(super) fn begin_log(&self) {
         idle(|idle| {
-            self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
+            self.vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
         });
     }
 
@@ -130,7 +130,7 @@ impl<F: Format> World<F> {
     pub(super) fn harvests(&self, rounds: u32) {
         idle(|idle| {
             for _ in 0..rounds {
-                let harvest = self.vm.slots().harvest_all(idle).expect("there is memory");
+                let harvest = self.vm.memory().harvest_all(idle).expect("there is memory");
                 for page in harvest.iter() {
                     step();
                     let page = page_of(page.hva);
@@ -154,7 +154,7 @@ impl<F: Format> World<F> {
     /// Ages the pages `times` times, without a lock.
     pub(super) fn age(&self, times: u32) {
         let gfns = Span::new(Gfn(0), Gfn(2 * REGION));
-        idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
+        idle(|idle| (0..times).for_each(|_| self.vm.memory().lockless(idle).age(gfns, |_| ())));
     }
 
     /// Runs `work`, after which the memslots are as `layout` says.
@@ -186,8 +186,9 @@ impl<F: Format> World<F> {
         idle(|idle| {
             for _ in 0..times {
                 let span = Span::new(Gfn(gfns.start), Gfn(gfns.end));
-                let first = self.vm.track_writes(idle, span, Arc::new(Unheard)).expect("there is memory");
-                let second = nests.then(|| self.vm.track_writes(idle, span, Arc::new(Unheard)));
+                let first =
+                    self.vm.memory().track_writes(idle, span, Arc::new(Unheard)).expect("there is memory");
+                let second = nests.then(|| self.vm.memory().track_writes(idle, span, Arc::new(Unheard)));
                 *self.tracked.lock().expect("no thread panics") = gfns.clone();
                 let first = (!nests).then_some(first);
                 (0..4).for_each(|_| step());
@@ -236,7 +237,7 @@ impl<F: Format> World<F> {
         let (mut idle, vm) = (Idle::take().expect("one on each thread"), &self.vm);
         vm.collect(&mut idle);
         let mut leaves = [0; 3];
-        vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+        vm.memory().lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
             leaves[usize::from(found.level.number()) - 1] += 1;
             let leaf = found.leaf;
             let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };

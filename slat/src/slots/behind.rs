@@ -1,7 +1,8 @@
 //! The frames behind a range of host addresses, one slot after the other.
 
-use super::publish::{Published, SlotSets};
+use super::publish::SlotSets;
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
+use crate::sync::readside::Within;
 use slat_slots::Place;
 
 /// The rest of a host range whose frames are edited, slot by slot.
@@ -61,14 +62,14 @@ impl SlotSets {
     /// Returns the next slot's frames, if any are left. They are valid for the section in which they were looked up: in
     /// a later version the frames may have other host pages, which the caller must not edit. The caller may miss slots
     /// that are created meanwhile, because faults there wait for the invalidation to end.
-    pub(crate) fn behind(&self, now: Published<'_>, left: &Behind) -> Option<Part> {
-        let (version, hvas) = (now.version, left.hvas);
+    pub(crate) fn behind(&self, within: Within<'_>, left: &Behind) -> Option<Part> {
+        let (now, hvas) = (self.read_within(within), left.hvas);
         if left.from == Place::FIRST
-            && let Some(gfns) = self.hva_hints.alone_over(now.number, hvas, || version.alone_over(hvas))
+            && let Some(gfns) = self.hva_hints.alone_over(now.number, hvas, || now.version.alone_over(hvas))
         {
             return Some(Part { gfns, alone: true, place: Place::FIRST, hva: hvas.start });
         }
-        let (place, slot) = version.search_hvas(hvas, left.from).next()?;
+        let (place, slot) = now.version.search_hvas(hvas, left.from).next()?;
         // The rest of the slot that the walk has partly processed.
         let from = if place == left.from { left.inside } else { hvas.start };
         // At most its end: a transaction may have cut off the part where the walk is.

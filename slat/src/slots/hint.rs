@@ -9,15 +9,14 @@
 //! ```
 //! # use slat::{*, slots::Hint, table::formats::Npt4};
 //! # struct Nothing;
-//! # unsafe impl slat::table::TableMemory for Nothing {}
 //! # impl Host for Nothing {
 //! #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 //! # }
 //! # let mut idle = Idle::take().unwrap();
 //! # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
-//! # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
+//! # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
 //! let hint = Hint::default();
-//! let slots = vm.slots();
+//! let slots = vm.memory();
 //! let snapshot = slots.snapshot(&mut idle);
 //! assert_eq!(snapshot.find_with(&hint, Gfn(20)), snapshot.find(Gfn(20)));
 //! # Ok::<(), SlotError>(())

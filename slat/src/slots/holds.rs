@@ -9,7 +9,7 @@
 //!
 //! use: begun; light barrier; valid? … ended
 //! ```
-//! A held frame stands for a leaf: an invalidation that takes away a leaf, or its write permission, takes back the
+//! A held frame stands for a leaf: an invalidation that takes away a leaf, or its write permission, withdraws the
 //! frame. The argument is that of a freeze (rule 10 of [`crate::notify`]): the invalidation finds the page, or the
 //! stamp finds the invalidation.
 //!
@@ -38,8 +38,8 @@ const REGION_SHIFT: u32 = Level::M2.bytes().ilog2();
 const KIND: u64 = 3;
 /// No thread owns the cell.
 const FREE: u64 = 0;
-/// An invalidation has taken the frame back, or the host has not been asked yet.
-const TAKEN: u64 = 1;
+/// An invalidation has withdrawn the frame, or the host has not been asked yet.
+const WITHDRAWN: u64 = 1;
 const ASKING: u64 = 2;
 const VALID: u64 = 3;
 /// The holder writes to the frame.
@@ -88,10 +88,10 @@ pub(crate) struct Holds {
     cells: Blocks<HoldCell, BLOCKS>,
 }
 
-/// What an invalidation has taken back.
+/// What an invalidation has withdrawn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TakenBack {
-    /// Whether it took any frame. The invalidation must then wait for uses that have begun.
+pub(crate) struct Withdrawn {
+    /// Whether it withdrew any frame. The invalidation must then wait for uses that have begun.
     pub(crate) any: bool,
     /// The hull of the frames that hardware uses.
     pub(crate) hardware: Option<Span<Gfn>>,
@@ -127,7 +127,7 @@ impl Holds {
     /// Claims a cell for a frame. Returns `None` if memory is missing.
     pub(crate) fn claim(&self, held: HeldAs) -> Option<&HoldCell> {
         let flags = |on, flag| if on { flag } else { 0 };
-        let state = TAKEN
+        let state = WITHDRAWN
             | flags(held.write, WRITE)
             | flags(held.hardware, HARDWARE)
             | u64::from(held.space.0) << SPACE_SHIFT;
@@ -186,17 +186,17 @@ impl Holds {
         fence!(held.publish);
     }
 
-    /// Takes back the frames for which `covers` returns true. The caller is an invalidation that has been announced, of
+    /// Withdraws the frames for which `covers` returns true. The caller is an invalidation that has been announced, of
     /// `hvas` or of a larger range. `covers` gets the hold and its page.
     #[cold]
-    pub(crate) fn take_back(
+    pub(crate) fn withdraw(
         &self,
         hvas: Option<Span<Hva>>,
         covers: impl Fn(&HeldAs, Hva) -> bool,
-    ) -> TakenBack {
-        let mut taken = TakenBack::default();
+    ) -> Withdrawn {
+        let mut found = Withdrawn::default();
         if hvas.is_some_and(|hvas| !self.any_in(hvas)) {
-            return taken;
+            return found;
         }
         for cell in self.cells() {
             let mut state = cell.state.load(Relaxed);
@@ -204,21 +204,21 @@ impl Holds {
             if state & KIND == FREE || !covers(&held, cell.hva()) {
                 continue;
             }
-            // A frame that is already taken counts, too: the invalidation that took it may not have flushed or waited
+            // A frame that is already withdrawn counts, too: the invalidation that did it may not have flushed or waited
             // for uses yet.
             while matches!(state & KIND, ASKING | VALID) {
-                match cell.state.compare_exchange(state, state & !KIND | TAKEN, Relaxed, Relaxed) {
+                match cell.state.compare_exchange(state, state & !KIND | WITHDRAWN, Relaxed, Relaxed) {
                     Ok(_) => break,
                     Err(now) => state = now,
                 }
             }
-            taken.any = true;
+            found.any = true;
             if held.hardware {
                 let gfns = Span::sized(held.gfn, 1);
-                taken.hardware = Some(taken.hardware.map_or(gfns, |hull| hull.hull(&gfns)));
+                found.hardware = Some(found.hardware.map_or(gfns, |hull| hull.hull(&gfns)));
             }
         }
-        taken
+        found
     }
 
     /// Whether any frame with a page in these regions is held.
@@ -230,7 +230,7 @@ impl Holds {
             })
     }
 
-    /// Waits for the end of every use that had begun when an invalidation took its frame back. The caller is in no use.
+    /// Waits for the end of every use that had begun when an invalidation withdrew its frame. The caller is in no use.
     #[cold]
     pub(crate) fn outlast(&self, barrier: Barrier) {
         // ORDER(held-use): the mark before this load; pairs with `light` in `begin`.
@@ -240,7 +240,7 @@ impl Holds {
             let uses = || cell.uses.load(order!(held_end.wait, Acquire));
             let then = uses();
             let mut patience = Patience::default();
-            while then % 2 == 1 && cell.state.load(Relaxed) & KIND == TAKEN && uses() == then {
+            while then % 2 == 1 && cell.state.load(Relaxed) & KIND == WITHDRAWN && uses() == then {
                 patience.wait();
             }
         }
@@ -248,7 +248,7 @@ impl Holds {
 }
 
 impl HoldCell {
-    fn hva(&self) -> Hva {
+    pub(crate) fn hva(&self) -> Hva {
         Hva(self.hva.load(Relaxed))
     }
 
@@ -274,7 +274,7 @@ impl HoldCell {
 
     /// The host has returned no page.
     pub(crate) fn refused(&self) {
-        self.set(TAKEN);
+        self.set(WITHDRAWN);
     }
 
     /// Whether the frame may be used, during a use or by a vCPU that has entered the guest.

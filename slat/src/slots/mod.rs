@@ -12,7 +12,7 @@
 //! | `behind` | the frames behind a range of host addresses, slot by slot |
 //! | `bitmap` | the dirty log of a slot |
 //! | `watched`, `holds` | frames whose stores go to listeners; frames that the VMM or hardware holds |
-//! | [`memslots`](crate::memslots) | [`Memslots`](crate::memslots::Memslots): transactions on a running VM; snapshots |
+//! | [`memslots`](crate::memslots) | [`GuestSpace`](crate::GuestSpace): transactions on a running VM; snapshots |
 //!
 //! # Decisions
 //! * **Whether a large page fits** is computed from four numbers of the slot. KVM instead keeps a count for each 2 MiB

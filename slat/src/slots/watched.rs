@@ -41,7 +41,7 @@ pub struct TrackedStore<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A listener for stores to tracked frames ([`Memslots::track_writes`](crate::memslots::Memslots::track_writes)). The
+/// A listener for stores to tracked frames ([`GuestSpace::track_writes`](crate::guest_space::GuestSpace::track_writes)). The
 /// thread that makes the store calls it; the listener may sleep. By default both functions do nothing. Listeners of one
 /// frame are called in the order in which they were registered.
 pub trait WriteListener: Send + Sync {

@@ -13,7 +13,7 @@ pub(crate) use none::{Baseline, Held, Lock};
 
 /// No baselines.
 #[cfg(not(feature = "baselines"))]
-#[allow(clippy::unused_self, clippy::extra_unused_type_parameters, reason = "as in `baselines`")]
+#[expect(clippy::unused_self, clippy::extra_unused_type_parameters, reason = "as with baselines")]
 mod none {
     use super::Mode;
     use core::marker::PhantomData;

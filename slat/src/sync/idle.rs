@@ -5,17 +5,17 @@
 //! while it lives, so sleeping inside a walk does not compile:
 //!
 //! ```compile_fail,E0499
-//! # use slat::{*, table::TableMemory};
+//! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//! let walk = vm.shared(idle);
+//! let walk = vm.memory().shared(idle);
 //! vm.host().resolve(idle, Hva(0), Access::Read); // second mutable borrow: rejected
 //! drop(walk);
 //! # }
 //! ```
 //!
 //! **Calls without a token.** Some calls read memslots or tables and never sleep, so they take no token:
-//! [`Memslots::is_dirty`](crate::memslots::Memslots::is_dirty),
-//! [`try_walk_l1`](crate::memslots::Memslots::try_walk_l1). A function of the embedder that they call inside a section
+//! [`GuestSpace::is_dirty`](crate::guest_space::GuestSpace::is_dirty),
+//! [`try_walk_l1`](crate::guest_space::GuestSpace::try_walk_l1). A function of the embedder that they call inside a section
 //! could take the thread's token and wait for that section for ever. [`Idle::take`] therefore returns `None` there.
 //!
 //! **Per thread, not per VM**: a host that breaks a copy-on-write share inside a fault notifies other VMs from the same

@@ -34,8 +34,8 @@ pub(super) struct Head {
     all: u64,
     /// The pages of `all` that can form a root; none if roots have one page.
     pub(super) root: u64,
-    /// Number of pages that the host lent for the notes: one for a chunk, none for single pages.
-    notes: u64,
+    /// The frame of the page with the notes, if the host lent it: so it is in a chunk, not in a group of single pages.
+    notes: Option<Pfn>,
     /// The neighbours in the pool's list.
     pub(super) next: Cell<Option<Chunk>>,
     pub(super) previous: Cell<Option<Chunk>>,
@@ -56,7 +56,7 @@ impl Head {
 
     /// Number of pages that the host lent.
     pub(super) fn lent(&self) -> u64 {
-        self.notes + self.pages()
+        u64::from(self.notes.is_some()) + self.pages()
     }
 }
 
@@ -111,13 +111,13 @@ impl Chunk {
                 Growth::Pages(pages) => Self::group(memory, 0, 1 + pages.min(CHUNK_PAGES - 1), add),
             };
         }
-        let Some(chunk) = memory.alloc_chunk() else { return false };
+        let Some((chunk, pfn)) = memory.lend(CHUNK_PAGES) else { return false };
         for number in 1..CHUNK_PAGES {
             // SAFETY: fresh from the host, which lends it to this chunk alone.
-            unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT), NOT_KEPT) };
+            unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT), pfn + number as u64) };
         }
         // SAFETY: as above.
-        add(unsafe { Self::with_head(chunk, 1, block(1, CHUNK_PAGES - 1), root) });
+        add(unsafe { Self::with_head(chunk, Some(pfn), block(1, CHUNK_PAGES - 1), root) });
         true
     }
 
@@ -132,11 +132,11 @@ impl Chunk {
                 unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
             } else {
                 // SAFETY: fresh from the allocator, for this chunk alone.
-                add(unsafe { Self::with_head(notes, 0, all, root & all) });
+                add(unsafe { Self::with_head(notes, None, all, root & all) });
             }
         });
         let mut lend = |number: usize, pages: usize| {
-            let Some((first, pfn)) = memory.alloc_frames(pages) else { return false };
+            let Some((first, pfn)) = memory.lend(pages) else { return false };
             let noted = (0..pages).all(|page| {
                 // SAFETY: inside the block, and inside the page of the notes, which only this chunk uses.
                 let (pfn, number) = (pfn + page as u64, number + page);
@@ -163,7 +163,7 @@ impl Chunk {
 
     /// # Safety
     /// `chunk` begins with notes that only the caller uses.
-    unsafe fn with_head(chunk: NonNull<u8>, notes: u64, all: u64, root: u64) -> Self {
+    unsafe fn with_head(chunk: NonNull<u8>, notes: Option<Pfn>, all: u64, root: u64) -> Self {
         let head =
             Head { free: Cell::new(all), all, root, notes, next: Cell::new(None), previous: Cell::new(None) };
         // SAFETY: the caller guarantees it.
@@ -177,12 +177,12 @@ impl Chunk {
     /// # Safety
     /// `memory` lent it, it is returned once, and no thread can reach a page of it.
     pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, mut keep: impl FnMut(Self)) {
-        if !M::SINGLE_PAGES {
-            // SAFETY: the caller guarantees it.
-            return unsafe { memory.free_chunk(self.0.cast()) };
-        }
         // SAFETY: the caller is its only user.
-        let Head { all, root, .. } = *unsafe { self.head() };
+        let Head { all, root, notes, .. } = *unsafe { self.head() };
+        if let Some(pfn) = notes {
+            // SAFETY: the caller guarantees it.
+            return unsafe { memory.take_back(self.0.cast(), pfn, CHUNK_PAGES) };
+        }
         let notes = self.0.cast::<u8>();
         let mut left = Finally::with(all, |&mut left: &mut u64| {
             if left == 0 {
@@ -190,7 +190,7 @@ impl Chunk {
                 unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
             } else {
                 // SAFETY: the caller is its only user.
-                keep(unsafe { Self::with_head(notes, 0, left, root & left) });
+                keep(unsafe { Self::with_head(notes, None, left, root & left) });
             }
         });
         let singles = bits(all & !root).map(|number| (number, 1));
@@ -215,9 +215,6 @@ pub(super) enum Growth {
     Root,
 }
 
-/// The frame in the notes of a chunk's pages: the memory itself knows it.
-const NOT_KEPT: Pfn = Pfn(0);
-
 /// Returns the bits of `pages` pages from page `number` on.
 const fn block(number: usize, pages: usize) -> u64 {
     u64::MAX >> (64 - pages) << number
@@ -231,7 +228,7 @@ unsafe fn free_block<M: TableMemory>(memory: &M, (first, pfn): (NonNull<u8>, Pfn
         page_notes::remove(unsafe { first.add(page << PAGE_SHIFT) });
     }
     // SAFETY: the caller guarantees it.
-    unsafe { memory.free_frames(first, pfn, pages) };
+    unsafe { memory.take_back(first, pfn, pages) };
 }
 
 /// # Safety

@@ -60,7 +60,13 @@ impl Word {
     /// ```
     #[inline]
     pub fn leaf<F: Format>(self, level: Level) -> Option<Leaf> {
-        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked).then(|| F::decode(self))
+        self.maps::<F>(level).then(|| F::decode(self))
+    }
+
+    /// Whether the word, found at `level`, maps a page.
+    #[inline(always)]
+    pub(crate) fn maps<F: Format>(self, level: Level) -> bool {
+        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked)
     }
 }
 
@@ -150,7 +156,6 @@ impl Word {
 /// let _ = Vm::<Arm64<52>, _>::builder(host); // E0080: frames 2^36 apart would share an entry
 /// # }
 /// # struct By;
-/// # unsafe impl TableMemory for By {}
 /// # impl Host for By {
 /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
 /// # }

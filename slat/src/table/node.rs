@@ -19,14 +19,14 @@ pub(crate) struct Note {
     pub(crate) next: Cell<Option<Node>>,
     /// The level of a dead table, until it is taken apart.
     pub(crate) level: Cell<Level>,
-    /// The lowest bytes of a single page's frame number.
+    /// The lowest bytes of the page's frame number.
     pfn: [u8; 7],
     /// The slot of a leaf table's frames.
     pub(crate) hint: Hint,
 }
 
 impl Note {
-    /// Returns the frame of a single page.
+    /// Returns the frame of the page.
     pub(super) fn pfn(&self) -> Pfn {
         let [a, b, c, d, e, f, g] = self.pfn;
         Pfn(u64::from_le_bytes([a, b, c, d, e, f, g, 0]))
@@ -92,11 +92,10 @@ impl Node {
         Self(NonNull::dangling())
     }
 
-    /// Returns the frame by which the hardware addresses the page.
-    pub(crate) fn pfn<M: TableMemory>(self, memory: &M) -> Pfn {
-        let note = if M::SINGLE_PAGES { page_notes::find(self.0.cast()) } else { None };
-        // SAFETY: a registered page has a note; the caller owns or reads the page.
-        note.map_or_else(|| memory.pfn(self.0.cast()), |note| unsafe { note.cast::<Note>().as_ref() }.pfn())
+    /// Returns the frame by which the hardware addresses the page, which the caller owns or reads.
+    pub(crate) fn pfn(self, memory: &impl TableMemory) -> Pfn {
+        // SAFETY: allocated while the caller has it.
+        unsafe { self.note_in(memory) }.pfn()
     }
 
     /// Returns the entries.
@@ -120,12 +119,12 @@ impl Node {
         words
     }
 
-    /// Returns the note of a page of `M`.
+    /// Returns the note of a page of `memory`.
     ///
     /// # Safety
     /// As [`entries`](Self::entries).
     #[inline(always)]
-    pub(crate) unsafe fn note_in<'a, M: TableMemory>(self) -> &'a Note {
+    pub(crate) unsafe fn note_in<'a, M: TableMemory>(self, _memory: &M) -> &'a Note {
         // SAFETY: the caller guarantees it; pages of chunks are never registered.
         unsafe { if M::SINGLE_PAGES { self.note() } else { self.note_in_chunk().as_ref() } }
     }

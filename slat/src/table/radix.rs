@@ -4,7 +4,7 @@
 //! frame). It is generic over format and memory. The compiler unrolls the loop over levels.
 
 use super::entry::{Entry, Word};
-use super::format::{Format, Leaf};
+use super::format::{Format, Kind, Leaf};
 use super::memory::{Node, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
 use crate::addr::{Gfn, Level, Pfn};
@@ -230,13 +230,14 @@ impl<F: Format> Radix<F> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         while at.level > level {
-            if F::is_table(at.word, at.level) {
-                // SAFETY: a link of this table, read in the section.
-                at = unsafe { Self::step_down(memory, gfn, at) };
-                continue;
-            }
-            if !at.word.is_hole() {
-                return Ok(Reached::Changed);
+            match at.word.kind::<F>(at.level) {
+                Kind::Table(_) => {
+                    // SAFETY: a link of this table, made or read in the section.
+                    at = unsafe { Self::step_down(memory, gfn, at) };
+                    continue;
+                }
+                Kind::Hole(_) => {}
+                _ => return Ok(Reached::Changed),
             }
             let node = cache.take().ok_or(NoMemory)?;
             node.fill(at.word);
@@ -250,10 +251,6 @@ impl<F: Format> Radix<F> {
                     found
                 }
             };
-            if F::is_table(at.word, at.level) {
-                // SAFETY: a link of this table, made or read in the section.
-                at = unsafe { Self::step_down(memory, gfn, at) };
-            }
         }
         Ok(Reached::Level(at))
     }

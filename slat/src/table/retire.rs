@@ -199,15 +199,16 @@ impl Grace {
 }
 
 /// The dead tables of a VM, with the readers to wait for and the pool of their pages.
-pub(crate) struct DeadTables<'a, F, M> {
+pub(crate) struct DeadTables<'a, F, M, E> {
     pub(crate) grace: &'a Grace,
     pub(crate) reads: &'a ReadSide,
     pub(crate) memory: &'a M,
+    pub(crate) events: &'a E,
     pub(crate) pool: &'a Pool,
     pub(crate) format: PhantomData<F>,
 }
 
-impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
+impl<F: Format, M: TableMemory, E: TableEvents> DeadTables<'_, F, M, E> {
     /// Waits for a grace period and takes a few pages apart. The caller holds `Idle`.
     pub(crate) fn collect_some(&self) {
         self.wait();
@@ -241,7 +242,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         {
             if self.reads.try_synchronize() {
                 self.grace.mark_dead(taken);
-                self.memory.grace_period_ended();
+                self.events.grace_period_ended();
             } else {
                 self.grace.put_back(taken);
             }
@@ -259,7 +260,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         if let Some(taken) = self.grace.take_flushed() {
             self.reads.synchronize();
             self.grace.mark_dead(taken);
-            self.memory.grace_period_ended();
+            self.events.grace_period_ended();
         }
     }
 
@@ -312,7 +313,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         self.pool.trim(self.memory);
         // Last, so that a panic leaves nothing undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
-            self.memory.tables_freed(level, leaves);
+            self.events.tables_freed(level, leaves);
         }
         true
     }

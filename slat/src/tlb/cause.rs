@@ -135,9 +135,6 @@ mod tests {
 
     struct Identity;
 
-    // SAFETY: the defaults keep the contract.
-    unsafe impl TableMemory for Identity {}
-
     impl Host for Identity {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -158,7 +155,7 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot.log_dirty())).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot.log_dirty())).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let hvas = Span::sized(Hva((1 << 30) + 0x2000), 0x2000);
         let mut expected = [Flushes::default(); Cause::COUNT];
@@ -171,14 +168,14 @@ mod tests {
             Cause::Change(Why::Migrate),
         ] {
             for gfn in 2..4 {
-                vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+                let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
             }
             let before = vm.stats();
             match cause {
                 Cause::Change(why) => assert!(vm.invalidate(hvas, why).apply(&mut idle).owes()),
-                Cause::DirtyLog => vm.slots().harvest_all(&mut idle).unwrap().commit(),
+                Cause::DirtyLog => vm.memory().harvest_all(&mut idle).unwrap().commit(),
                 Cause::WriteProtect => {
-                    assert!(vm.write_protect(&mut idle, Span::sized(Gfn(2), 2)).settle());
+                    assert!(vm.memory().write_protect(&mut idle, Span::sized(Gfn(2), 2)).settle());
                 }
                 Cause::Aging => assert!(vm.young(&mut idle, hvas, Young::ClearAndFlush)),
             }

@@ -14,13 +14,12 @@
 //! #![deny(unused_must_use)]
 //! # use slat::*;
 //! fn forget<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//!     vm.write_protect(idle, Span::new(Gfn(0), Gfn(1)));
+//!     vm.memory().write_protect(idle, Span::new(Gfn(0), Gfn(1)));
 //! }
 //! ```
 
 use super::cause::Cause;
 use crate::addr::{Gfn, Level, Span};
-use crate::callbacks::Finally;
 use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
 use core::marker::PhantomData;
@@ -113,87 +112,73 @@ pub(crate) trait Pay {
     /// Makes one shootdown for all of `owed` and waits for the answers. The tables go to the grace queue, which is
     /// collected if this thread `may_collect`. A panic of a callback leaves this function only after the flush.
     fn pay(&self, owed: Owed, cause: Cause, may_collect: bool);
+}
 
-    /// Called when nothing is owed any more.
-    fn paid(&self) {}
+/// An invalidation, which keeps the record of its debt, so that a leaked debt is not lost.
+pub(crate) trait Owes {
+    fn owed(&self) -> &Owed;
+    /// Pays what is owed.
+    fn settle(&mut self);
 }
 
 /// An owed flush; see the [module](self). Settling waits for vCPUs to answer. The thread must therefore be idle, which
 /// the borrow `'g` of its [`Idle`](crate::Idle) guarantees.
 #[must_use = "an unpaid flush debt means stale translations"]
 pub struct FlushDebt<'g> {
-    payer: &'g dyn Pay,
-    owed: OwedRecord<'g>,
-    cause: Cause,
-    /// Whether the payer may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
-    /// debt after it.
-    may_collect: bool,
+    debt: Debt<'g>,
     _idle: PhantomData<&'g mut ()>,
 }
 
-/// The record of what a debt owes.
-enum OwedRecord<'g> {
-    /// In the debt itself: that of a walk.
-    InDebt(Owed),
-    /// In the payer, an invalidation, which outlives a leaked debt.
-    InPayer(&'g mut Owed),
-}
-
-impl OwedRecord<'_> {
-    fn owed(&self) -> &Owed {
-        match self {
-            Self::InDebt(owed) => owed,
-            Self::InPayer(owed) => owed,
-        }
-    }
+enum Debt<'g> {
+    /// Of a walk, which is paid inside that walk: the payer waits for no grace period.
+    OfWalk(&'g dyn Pay, Owed, Cause),
+    OfInvalidation(&'g mut dyn Owes),
 }
 
 impl core::fmt::Debug for FlushDebt<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("FlushDebt").field("owed", self.owed.owed()).finish_non_exhaustive()
+        f.debug_struct("FlushDebt").field("owed", self.owed()).finish_non_exhaustive()
     }
 }
 
 impl<'g> FlushDebt<'g> {
     pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, cause: Cause) -> Self {
-        Self { payer, owed: OwedRecord::InDebt(owed), cause, may_collect: false, _idle: PhantomData }
+        Self { debt: Debt::OfWalk(payer, owed, cause), _idle: PhantomData }
     }
 
-    /// The debt that an invalidation keeps in `owed`.
-    pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, cause: Cause) -> Self {
-        Self { payer, owed: OwedRecord::InPayer(owed), cause, may_collect: true, _idle: PhantomData }
+    /// The debt of an invalidation.
+    pub(crate) fn of(invalidation: &'g mut dyn Owes) -> Self {
+        Self { debt: Debt::OfInvalidation(invalidation), _idle: PhantomData }
     }
 
-    /// The same debt, paid without a wait for a grace period.
-    pub(crate) fn without_grace(self) -> Self {
-        let mut this = self;
-        this.may_collect = false;
-        this
+    fn owed(&self) -> &Owed {
+        match &self.debt {
+            Debt::OfWalk(_, owed, _) => owed,
+            Debt::OfInvalidation(invalidation) => invalidation.owed(),
+        }
     }
 
     /// Pays. Returns whether anything was owed.
     #[allow(clippy::must_use_candidate, reason = "the payment is the point")]
     pub fn settle(self) -> bool {
-        !self.owed.owed().is_nothing()
+        !self.owed().is_nothing()
     }
 
     /// Number of frames that lost a translation, including those of leaked debts of the same invalidation. Zero means
     /// that there is nothing to flush.
     pub fn pages(&self) -> u64 {
-        self.owed.owed().pages
+        self.owed().pages
     }
 }
 
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
-        let owed = match &mut self.owed {
-            OwedRecord::InDebt(owed) => owed,
-            OwedRecord::InPayer(owed) => &mut **owed,
-        };
-        // Also if a callback panics: the payer lets panics out only after the flush.
-        let _paid = Finally::with(self.payer, |payer| payer.paid());
-        if !owed.is_nothing() {
-            self.payer.pay(core::mem::take(owed), self.cause, self.may_collect);
+        match &mut self.debt {
+            Debt::OfWalk(payer, owed, cause) if !owed.is_nothing() => {
+                payer.pay(core::mem::take(owed), *cause, false);
+            }
+            Debt::OfWalk(..) => {}
+            Debt::OfInvalidation(invalidation) => invalidation.settle(),
         }
     }
 }

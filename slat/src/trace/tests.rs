@@ -92,9 +92,6 @@ struct Counting {
     asked: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counting {}
-
 impl Counting {
     fn page(&self, hva: Hva) -> HostPage {
         let (region, large) = (hva.0 >> Level::M2.shift() >> PAGE_SHIFT, self.large.load(SeqCst));
@@ -135,7 +132,7 @@ fn world<F: Format>(idle: &mut Idle, seed: u64) -> World<F> {
     let builder =
         builder.baseline([Baseline::NONE, Baseline::READ_WRITE, Baseline::EXCLUSIVE][seed as usize % 3]);
     let vm = builder.table_budget(if seed % 4 == 1 { 40 << 12 } else { u64::MAX }).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
     vm
 }
 
@@ -168,14 +165,14 @@ fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
             }
             change.changed(idle, hvas, None).settle();
         }
-        6 => _ = vm.split(idle, gfns, Level::K4),
-        7 => _ = vm.recover(idle, Span::new(Gfn(0), Gfn(PAGES))),
-        8 => _ = vm.write_protect(idle, gfns).settle(),
+        6 => _ = vm.memory().split(idle, gfns, Level::K4),
+        7 => _ = vm.memory().recover(idle, Span::new(Gfn(0), Gfn(PAGES))),
+        8 => _ = vm.memory().write_protect(idle, gfns).settle(),
         9 => _ = vm.young(idle, hvas, Young::ClearAndFlush),
         10 => vm.host().large.store(random.bool(), SeqCst),
-        11 => _ = vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, random.bool())),
+        11 => _ = vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, random.bool())),
         12 | 13 => {
-            if let Ok(harvest) = vm.slots().harvest_all(idle) {
+            if let Ok(harvest) = vm.memory().harvest_all(idle) {
                 harvest.commit();
             }
         }
@@ -183,8 +180,8 @@ fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
         14 => vm.collect(idle),
         _ => {
             // Deletes the slot and creates it again.
-            let slot = vm.slots().commit(idle, |tx| tx.delete(SLOT)).unwrap();
-            vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            let slot = vm.memory().commit(idle, |tx| tx.delete(SLOT)).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         }
     }
 }

@@ -10,9 +10,6 @@ use std::thread;
 /// A host whose `lookup` stays in its section from the first `wait` to the second.
 struct Stays(Barrier);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Stays {}
-
 impl Host for Stays {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.0.wait();
@@ -44,7 +41,7 @@ impl Translations for Forgets<'_> {
 fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
     let (passed, answer) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {

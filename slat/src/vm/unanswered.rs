@@ -27,7 +27,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
@@ -41,7 +40,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let mut idle = Idle::take().unwrap();
     /// # let vm = Vm::<Npt4, _>::builder(Identity).vcpus(2).build()?;
     /// # let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
-    /// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(ram))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
     /// # vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
     /// let guest = vcpu.enter(&mut idle, &mut Tlb).poll(); // and then this thread polls nothing

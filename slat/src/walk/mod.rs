@@ -7,13 +7,13 @@
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! // A lockless walk cannot take anything away: it could not owe the flush.
-//! vm.lockless(idle).write_protect(Span::new(Gfn(0), Gfn(1)));
+//! vm.memory().lockless(idle).write_protect(Span::new(Gfn(0), Gfn(1)));
 //! # }
 //! ```
 //! ```compile_fail,E0505
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
-//! let walk = vm.shared(idle);
+//! let walk = vm.memory().shared(idle);
 //! let debt = walk.write_protect(Span::new(Gfn(0), Gfn(1)));
 //! drop(walk); // the debt must be paid first
 //! debt.settle();
@@ -39,11 +39,12 @@ use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::slots::SlotsVersion;
+use crate::slots::behind::{Behind, Part};
 use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Lockless, Mode, Shared};
+use crate::sync::mode::{Edits, Mode, Shared};
 use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, BorrowedWithoutIdle, Seat};
 use crate::table::cursor::{Cursor, Step};
@@ -85,30 +86,6 @@ pub struct Mapping {
     pub level: Level,
     /// The contents of the leaf.
     pub leaf: Leaf,
-}
-
-impl<F: Format, H: Host> Vm<F, H> {
-    /// Opens a read-only walk of address space 0. Takes no lock under any policy.
-    pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
-        Walk::on_any_seat(self, &self.spaces[0], idle)
-    }
-
-    /// Opens a walk of address space 0 that edits concurrently with others.
-    pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
-        Walk::on_any_seat(self, &self.spaces[0], idle)
-    }
-
-    /// Returns the current mapping of `gfn` in address space 0. Sets no Accessed or Dirty bit: a guest's own accesses
-    /// use [`Vcpu::access`](crate::Vcpu::access), as a hardware walker would.
-    pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
-        self.lockless(idle).translate(gfn)
-    }
-
-    /// Takes the write permission from a range in address space 0, so that the next store to each page faults
-    /// ([`Walk::write_protect`]). The flush is paid when the debt is settled.
-    pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        self.shared(idle).write_protected(gfns)
-    }
 }
 
 /// Seats for threads that are not vCPUs.
@@ -172,18 +149,24 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         self.space.memslots.read_within(self.gate.within())
     }
 
+    /// Returns the next frames behind a host range, if any are left.
+    #[inline(always)]
+    pub(crate) fn behind(&self, left: &Behind) -> Option<Part> {
+        self.space.memslots.behind(self.gate.within(), left)
+    }
+
     /// Descends to the lowest entry of `gfn`.
     #[inline(always)]
     pub(crate) fn descend(&self, gfn: Gfn) -> At<'_> {
         // SAFETY: this walk is a section of the read side, or holds the lock of all unlinking, as long as it is
         // borrowed.
-        unsafe { self.space.radix.descend(&self.vm.host, gfn) }
+        unsafe { self.space.radix.descend(self.vm.tables(), gfn) }
     }
 
     /// Returns the root of the table.
     pub(crate) fn root(&self) -> Node {
         // SAFETY: as in `descend`.
-        unsafe { self.space.radix.root(&self.vm.host) }
+        unsafe { self.space.radix.root(self.vm.tables()) }
     }
 
     /// Iterates over the entries of `gfns`, down to entries of level `lowest`.
@@ -248,13 +231,13 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
+        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, gfn, at, level) }
     }
 
     /// Descends from an entry that links a table to `gfn`'s entry in it.
     pub(crate) fn step_down<'w>(&'w self, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::step_down(&self.vm.host, gfn, at) }
+        unsafe { Radix::<F>::step_down(self.vm.tables(), gfn, at) }
     }
 
     /// Takes the write permission from every leaf in the range. The leaf still records that the host allows writes, so
@@ -335,7 +318,7 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
         self.walk.taken += 1;
         // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next rest. A
         // step borrows `self`, so it ends before that.
-        let step = unsafe { self.cursor.next(&self.walk.vm.host) };
+        let step = unsafe { self.cursor.next(self.walk.vm.tables()) };
         step.map(|step| (&*self.walk, step))
     }
 

@@ -22,7 +22,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// # use slat::*;
     /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
     /// let mut young = 0;
-    /// vm.lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
+    /// vm.memory().lockless(idle).age(Span::new(Gfn(0), Gfn(1 << 18)), |seen| young += seen.count());
     /// println!("{young} pages of the first GiB were used since the last pass");
     /// # }
     /// ```
@@ -35,12 +35,17 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 
     /// Whether any page of `gfns` was accessed. Changes nothing, and stops at the first such page.
     pub fn is_young(&mut self, gfns: Span<Gfn>) -> bool {
-        self.is_young_by(gfns, Scan::detect())
+        self.young_by(gfns, Scan::detect())
     }
 
     /// Like [`is_young`](Self::is_young) with a given scan, for measurements.
+    #[cfg(feature = "baselines")]
     #[doc(hidden)]
     pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
+        self.young_by(gfns, scan)
+    }
+
+    fn young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
         self.pass(gfns, How::every_leaf(Found::Kept).by(scan), |_| {
             found = true;
@@ -80,7 +85,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         seen: &mut impl FnMut(AccessedPages<Gfn>) -> bool,
     ) -> bool {
         let (vm, mut goes_on) = (self.vm, true);
-        let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, |accessed| {
+        let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, |accessed| {
             goes_on = seen(accessed);
             goes_on
         });
@@ -103,7 +108,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             return None;
         }
         let mut bits = Nested::young(self, gfns, how.clears());
-        let mut pass = Pass::<F, Accessed, H, _>::new(&self.vm.host, how, |own: AccessedPages<Gfn>| {
+        let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, |own: AccessedPages<Gfn>| {
             let by = own.first().0 - gfns.start.0;
             own.pages().for_each(|page| {
                 let bit = page.0 - own.first().0 + by;
@@ -127,10 +132,9 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         mut seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
         let vm = self.vm;
-        let space = self.space;
         let mut left = Behind::new(hvas);
         let mut go_on = true;
-        while go_on && let Some(part) = space.memslots.behind(self.published(), &left) {
+        while go_on && let Some(part) = self.behind(&left) {
             let mut told = |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
@@ -148,7 +152,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                     None => part.gfns.end,
                 };
                 let own = Span::new(part.gfns.start, end);
-                let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, told);
+                let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, told);
                 // SAFETY: as above.
                 unsafe { pass.stretch(self.root(), own) }
             };

@@ -13,9 +13,6 @@ const PAGES: u64 = 4096;
 struct Identity;
 const HUGE: u64 = 2048;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let huge = (HUGE..PAGES).contains(&((hva.0 - RAM.0) >> PAGE_SHIFT));
@@ -34,27 +31,30 @@ impl<F: Format> Machine<F> {
     fn new() -> Self {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Identity).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
 
     /// Acts as a vCPU: faults if necessary, and walks, setting the bits that a walker sets.
     fn access(&mut self, gfn: u64, access: Access) {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        let _ = vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
         drop(vcpu);
         walk(&self.vm, Gfn(gfn), F::touch(access), true);
     }
 
     fn age(&mut self, gfns: Span<Gfn>) -> Vec<u64> {
         let mut young = Vec::new();
-        self.vm.lockless(&mut self.idle).age(gfns, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+        self.vm
+            .memory()
+            .lockless(&mut self.idle)
+            .age(gfns, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
         young
     }
 
     fn dirty(&mut self) -> BTreeSet<u64> {
         let mut dirty = BTreeSet::new();
-        self.vm.lockless(&mut self.idle).for_each(ALL, |found| {
+        self.vm.memory().lockless(&mut self.idle).for_each(ALL, |found| {
             if found.leaf.dirty {
                 dirty.extend(found.gfns.start.0..found.gfns.end.0);
             }
@@ -75,9 +75,9 @@ fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
 
 /// Returns the lowest entry for `gfn`, after setting `bits` of its level in each link on the way.
 fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) -> u64) -> &Entry {
-    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
+    let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
-        let page = Identity.at(table).cast::<Entry>();
+        let page = vm.tables().at(table).cast::<Entry>();
         // SAFETY: a table of a VM from which nothing is unlinked in these tests.
         let entry = unsafe { page.add(F::index(gfn, level)).as_ref() };
         let word = entry.load();
@@ -103,12 +103,12 @@ fn told_apart<F: Format>() {
     for gfn in touched {
         machine.access(gfn, Access::Read);
     }
-    assert!(machine.vm.lockless(&mut machine.idle).is_young(ALL), "looking changes nothing");
+    assert!(machine.vm.memory().lockless(&mut machine.idle).is_young(ALL), "looking changes nothing");
     // Ends of a range are exact, wherever they lie in a table.
     assert_eq!(machine.age(Span::new(Gfn(64), Gfn(700))), [64, 511, 512], "{}", F::NAME);
     assert_eq!(machine.age(Span::new(Gfn(700), Gfn(701))), [700]);
     assert_eq!(machine.age(ALL), [0, 1, 63, 1535], "{}", F::NAME);
-    assert!(!machine.vm.lockless(&mut machine.idle).is_young(ALL));
+    assert!(!machine.vm.memory().lockless(&mut machine.idle).is_young(ALL));
     assert_eq!(machine.dirty(), (0..1536).collect(), "{}: nothing written is forgotten", F::NAME);
     let after = machine.vm.stats();
     assert_eq!((after.flushes.paid, after.leaves), (before.flushes.paid, before.leaves));
@@ -125,7 +125,7 @@ fn large_pages<F: Format>() {
     assert_eq!(machine.age(ALL), [], "one bit for all of it");
     assert_eq!(machine.dirty(), page.clone().collect());
     machine.access(HUGE + 7, Access::Read);
-    assert_eq!(machine.vm.split(&mut machine.idle, ALL, Level::K4), Ok(1));
+    assert_eq!(machine.vm.memory().split(&mut machine.idle, ALL, Level::K4), Ok(1));
     assert_eq!(
         machine.age(ALL),
         page.collect::<Vec<_>>(),
@@ -143,7 +143,7 @@ fn parents<F: Format>() {
     walk(&machine.vm, Gfn(3), F::touch(Access::Read), false);
     machine.access(600, Access::Read);
     assert_eq!(machine.age(ALL), [600], "{}", F::NAME);
-    assert!(machine.vm.lockless(&mut machine.idle).is_young(ALL), "asked page by page it is");
+    assert!(machine.vm.memory().lockless(&mut machine.idle).is_young(ALL), "asked page by page it is");
     machine.access(4, Access::Read);
     assert_eq!(machine.age(ALL), [3, 4], "and the next one who comes through brings it along");
 }
@@ -151,7 +151,7 @@ fn parents<F: Format>() {
 fn as_a_secondary_mmu<F: Format>() {
     let mut machine = Machine::<F>::new();
     // The same host memory once more, elsewhere: aging sees both.
-    let slots = machine.vm.slots();
+    let slots = machine.vm.memory();
     let alias = Slot::new(SlotId(1), Gfn(PAGES + 100), 64, RAM + 512 * PAGE_SIZE);
     slots.commit(&mut machine.idle, |tx| tx.create(alias)).unwrap();
     for gfn in [500, 513, PAGES + 100, PAGES + 163] {
@@ -227,19 +227,19 @@ fn a_long_pass_finds_every_page_once() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
     let (pages, small) = (64 << 18, RAM + PAGES * PAGE_SIZE);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), pages, small))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), pages, small))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let touched: Vec<u64> = (0..pages).step_by(257).filter(|gfn| gfn % 2048 < 1024).collect();
     for &gfn in &touched {
         let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-        vcpu.fault(&mut idle, fault).unwrap();
+        let _ = vcpu.fault(&mut idle, fault).unwrap();
         walk(&vm, Gfn(gfn), 0, true);
         // Many invalidations cover every hole, so its bits take many values.
         if gfn % 64 == 0 {
-            drop(vm.invalidate_gfns(Span::sized(Gfn(gfn + 1), 64), Why::Clear).apply(&mut idle).settle());
+            drop(vm.memory().invalidate(Span::sized(Gfn(gfn + 1), 64), Why::Clear).apply(&mut idle).settle());
         }
     }
-    let (mut young, mut pass) = (Vec::new(), vm.lockless(&mut idle));
+    let (mut young, mut pass) = (Vec::new(), vm.memory().lockless(&mut idle));
     pass.age(Span::new(Gfn(0), Gfn(pages)), |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
     assert_eq!(young.len(), touched.len());
     assert_eq!(young, touched);
@@ -256,14 +256,15 @@ fn dirty_is_kept<F: Format>() -> bool {
         scope.spawn(|| {
             let mut idle = Idle::take().unwrap();
             while !done.load(Relaxed) {
-                vm.lockless(&mut idle).age(ALL, |_| ());
+                vm.memory().lockless(&mut idle).age(ALL, |_| ());
             }
         });
         for gfn in (0..512).map(|page| Gfn(page * 7 % 512)) {
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             // Without a Dirty bit, the fault that restores a tracked leaf marks it.
             while !store(vm, gfn) {
-                vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+                let _ =
+                    vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
             }
         }
         done.store(true, Relaxed);

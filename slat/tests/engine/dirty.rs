@@ -15,21 +15,21 @@ fn vm(vcpus: u32) -> (Idle, Vm<Ept4, Identity>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::builder(Identity::default()).vcpus(vcpus).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), PAGES, HVA);
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
-fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Next {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
 fn dirty(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> Option<Vec<u64>> {
     let mut gfns = Vec::new();
-    vm.slots().dirty(idle, SLOT, |gfn| gfns.push(gfn.0)).ok().map(|()| gfns)
+    vm.memory().dirty(idle, SLOT, |gfn| gfns.push(gfn.0)).ok().map(|()| gfns)
 }
 
 fn log(vm: &Vm<Ept4, Identity>, idle: &mut Idle, on: bool) {
-    vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
 }
 
 #[test]
@@ -37,21 +37,29 @@ fn stores_are_marked_and_loads_are_not() {
     let (mut idle, vm) = vm(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..8 {
-        touch(&mut vcpu, &mut idle, gfn, Access::Write);
+        let _ = touch(&mut vcpu, &mut idle, gfn, Access::Write);
     }
     assert_eq!(dirty(&vm, &mut idle), None, "no log yet");
     log(&vm, &mut idle, true);
     assert_eq!(dirty(&vm, &mut idle), Some(vec![]), "what was written before does not count");
 
-    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Read), Done::Spurious, "still mapped, for loads");
-    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Fixed, "the store is what faults");
-    touch(&mut vcpu, &mut idle, 600, Access::Read);
-    assert!(!vm.translate(&mut idle, Gfn(600)).unwrap().leaf.perms.allows(Access::Write));
-    touch(&mut vcpu, &mut idle, 600, Access::Write);
-    touch(&mut vcpu, &mut idle, 700, Access::Write);
-    touch(&mut vcpu, &mut idle, 701, Access::Fetch);
-    vm.slots().mark_dirty(Span::sized(Gfn(900), 1));
-    vm.slots().mark_dirty(Span::sized(Gfn(PAGES), 1));
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 5, Access::Read),
+        Next::Resume(Resume::Spurious),
+        "still mapped, for loads"
+    );
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 5, Access::Write),
+        Next::Resume(Resume::Fixed),
+        "the store is what faults"
+    );
+    let _ = touch(&mut vcpu, &mut idle, 600, Access::Read);
+    assert!(!vm.memory().translate(&mut idle, Gfn(600)).unwrap().leaf.perms.allows(Access::Write));
+    let _ = touch(&mut vcpu, &mut idle, 600, Access::Write);
+    let _ = touch(&mut vcpu, &mut idle, 700, Access::Write);
+    let _ = touch(&mut vcpu, &mut idle, 701, Access::Fetch);
+    vm.memory().mark_dirty(Span::sized(Gfn(900), 1));
+    vm.memory().mark_dirty(Span::sized(Gfn(PAGES), 1));
     assert_eq!(dirty(&vm, &mut idle), Some(vec![5, 600, 700, 900]), "a device's write counts; none outside");
 }
 
@@ -61,12 +69,16 @@ fn a_log_moves_with_its_slot_and_ends_when_switched_off() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     log(&vm, &mut idle, true);
     for gfn in [0, 9, PAGES - 1] {
-        touch(&mut vcpu, &mut idle, gfn, Access::Write);
+        let _ = touch(&mut vcpu, &mut idle, gfn, Access::Write);
     }
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
     assert_eq!(dirty(&vm, &mut idle), Some(vec![100, 109, 100 + PAGES - 1]));
-    assert_eq!(touch(&mut vcpu, &mut idle, 109, Access::Read), Done::Mapped(Level::K4), "zapped by the move");
-    touch(&mut vcpu, &mut idle, 101, Access::Write);
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 109, Access::Read),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "zapped by the move"
+    );
+    let _ = touch(&mut vcpu, &mut idle, 101, Access::Write);
     assert_eq!(dirty(&vm, &mut idle), Some(vec![100, 101, 109, 100 + PAGES - 1]));
 
     log(&vm, &mut idle, false);
@@ -77,13 +89,13 @@ fn a_log_moves_with_its_slot_and_ends_when_switched_off() {
     // A move may switch the log as well: in one request, as a VMM makes it.
     let region =
         |gfn, flags| Region { slot: SLOT, flags, gpa: Gfn(gfn).gpa(), bytes: PAGES * PAGE_SIZE, hva: HVA };
-    touch(&mut vcpu, &mut idle, 101, Access::Write);
-    assert!(matches!(vm.slots().set(&mut idle, region(0, 0)), Ok(Change::Moved(_))));
+    let _ = touch(&mut vcpu, &mut idle, 101, Access::Write);
+    assert!(matches!(vm.memory().set(&mut idle, region(0, 0)), Ok(Change::Moved(_))));
     assert_eq!(dirty(&vm, &mut idle), None);
-    assert!(matches!(vm.slots().set(&mut idle, region(8, Region::LOG_DIRTY)), Ok(Change::Moved(_))));
-    touch(&mut vcpu, &mut idle, 8, Access::Write);
+    assert!(matches!(vm.memory().set(&mut idle, region(8, Region::LOG_DIRTY)), Ok(Change::Moved(_))));
+    let _ = touch(&mut vcpu, &mut idle, 8, Access::Write);
     assert_eq!(dirty(&vm, &mut idle), Some(vec![8]));
-    assert!(matches!(vm.slots().set(&mut idle, Region::deletion(SLOT)), Ok(Change::Deleted(_))));
+    assert!(matches!(vm.memory().set(&mut idle, Region::deletion(SLOT)), Ok(Change::Deleted(_))));
     assert_eq!(dirty(&vm, &mut idle), None);
 }
 
@@ -92,8 +104,8 @@ fn a_refused_transaction_keeps_the_log() {
     let (mut idle, vm) = vm(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     log(&vm, &mut idle, true);
-    touch(&mut vcpu, &mut idle, 7, Access::Write);
-    let refused = vm.slots().commit(&mut idle, |tx| {
+    let _ = touch(&mut vcpu, &mut idle, 7, Access::Write);
+    let refused = vm.memory().commit(&mut idle, |tx| {
         tx.set_log_dirty(SLOT, false)?;
         tx.set_log_dirty(SLOT, true)?;
         tx.delete(SLOT)?;
@@ -109,21 +121,29 @@ fn large_pages_are_split_for_the_log_and_come_back_after_it() {
     let (mut idle, vm) = vm(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().offer(Level::M2);
-    assert_eq!(touch(&mut vcpu, &mut idle, 0, Access::Write), Done::Mapped(Level::M2));
+    assert_eq!(touch(&mut vcpu, &mut idle, 0, Access::Write), Next::Resume(Resume::Mapped(Level::M2)));
     log(&vm, &mut idle, true);
-    assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Done::Spurious, "it never went away");
-    assert_eq!(touch(&mut vcpu, &mut idle, 3, Access::Write), Done::Fixed);
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 9, Access::Read),
+        Next::Resume(Resume::Spurious),
+        "it never went away"
+    );
+    assert_eq!(touch(&mut vcpu, &mut idle, 3, Access::Write), Next::Resume(Resume::Fixed));
     assert_eq!(dirty(&vm, &mut idle), Some(vec![3]));
     log(&vm, &mut idle, false);
-    assert_eq!(touch(&mut vcpu, &mut idle, 4, Access::Write), Done::Spurious, "writable again, all of it");
-    assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Write), Done::Mapped(Level::M2));
+    assert_eq!(
+        touch(&mut vcpu, &mut idle, 4, Access::Write),
+        Next::Resume(Resume::Spurious),
+        "writable again, all of it"
+    );
+    assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Write), Next::Resume(Resume::Mapped(Level::M2)));
 }
 
 /// Returns the pages that a vCPU may write though they are not marked.
 fn unmarked(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> usize {
     let marked = dirty(vm, idle).unwrap_or_default();
     let mut writable = Vec::new();
-    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(PAGES)), |mapping| {
+    vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(PAGES)), |mapping| {
         if mapping.leaf.perms.allows(Access::Write) {
             writable.extend(mapping.gfns.start.0..mapping.gfns.end.0);
         }
@@ -152,7 +172,7 @@ fn no_page_is_writable_without_a_mark() {
                     line.wait();
                     for _ in 0..400 {
                         let access = random.pick(&[Access::Write, Access::Read]);
-                        touch(&mut vcpu, &mut idle, random.below(PAGES), access);
+                        let _ = touch(&mut vcpu, &mut idle, random.below(PAGES), access);
                     }
                     line.wait();
                     line.wait();

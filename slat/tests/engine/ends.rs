@@ -13,9 +13,6 @@ fn idle() -> Idle {
 /// Large pages where address and frame are congruent; page by page otherwise.
 struct Machine;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
-
 impl Host for Machine {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         // Frames are addresses, less the bits that no format can encode.
@@ -48,7 +45,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     let idle = &mut idle();
     let slot = Slot::new(SlotId(0), gfn, PAGES, hva);
     let vm = Vm::<F, _>::builder(Machine).dirty_log(log).build().unwrap();
-    let slots = vm.slots();
+    let slots = vm.memory();
     slots.commit(idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let pages = [0, 1, 511, 512, PAGES - 513, PAGES - 2, PAGES - 1];
@@ -74,9 +71,9 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         for page in pages {
             for access in [Access::Read, Access::Write] {
                 let done = vcpu.fault(idle, Fault { gpa: (gfn + page).gpa(), access }).unwrap();
-                assert!(!matches!(done, Done::Mmio), "page {page}");
+                assert!(!matches!(done, Next::Emulate(Emulate::NoMemory)), "page {page}");
             }
-            let found = vm.translate(idle, gfn + page).unwrap();
+            let found = vm.memory().translate(idle, gfn + page).unwrap();
             let inside = (gfn.0 + page) & (found.level.pages() - 1);
             let pfn = Pfn(found.leaf.pfn.0 & !(found.level.pages() - 1)) + inside;
             assert_eq!(pfn, Machine.lookup(hva + page * PAGE_SIZE, Access::Read).unwrap().pfn);
@@ -116,19 +113,19 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     }
     for gfns in frames {
         touch(idle);
-        drop(vm.invalidate_gfns(gfns, Why::Unmap).apply(idle).settle());
+        drop(vm.memory().invalidate(gfns, Why::Unmap).apply(idle).settle());
         touch(idle);
-        vm.write_protect(idle, gfns).settle();
-        let _ = vm.split(idle, gfns, Level::K4).unwrap();
-        let _ = vm.recover(idle, gfns);
-        vm.lockless(idle).age(gfns, |_| ());
-        let _ = vm.lockless(idle).is_young(gfns);
-        vm.lockless(idle).for_each(gfns, |_| ());
+        vm.memory().write_protect(idle, gfns).settle();
+        let _ = vm.memory().split(idle, gfns, Level::K4).unwrap();
+        let _ = vm.memory().recover(idle, gfns);
+        vm.memory().lockless(idle).age(gfns, |_| ());
+        let _ = vm.memory().lockless(idle).is_young(gfns);
+        vm.memory().lockless(idle).for_each(gfns, |_| ());
         slots.mark_dirty(gfns);
         assert!(slots.snapshot(idle).range(gfns).count() <= 1);
         // Each frame counts: not those of a whole address space.
         let few = Span::new(gfns.start.max(Gfn(end.0 - 2)), gfns.end.min(end));
-        let tracking = vm.track_writes(idle, few, Arc::new(Nothing)).unwrap();
+        let tracking = vm.memory().track_writes(idle, few, Arc::new(Nothing)).unwrap();
         let _ = slots.emulate_store(idle, Gfn(end.0 - 1).gpa(), &[1; 4096], |_| ());
         drop(tracking);
     }
@@ -149,7 +146,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         slots.commit(idle, |tx| tx.set_log_dirty(SlotId(0), false)).unwrap();
         slots.commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
     }
-    let mut held = vm.hold(idle, Gfn(end.0 - 1), Access::Write).unwrap();
+    let mut held = vm.memory().hold(idle, Gfn(end.0 - 1), Access::Write).unwrap();
     drop(held.write(idle));
     drop(held);
     vm.zap_all(idle).unwrap();
@@ -201,7 +198,7 @@ fn a_memslot_is_cut_beside_an_aging_pass() {
     const MANY: u64 = 32 * 512;
     let (idle, vm) = (&mut idle(), Vm::<Ept4NoAd, _>::builder(Machine).build().unwrap());
     let hva = Hva(0x4000_0000 + PAGE_SIZE);
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| {
             tx.create(Slot::new(SlotId(0), Gfn(0), MANY, hva))?;
             // An alias of its first pages: two slots share the range.
@@ -217,7 +214,7 @@ fn a_memslot_is_cut_beside_an_aging_pass() {
             if calls.replace(calls.get() + 1) != 4 {
                 return;
             }
-            let (slots, before) = (vm.slots(), vm.slots().generation());
+            let (slots, before) = (vm.memory(), vm.memory().generation());
             scope.spawn(move || {
                 let gone = Span::new(Gfn(100), Gfn(MANY));
                 slots
@@ -225,7 +222,7 @@ fn a_memslot_is_cut_beside_an_aging_pass() {
                     .unwrap();
             });
             // The pass is in a section, so the transaction ends later; its version is published.
-            while vm.slots().generation().number() == before.number() {
+            while vm.memory().generation().number() == before.number() {
                 std::thread::yield_now();
             }
         });

@@ -12,7 +12,7 @@ fn vm<F: Format>(pages: u64) -> (Idle, Vm<F, Identity>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, Identity>::builder(Identity::default()).vcpus(2).build().unwrap();
     let slot = Slot::new(SlotId(7), Gfn(0), pages, HVA);
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
@@ -24,10 +24,22 @@ fn at(gfn: u64, access: Access) -> Fault {
 fn outcomes_mapped_spurious_mmio() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Write)), Ok(Done::Spurious), "mapped writable at once");
-    assert_eq!(vcpu.fault(&mut idle, at(64, Access::Read)), Ok(Done::Mmio), "past the slot");
-    assert_eq!(vcpu.fault(&mut idle, at(1 << 40, Access::Read)), Ok(Done::Mmio), "past the format");
+    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(
+        vcpu.fault(&mut idle, at(3, Access::Write)),
+        Ok(Next::Resume(Resume::Spurious)),
+        "mapped writable at once"
+    );
+    assert_eq!(
+        vcpu.fault(&mut idle, at(64, Access::Read)),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "past the slot"
+    );
+    assert_eq!(
+        vcpu.fault(&mut idle, at(1 << 40, Access::Read)),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "past the format"
+    );
     let stats = vm.stats();
     assert_eq!(
         (stats.mapped_faults, stats.spurious_faults, stats.mmio_faults, stats.leaves[0]),
@@ -42,9 +54,9 @@ fn a_host_that_sleeps_is_asked_outside_of_the_walk() {
     let (mut idle, vm) = vm::<Npt4>(64);
     vm.host().sleeps.store(true, SeqCst);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vm.host().resolved.load(SeqCst), 1);
-    assert_eq!(vm.translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
 }
 
 /// A write to a page that the host had read-only and makes writable in place, whether the host sleeps or not.
@@ -54,12 +66,12 @@ fn a_page_made_writable_in_place_is_upgraded() {
         let (mut idle, vm) = vm::<Npt4>(64);
         vm.host().readonly.store(true, SeqCst);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, at(5, Access::Read)).unwrap();
-        assert!(!vm.translate(&mut idle, Gfn(5)).unwrap().leaf.perms.allows(Access::Write));
+        let _ = vcpu.fault(&mut idle, at(5, Access::Read)).unwrap();
+        assert!(!vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.perms.allows(Access::Write));
         vm.host().sleeps.store(sleeps, SeqCst);
         let done = vcpu.fault(&mut idle, at(5, Access::Write)).unwrap();
-        assert_eq!(done, Done::Fixed);
-        let leaf = vm.translate(&mut idle, Gfn(5)).unwrap().leaf;
+        assert_eq!(done, Next::Resume(Resume::Fixed));
+        let leaf = vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf;
         assert!(leaf.perms.allows(Access::Write) && leaf.host_writable && leaf.dirty);
         assert_eq!(vm.stats().leaves, [1, 0, 0]);
     }
@@ -72,9 +84,9 @@ fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().offer(Level::G1);
     vm.host().readonly.store(true, SeqCst);
-    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     vm.host().offer(Level::K4);
-    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vm.stats().leaves, [512, 0, 0]);
 }
 
@@ -83,17 +95,18 @@ fn a_tracked_write_gets_its_permission_back_without_the_host() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
-    let debt = vm.write_protect(&mut idle, Span::new(Gfn(1), Gfn(3)));
+    let debt = vm.memory().write_protect(&mut idle, Span::new(Gfn(1), Gfn(3)));
     assert_eq!(debt.pages(), 2);
     assert!(debt.settle());
-    let writable =
-        |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
+    let writable = |idle: &mut Idle, gfn| {
+        vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write)
+    };
     assert_eq!([0, 1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [true, false, false, true]);
     vm.host().shift.store(1000, SeqCst); // asking it would show
-    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Done::Fixed));
-    assert_eq!(vm.translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 1));
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Next::Resume(Resume::Fixed)));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 1));
     assert_eq!(vm.stats().permission_faults, 1);
 }
 
@@ -103,18 +116,26 @@ fn large_pages_where_slot_and_host_agree() {
     vm.host().offer(Level::G1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut map = |idle: &mut Idle, gfn| vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
-    assert_eq!(map(&mut idle, 77), Done::Mapped(Level::G1));
-    assert_eq!(map(&mut idle, (1 << 18) + 3), Done::Mapped(Level::M2), "the next GiB is not all in the slot");
-    assert_eq!(map(&mut idle, (1 << 18) + 600), Done::Mapped(Level::K4), "nor the last 2 MiB");
+    assert_eq!(map(&mut idle, 77), Next::Resume(Resume::Mapped(Level::G1)));
+    assert_eq!(
+        map(&mut idle, (1 << 18) + 3),
+        Next::Resume(Resume::Mapped(Level::M2)),
+        "the next GiB is not all in the slot"
+    );
+    assert_eq!(
+        map(&mut idle, (1 << 18) + 600),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "nor the last 2 MiB"
+    );
     assert_eq!(vm.stats().leaves, [1, 1, 1]);
     assert_eq!(vm.stats().mapped_bytes(), (1 << 30) + (2 << 20) + 4096);
-    let mapping = vm.translate(&mut idle, Gfn(512 * 3 + 1)).unwrap();
+    let mapping = vm.memory().translate(&mut idle, Gfn(512 * 3 + 1)).unwrap();
     assert_eq!((mapping.level, mapping.leaf.pfn), (Level::G1, Pfn(HVA.0 >> 12)));
 
     // One page of it is zapped: the large leaf is split, twice, and all others stay.
     assert_eq!(vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear).apply(&mut idle).pages(), 1);
-    assert_eq!(vm.translate(&mut idle, Gfn(77)), None);
-    assert_eq!(vm.translate(&mut idle, Gfn(76)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 76));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(77)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(76)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 76));
     assert_eq!(vm.stats().leaves, [1 + 511, 1 + 511, 0]);
     assert_eq!(vm.stats().splits, [1, 1]);
 }
@@ -125,18 +146,21 @@ fn faults_beside_an_open_invalidation_go_on() {
     let (mut idle, vm) = vm::<Ept4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear).apply(&mut idle).settle();
-    let other = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(3)), Why::Protect).apply(&mut idle).settle();
+    let other = vm.memory().invalidate(Span::new(Gfn(0), Gfn(3)), Why::Protect).apply(&mut idle).settle();
     for gfn in [3, 511, 699, 701, 1024] {
-        assert_eq!(vcpu.fault(&mut idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(
+            vcpu.fault(&mut idle, at(gfn, Access::Write)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4)))
+        );
     }
     assert_eq!(vm.stats().retries, 0);
     // A page as large as the host offers would cover the changing range: a smaller one does not.
     vm.host().offer(Level::G1);
-    assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     drop((one, other));
     assert_eq!(
         vcpu.fault(&mut idle, at(700, Access::Write)),
-        Ok(Done::Mapped(Level::K4)),
+        Ok(Next::Resume(Resume::Mapped(Level::K4))),
         "its table has small pages"
     );
 }
@@ -147,23 +171,23 @@ fn an_incongruent_slot_is_mapped_small() {
     let vm = Vm::<Npt4, Identity>::builder(Identity::default()).build().unwrap();
     vm.host().offer(Level::G1);
     let slot = Slot::new(SlotId(0), Gfn(0), 4096, HVA + 4096);
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(600, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vm.translate(&mut idle, Gfn(600)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 601));
+    assert_eq!(vcpu.fault(&mut idle, at(600, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(600)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 601));
 }
 
 #[test]
 fn protect_keeps_the_page_and_withdraws_writing() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
     let applied = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect).apply(&mut idle);
     assert!(applied.owes());
     let change = applied.settle();
     vm.host().readonly.store(true, SeqCst);
     drop(change);
-    let leaf = vm.translate(&mut idle, Gfn(2)).unwrap().leaf;
+    let leaf = vm.memory().translate(&mut idle, Gfn(2)).unwrap().leaf;
     assert!(!leaf.perms.allows(Access::Write) && !leaf.host_writable && leaf.dirty);
     assert_eq!(vm.stats().flushes.paid, 1);
     let again = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
@@ -176,7 +200,7 @@ fn unmapping_a_range_frees_its_tables_and_clearing_keeps_them() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut fill = |idle: &mut Idle| {
         for gfn in (0..1 << 18).step_by(512) {
-            vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
+            let _ = vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
         }
     };
     fill(&mut idle);
@@ -199,36 +223,36 @@ fn a_deleted_slot_takes_its_mappings_along() {
     let (mut idle, vm) = vm::<Ept4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..600 {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
-    let slot = vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
+    let slot = vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
     assert_eq!(slot.gfns.len(), 2048);
     assert_eq!(vm.stats().leaves, [0; 3]);
-    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Read)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Read)), Ok(Next::Emulate(Emulate::NoMemory)));
     // The same frames elsewhere: no stale hint may survive.
     let moved = Slot::new(SlotId(8), Gfn(0), 2048, HVA + (1 << 21));
-    vm.slots().commit(&mut idle, |tx| tx.create(moved)).unwrap();
-    vcpu.fault(&mut idle, at(1, Access::Read)).unwrap();
-    assert_eq!(vm.translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 513));
+    vm.memory().commit(&mut idle, |tx| tx.create(moved)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(1, Access::Read)).unwrap();
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 513));
 }
 
 #[test]
 fn readonly_slots_map_reads_and_refuse_writes() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Ept4, Identity>::builder(Identity::default()).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
-    assert!(!vm.translate(&mut idle, Gfn(0)).unwrap().leaf.perms.allows(Access::Write));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Next::Emulate(Emulate::ReadOnly)));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Next::Emulate(Emulate::ReadOnly)));
+    assert!(!vm.memory().translate(&mut idle, Gfn(0)).unwrap().leaf.perms.allows(Access::Write));
 }
 
 #[test]
 fn slot_operations_are_refused_for_the_right_reason() {
     let (mut idle, vm) = vm::<Npt4>(64);
     let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, Hva(hva));
-    let mut refuse = |slot: Slot| vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap_err().rule;
+    let mut refuse = |slot: Slot| vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap_err().rule;
     assert_eq!(refuse(slot(1, 100, 0, 0)), Rule::Empty);
     assert_eq!(refuse(slot(1, 100, 1, 5)), Rule::HostAddress(Hva(5)));
     let top = 0u64.wrapping_sub(4096);
@@ -236,10 +260,10 @@ fn slot_operations_are_refused_for_the_right_reason() {
     assert_eq!(refuse(slot(1, (1 << 36) - 1, 2, 0)), Rule::Reach(Gfn(1 << 36)));
     assert_eq!(refuse(slot(7, 100, 1, 0)), Rule::Exists);
     assert!(matches!(refuse(slot(1, 63, 2, 0)), Rule::Overlaps(Slot { id: SlotId(7), .. })));
-    let missing = vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(3))).unwrap_err();
+    let missing = vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(3))).unwrap_err();
     assert_eq!(missing.to_string(), "memslot 3: there is none of this id");
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(1, 64, 1, 0))).expect("adjacent is fine");
-    assert_eq!(vm.slots().len(), 2);
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(1, 64, 1, 0))).expect("adjacent is fine");
+    assert_eq!(vm.memory().len(), 2);
 }
 
 /// 4 KiB of tables for each 2 MiB densely mapped, and one more table per level: 0.2% at most.
@@ -249,7 +273,7 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
     let (mut idle, vm) = vm::<Npt4>(pages);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..pages {
-        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
     }
     drop(vcpu);
     let stats = vm.stats();
@@ -266,7 +290,7 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let page = HVA + 3 * 4096;
     let change = vm.invalidate(Span::sized(page, 4096), Why::Migrate).apply(&mut idle).settle();
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(SlotId(8), Gfn(2000), 64, HVA))?; // an alias
             tx.move_to(SlotId(7), Gfn(1000))
@@ -278,7 +302,10 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-                assert_eq!(vcpu.fault(&mut idle, at(gfn + 1, Access::Read)), Ok(Done::Mapped(Level::K4)));
+                assert_eq!(
+                    vcpu.fault(&mut idle, at(gfn + 1, Access::Read)),
+                    Ok(Next::Resume(Resume::Mapped(Level::K4)))
+                );
                 vcpu.fault(&mut idle, at(gfn, Access::Read))
             })
         });
@@ -286,16 +313,16 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
         while vm.stats().retries < 2 {
             std::thread::yield_now();
         }
-        assert_eq!(vm.translate(&mut idle, Gfn(1003)), None);
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(1003)), None);
         vm.host().shift.store(77, SeqCst); // the host moves the page
         drop(change);
         for fault in faults {
-            assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     });
     for gfn in [1003, 2003] {
         assert_eq!(
-            vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.pfn,
+            vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.pfn,
             Pfn((page.0 >> 12) + 77),
             "gfn {gfn}"
         );
@@ -313,9 +340,9 @@ fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     std::mem::forget(vcpu.enter(&mut idle, &mut Nothing));
-    vcpu.fault(&mut idle, at(3, Access::Read)).unwrap();
+    let _ = vcpu.fault(&mut idle, at(3, Access::Read)).unwrap();
     // Would wait for an answer from the guest.
-    vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
 }
 
 /// While an invalidation stays open, faults elsewhere take the short path with what was found since; a table that is
@@ -326,9 +353,13 @@ fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let page = |page: u64| Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
     let mut map = |idle: &mut Idle, gfn| {
-        assert_eq!(vcpu.fault(idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)), "{gfn}");
         assert_eq!(
-            vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn),
+            vcpu.fault(idle, at(gfn, Access::Write)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4))),
+            "{gfn}"
+        );
+        assert_eq!(
+            vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn),
             Some(Pfn((HVA.0 >> 12) + gfn))
         );
     };
@@ -343,9 +374,9 @@ fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
     // The table that was used last is unhooked; then another one, in between.
     for (last, why) in [(516, Why::Unmap), (4, Why::Remap)] {
         map(&mut idle, last);
-        drop(vm.invalidate_gfns(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle());
+        drop(vm.memory().invalidate(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle());
         vm.collect(&mut idle);
-        assert!(vm.translate(&mut idle, Gfn(513)).is_none());
+        assert!(vm.memory().translate(&mut idle, Gfn(513)).is_none());
         for gfn in [513, last + 1, 514, 1024 + last, 515] {
             map(&mut idle, gfn);
         }

@@ -29,11 +29,11 @@ impl<F: Format> Machine<F> {
     fn with(level: Level, nx: bool) -> Self {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Identity::of(level)).nx_huge_pages(nx).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
 
-    fn touch(&mut self, gfn: Gfn, access: Access) -> Done {
+    fn touch(&mut self, gfn: Gfn, access: Access) -> Next {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut self.idle, Fault { gpa: gfn.gpa(), access }).unwrap()
     }
@@ -44,12 +44,12 @@ impl<F: Format> Machine<F> {
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
-        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+        self.vm.memory().translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
     }
 
     fn leaves(&mut self) -> Vec<Mapping> {
         let mut found = Vec::new();
-        self.vm.lockless(&mut self.idle).for_each(frames(0, PAGES), |mapping| found.push(mapping));
+        self.vm.memory().lockless(&mut self.idle).for_each(frames(0, PAGES), |mapping| found.push(mapping));
         found
     }
 
@@ -74,8 +74,8 @@ fn frames(from: u64, to: u64) -> Span<Gfn> {
 }
 
 /// The first access to a page that was mapped ahead.
-fn first_use<F: Format>() -> Done {
-    if F::HARDWARE_AD { Done::Spurious } else { Done::Fixed }
+fn first_use<F: Format>() -> Next {
+    if F::HARDWARE_AD { Next::Resume(Resume::Spurious) } else { Next::Resume(Resume::Fixed) }
 }
 
 fn scenario<F: Format>() {
@@ -113,7 +113,7 @@ fn a_root_of_many_pages<F: Format>() {
     let pages: Vec<u64> = seams.clone().flat_map(|seam| [seam * page - 1, seam * page]).collect();
     machine
         .vm
-        .slots()
+        .memory()
         .commit(&mut machine.idle, |tx| {
             seams.clone().try_for_each(|seam| {
                 tx.create(Slot::new(SlotId(seam as u32), Gfn(seam * page - 1), 2, RAM + (seam << 30)))
@@ -122,7 +122,11 @@ fn a_root_of_many_pages<F: Format>() {
         .unwrap();
     for &gfn in pages.iter().chain(&pages) {
         let done = machine.touch(Gfn(gfn), Access::Write);
-        assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{} {gfn:#x} {done:?}", F::NAME);
+        assert!(
+            matches!(done, Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious)),
+            "{} {gfn:#x} {done:?}",
+            F::NAME
+        );
         assert_eq!(
             machine.leaf(gfn).unwrap().pfn.0,
             (RAM.0 >> 12) + ((gfn + 1) / page << 18) + (gfn + 1) % page
@@ -130,10 +134,14 @@ fn a_root_of_many_pages<F: Format>() {
     }
     let mut found = Vec::new();
     let everything = frames(0, 1 << F::FRAME_BITS);
-    machine.vm.lockless(&mut machine.idle).for_each(everything, |mapping| found.push(mapping.gfns.start.0));
+    machine
+        .vm
+        .memory()
+        .lockless(&mut machine.idle)
+        .for_each(everything, |mapping| found.push(mapping.gfns.start.0));
     assert_eq!(found, pages, "in order, over every seam");
     found.clear();
-    machine.vm.lockless(&mut machine.idle).age(everything, |accessed| {
+    machine.vm.memory().lockless(&mut machine.idle).age(everything, |accessed| {
         let is_young = |&bit: &u64| accessed.bits()[bit as usize / 64] >> (bit % 64) & 1 == 1;
         found.extend((0..512).filter(is_young).map(|bit| accessed.first().0 + bit));
     });
@@ -146,8 +154,11 @@ fn a_root_of_many_pages<F: Format>() {
     );
     for _ in 0..3 {
         machine.vm.zap_all(&mut machine.idle).unwrap();
-        assert_eq!((machine.tables(), machine.vm.root().0 % F::ROOT_PAGES as u64), (F::ROOT_PAGES as u64, 0));
-        assert_eq!(machine.touch(Gfn(page), Access::Read), Done::Mapped(Level::K4));
+        assert_eq!(
+            (machine.tables(), machine.vm.memory().root().0 % F::ROOT_PAGES as u64),
+            (F::ROOT_PAGES as u64, 0)
+        );
+        assert_eq!(machine.touch(Gfn(page), Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
     }
     assert_eq!(machine.vm.stats().lent_bytes, 2 * 64 * PAGE_SIZE, "old roots are used again");
 }
@@ -164,13 +175,13 @@ fn every_page_of_a_root_is_reached() {
 #[test]
 fn a_dirty_leaf_stays_dirty_when_it_loses_write_permission() {
     let mut machine = Machine::<Arm64L48>::new();
-    machine.touch(Gfn(1), Access::Write);
+    let _ = machine.touch(Gfn(1), Access::Write);
     let before = machine.leaf(1).unwrap();
     assert!(before.dirty && before.perms.allows(Access::Write));
-    machine.vm.write_protect(&mut machine.idle, frames(0, 8)).settle();
+    machine.vm.memory().write_protect(&mut machine.idle, frames(0, 8)).settle();
     let protected = machine.leaf(1).unwrap();
     assert_eq!(protected, Leaf { perms: before.perms.without(Perms::WRITE), ..before });
-    assert_eq!(machine.touch(Gfn(1), Access::Write), Done::Fixed);
+    assert_eq!(machine.touch(Gfn(1), Access::Write), Next::Resume(Resume::Fixed));
     assert_eq!(machine.leaf(1).unwrap(), before);
 }
 
@@ -178,27 +189,40 @@ fn faults_and_tracking<F: Format>() {
     let mut machine = Machine::<F>::new();
     let last = Gfn((1 << F::FRAME_BITS) - 1);
     let top = Slot::new(SlotId(1), last, 1, RAM + (1 << 36));
-    machine.vm.slots().commit(&mut machine.idle, |tx| tx.create(top)).unwrap();
-    assert_eq!(machine.touch(Gfn(3), Access::Read), Done::Mapped(Level::K4), "{}", F::NAME);
-    assert_eq!(machine.touch(Gfn(3), Access::Write), Done::Spurious);
-    assert_eq!(machine.touch(last, Access::Fetch), Done::Mapped(Level::K4), "the last page there is");
-    assert_eq!(machine.touch(last + 1, Access::Read), Done::Mmio, "one past the format");
-    assert_eq!(machine.touch(Gfn(PAGES), Access::Read), Done::Mmio, "one past the slot");
+    machine.vm.memory().commit(&mut machine.idle, |tx| tx.create(top)).unwrap();
+    assert_eq!(machine.touch(Gfn(3), Access::Read), Next::Resume(Resume::Mapped(Level::K4)), "{}", F::NAME);
+    assert_eq!(machine.touch(Gfn(3), Access::Write), Next::Resume(Resume::Spurious));
+    assert_eq!(
+        machine.touch(last, Access::Fetch),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "the last page there is"
+    );
+    assert_eq!(
+        machine.touch(last + 1, Access::Read),
+        Next::Emulate(Emulate::NoMemory),
+        "one past the format"
+    );
+    assert_eq!(
+        machine.touch(Gfn(PAGES), Access::Read),
+        Next::Emulate(Emulate::NoMemory),
+        "one past the slot"
+    );
 
     assert_eq!(machine.prefault(16, 32), 16);
     assert_eq!(machine.prefault(16, 32), 16, "what is there stays");
     assert!((16..32).all(|gfn| !machine.leaf(gfn).unwrap().accessed));
     let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(20), Access::Read), first_use::<F>()));
     assert_eq!(asked, 0);
-    assert_eq!(machine.touch(Gfn(20), Access::Write), Done::Spurious, "writable at once");
+    assert_eq!(machine.touch(Gfn(20), Access::Write), Next::Resume(Resume::Spurious), "writable at once");
 
     // Everything is tracked for writes; one page of each sort is written again.
-    let debt = machine.vm.write_protect(&mut machine.idle, frames(0, PAGES));
+    let debt = machine.vm.memory().write_protect(&mut machine.idle, frames(0, PAGES));
     assert_eq!(debt.pages(), 17);
     assert!(debt.settle());
     for gfn in [3, 20, 25] {
         assert!(!machine.leaf(gfn).unwrap().perms.allows(Access::Write));
-        let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(gfn), Access::Write), Done::Fixed));
+        let asked = machine
+            .asks(|machine| assert_eq!(machine.touch(Gfn(gfn), Access::Write), Next::Resume(Resume::Fixed)));
         let leaf = machine.leaf(gfn).unwrap();
         assert!(asked == 0 && leaf.dirty && leaf.accessed && leaf.perms.allows(Access::Write), "{gfn}");
     }
@@ -211,7 +235,7 @@ fn invalidations<F: Format>() {
     for why in Why::ALL {
         let mut machine = Machine::<F>::new();
         for gfn in 0..8 {
-            machine.touch(Gfn(gfn), Access::Write);
+            let _ = machine.touch(Gfn(gfn), Access::Write);
         }
         machine.prefault(8, 16);
         let before = machine.leaves();
@@ -243,19 +267,22 @@ fn invalidations<F: Format>() {
         assert_eq!(machine.vm.stats().leaves[0], expected.len() as u64);
         // A load of a remaining page; a normal fault on a zapped one.
         let done = machine.touch(Gfn(12), Access::Read);
-        assert_eq!(done, if expected.is_empty() { Done::Mapped(Level::K4) } else { first_use::<F>() });
+        assert_eq!(
+            done,
+            if expected.is_empty() { Next::Resume(Resume::Mapped(Level::K4)) } else { first_use::<F>() }
+        );
         machine.tables();
     }
 }
 
 fn large_pages<F: Format>() {
     let mut machine = Machine::<F>::with(Level::M2, false);
-    assert_eq!(machine.touch(Gfn(5), Access::Write), Done::Mapped(Level::M2), "{}", F::NAME);
+    assert_eq!(machine.touch(Gfn(5), Access::Write), Next::Resume(Resume::Mapped(Level::M2)), "{}", F::NAME);
     assert_eq!(machine.prefault(512, 1024), 512);
     assert_eq!(machine.vm.stats().leaves, [0, 2, 0]);
     let tables = machine.tables();
 
-    assert_eq!(machine.vm.split(&mut machine.idle, frames(0, 1024), Level::K4), Ok(2));
+    assert_eq!(machine.vm.memory().split(&mut machine.idle, frames(0, 1024), Level::K4), Ok(2));
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([1024, 0, 0], tables + 2));
     for (index, found) in machine.leaves().into_iter().enumerate() {
         let used = index < 512;
@@ -263,14 +290,14 @@ fn large_pages<F: Format>() {
         assert_eq!((found.leaf.accessed, found.leaf.dirty, found.leaf.perms), (used, used, Perms::RWX));
     }
     assert_eq!(machine.touch(Gfn(700), Access::Fetch), first_use::<F>());
-    assert_eq!(machine.vm.recover(&mut machine.idle, frames(0, PAGES)), 2);
+    assert_eq!(machine.vm.memory().recover(&mut machine.idle, frames(0, PAGES)), 2);
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0, 2, 0], tables));
-    assert_eq!(machine.touch(Gfn(1000), Access::Write), Done::Spurious, "present as a whole");
+    assert_eq!(machine.touch(Gfn(1000), Access::Write), Next::Resume(Resume::Spurious), "present as a whole");
 
     // A large leaf that reaches out of the changed range is split; if its part stays as it is, it is not.
     machine.prefault(1024, 1025);
     let change =
-        machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
+        machine.vm.memory().invalidate(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
     drop(change);
     assert_eq!(machine.vm.stats().leaves, [1024, 1, 0]);
     let written: Vec<_> = machine.leaves().into_iter().filter(|found| !found.leaf.host_writable).collect();
@@ -281,17 +308,17 @@ fn the_end_of_all<F: Format>() {
     let mut machine = Machine::<F>::new();
     let empty = machine.tables();
     assert_eq!(empty, F::ROOT_PAGES as u64, "{}: a root", F::NAME);
-    machine.touch(Gfn(9), Access::Write);
+    let _ = machine.touch(Gfn(9), Access::Write);
     machine.prefault(100, 1100);
-    let root = machine.vm.root();
+    let root = machine.vm.memory().root();
     machine.vm.zap_all(&mut machine.idle).unwrap();
-    assert_ne!(machine.vm.root(), root);
+    assert_ne!(machine.vm.memory().root(), root);
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty));
 
-    assert_eq!(machine.touch(Gfn(9), Access::Write), Done::Mapped(Level::K4));
+    assert_eq!(machine.touch(Gfn(9), Access::Write), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(machine.prefault(100, 1100), 1000);
-    machine.vm.slots().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
-    assert_eq!(machine.touch(Gfn(9), Access::Read), Done::Mmio);
+    machine.vm.memory().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
+    assert_eq!(machine.touch(Gfn(9), Access::Read), Next::Emulate(Emulate::NoMemory));
     // Leaf tables were freed with the slot; the tables above them are shared with what comes next.
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty + u64::from(F::LEVELS) - 2));
 }
@@ -302,7 +329,8 @@ fn an_access_gives_a_tracked_leaf_back_without_the_host() {
         let mut machine = Machine::<Ept4NoAd>::new();
         machine.prefault(0, 4);
         let before = machine.vm.stats();
-        let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), access), Done::Fixed));
+        let asked =
+            machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), access), Next::Resume(Resume::Fixed)));
         let after = machine.vm.stats();
         assert_eq!(asked, 0);
         assert_eq!(after.permission_faults, before.permission_faults + 1);
@@ -310,7 +338,7 @@ fn an_access_gives_a_tracked_leaf_back_without_the_host() {
         let leaf = machine.leaf(2).unwrap();
         assert_eq!((leaf.accessed, leaf.dirty, leaf.perms), (true, true, Perms::RWX));
         assert!(!machine.leaf(1).unwrap().accessed, "the neighbour is as it was");
-        assert_eq!(machine.touch(Gfn(2), access), Done::Spurious);
+        assert_eq!(machine.touch(Gfn(2), access), Next::Resume(Resume::Spurious));
     }
 }
 
@@ -323,8 +351,9 @@ fn a_page_taken_away_while_tracked_does_not_come_back() {
     assert_eq!(debt.pages(), 1, "it was in TLBs before it was tracked");
     drop(debt.settle());
     assert_eq!(machine.leaf(2), None);
-    let asked =
-        machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Read), Done::Mapped(Level::K4)));
+    let asked = machine.asks(|machine| {
+        assert_eq!(machine.touch(Gfn(2), Access::Read), Next::Resume(Resume::Mapped(Level::K4)))
+    });
     assert_eq!(asked, 1, "the host says where it is now");
 }
 
@@ -333,10 +362,12 @@ fn a_store_to_a_tracked_page_that_the_host_had_read_only_asks_the_host() {
     let mut machine = Machine::<Ept4NoAd>::new();
     machine.vm.host().readonly.store(true, Relaxed);
     machine.prefault(0, 4);
-    let load = machine.asks(|machine| assert_eq!(machine.touch(Gfn(1), Access::Read), Done::Fixed));
+    let load =
+        machine.asks(|machine| assert_eq!(machine.touch(Gfn(1), Access::Read), Next::Resume(Resume::Fixed)));
     assert_eq!((load, machine.leaf(1).unwrap().perms), (0, Perms::RX));
     machine.vm.host().readonly.store(false, Relaxed); // made writable in place
-    let store = machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Write), Done::Fixed));
+    let store =
+        machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Write), Next::Resume(Resume::Fixed)));
     let leaf = machine.leaf(2).unwrap();
     assert_eq!((store, leaf.perms, leaf.host_writable), (1, Perms::RWX, true));
 }
@@ -346,15 +377,15 @@ fn stores_to_tracked_pages_are_logged_and_loads_are_not() {
     let mut machine = Machine::<Ept4NoAd>::new();
     machine.prefault(0, 8);
     let log = |tx: &mut slots::Transaction<'_>| tx.set_log_dirty(SLOT, true);
-    machine.vm.slots().commit(&mut machine.idle, log).unwrap();
+    machine.vm.memory().commit(&mut machine.idle, log).unwrap();
     machine.prefault(8, 16);
     for gfn in [2, 10] {
-        assert_eq!(machine.touch(Gfn(gfn), Access::Read), Done::Fixed);
+        assert_eq!(machine.touch(Gfn(gfn), Access::Read), Next::Resume(Resume::Fixed));
         assert!(!machine.leaf(gfn).unwrap().perms.allows(Access::Write), "{gfn}: a store must fault");
-        assert_eq!(machine.touch(Gfn(gfn + 1), Access::Write), Done::Fixed);
+        assert_eq!(machine.touch(Gfn(gfn + 1), Access::Write), Next::Resume(Resume::Fixed));
     }
     let mut dirty = Vec::new();
-    machine.vm.slots().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)).unwrap();
+    machine.vm.memory().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)).unwrap();
     assert_eq!(dirty, [3, 11]);
 }
 
@@ -363,9 +394,9 @@ fn a_fetch_from_a_tracked_large_page_that_does_not_execute_splits_it() {
     let mut machine = Machine::<Ept4NoAd>::with(Level::M2, true);
     machine.prefault(0, 512);
     assert_eq!(machine.vm.stats().leaves, [0, 1, 0]);
-    assert_eq!(machine.touch(Gfn(7), Access::Fetch), Done::Fixed);
+    assert_eq!(machine.touch(Gfn(7), Access::Fetch), Next::Resume(Resume::Fixed));
     assert_eq!((machine.vm.stats().leaves, machine.leaf(7).unwrap().perms), ([512, 0, 0], Perms::RWX));
-    assert_eq!(machine.touch(Gfn(8), Access::Fetch), Done::Spurious);
+    assert_eq!(machine.touch(Gfn(8), Access::Fetch), Next::Resume(Resume::Spurious));
 }
 
 /// Links without an Accessed bit say nothing about the tables below: leaf tables are reclaimed, in the order of the
@@ -375,14 +406,14 @@ fn a_budget_takes_leaf_tables_where_links_have_no_accessed_bit() {
     fn least<F: Format>() {
         let mut machine = Machine::<F>::new();
         for gfn in (0..PAGES).step_by(512) {
-            machine.touch(Gfn(gfn), Access::Write);
+            let _ = machine.touch(Gfn(gfn), Access::Write);
         }
         let tables = machine.tables();
-        let root = machine.vm.root();
+        let root = machine.vm.memory().root();
         machine.vm.set_table_budget(&mut machine.idle, (tables - 1) * PAGE_SIZE);
         let stats = machine.vm.stats();
         assert!(stats.leaves[0] < 4 && stats.tables_reclaimed > 0, "{}: {stats:?}", F::NAME);
-        assert_eq!(machine.vm.root(), root);
+        assert_eq!(machine.vm.memory().root(), root);
         assert!(machine.tables() >= u64::from(F::LEVELS) - 1, "{}: those above stay", F::NAME);
     }
     least::<Pae>();

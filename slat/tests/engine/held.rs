@@ -2,7 +2,6 @@
 
 use slat::notify::{Event, SecondaryMmu};
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -21,9 +20,6 @@ struct Mover {
     error: std::sync::Mutex<Option<HostError>>,
     kicks: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Mover {}
 
 impl Host for Mover {
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -46,7 +42,7 @@ impl Host for Mover {
 fn vm_with(build: fn(Builder<Npt4, Mover>) -> Builder<Npt4, Mover>) -> (Idle, Vm<Npt4, Mover>) {
     let (mut idle, vm) =
         (Idle::take().unwrap(), build(Vm::builder(Mover::default()).vcpus(2)).build().unwrap());
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES, HVA))).unwrap();
     (idle, vm)
 }
 
@@ -70,14 +66,14 @@ fn read<F: Format, H: Host>(held: &mut Held<'_, F, H>, idle: &mut Idle) -> Optio
 #[test]
 fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
     assert_eq!((held.gfn(), read(&mut held, &mut idle)), (Gfn(5), Some(frame(5))));
-    assert_eq!(vm.translate(&mut idle, Gfn(5)), None, "nothing is mapped for it");
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None, "nothing is mapped for it");
 
     // An invalidation of neighbours, by address and by frame, leaves it.
     for gfn in [4, 6, 600] {
         drop(vm.invalidate(page(gfn), Why::Unmap).apply(&mut idle).settle());
-        drop(vm.invalidate_gfns(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle());
+        drop(vm.memory().invalidate(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle());
     }
     assert_eq!(read(&mut held, &mut idle), Some(frame(5)));
     drop(vm.invalidate(page(5), Why::Unmap));
@@ -100,8 +96,8 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
 fn reasons_that_leave_loads_alone_leave_frames_that_are_read() {
     for why in Why::ALL.into_iter().filter(|why| !why.page_by_page() && *why != Why::Slot) {
         let (mut idle, vm) = vm();
-        let mut reads = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
-        let mut writes = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+        let mut reads = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
+        let mut writes = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
         drop(vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), why).apply(&mut idle).settle());
         let protects = matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty);
         assert_eq!(reads.read(&mut idle).is_some(), protects, "{why:?}");
@@ -115,7 +111,8 @@ fn reasons_that_leave_loads_alone_leave_frames_that_are_read() {
 fn pages_that_are_told_are_taken_back_one_by_one() {
     for why in Why::ALL.into_iter().filter(|why| why.page_by_page()) {
         let (mut idle, vm) = vm();
-        let [mut told, mut other] = [5, 6].map(|gfn| vm.hold(&mut idle, Gfn(gfn), Access::Read).unwrap());
+        let [mut told, mut other] =
+            [5, 6].map(|gfn| vm.memory().hold(&mut idle, Gfn(gfn), Access::Read).unwrap());
         for may_block in [true, false] {
             let event = Event { may_block, ..Event::new(Span::sized(HVA, PAGES * PAGE_SIZE), why) };
             vm.around(&mut idle, event, &mut |idle, pages| {
@@ -133,10 +130,10 @@ fn pages_that_are_told_are_taken_back_one_by_one() {
 #[test]
 fn memslots_that_move_take_their_frames_back() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
     let commit =
         |idle: &mut Idle, work: &mut dyn FnMut(&mut slots::Transaction<'_>) -> Result<(), SlotError>| {
-            vm.slots().commit(idle, |tx| work(tx)).unwrap();
+            vm.memory().commit(idle, |tx| work(tx)).unwrap();
         };
     // A change of other frames leaves it.
     let more = Slot::new(SlotId(1), Gfn(PAGES), 8, Hva(1 << 40));
@@ -145,7 +142,7 @@ fn memslots_that_move_take_their_frames_back() {
     assert!(held.is_valid());
     let written = held.write(&mut idle).unwrap();
     drop(written);
-    assert!(vm.slots().is_dirty(Gfn(5)) && !vm.slots().is_dirty(Gfn(6)));
+    assert!(vm.memory().is_dirty(Gfn(5)) && !vm.memory().is_dirty(Gfn(6)));
 
     // Frame 5 gets the memory of frame 4.
     commit(&mut idle, &mut |tx| {
@@ -167,16 +164,16 @@ fn memslots_that_move_take_their_frames_back() {
     let readonly = Slot { readonly: true, ..Slot::new(RAM, Gfn(0), 8, HVA) };
     commit(&mut idle, &mut |tx| tx.create(readonly));
     assert_eq!(held.refresh(&mut idle), Err(HoldError::ReadOnly));
-    let mut reads = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let mut reads = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
     assert_eq!(read(&mut reads, &mut idle), Some(frame(5)));
 }
 
 #[test]
 fn a_memslot_that_is_replaced_by_a_read_only_one_takes_its_frames_back() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
     let readonly = Slot { readonly: true, ..Slot::new(RAM, Gfn(0), PAGES, HVA) };
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.delete(RAM)?;
             tx.create(readonly)
@@ -190,12 +187,12 @@ fn a_memslot_that_is_replaced_by_a_read_only_one_takes_its_frames_back() {
 fn a_conversion_takes_back_frames_of_the_other_kind() {
     let (mut idle, vm) = vm();
     let more = Slot::new(SlotId(1), Gfn(PAGES), 8, Hva(1 << 40));
-    vm.slots().commit(&mut idle, |tx| tx.create_with_private(more, PrivateMemory(1).at(0))).unwrap();
-    let mut held = vm.hold(&mut idle, Gfn(PAGES), Access::Read).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create_with_private(more, PrivateMemory(1).at(0))).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(PAGES), Access::Read).unwrap();
     let before = read(&mut held, &mut idle).unwrap();
-    vm.slots().set_private(&mut idle, Span::sized(Gfn(PAGES + 1), 1), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::sized(Gfn(PAGES + 1), 1), true).unwrap();
     assert!(held.is_valid(), "a neighbour");
-    vm.slots().set_private(&mut idle, Span::sized(Gfn(PAGES), 1), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::sized(Gfn(PAGES), 1), true).unwrap();
     assert!(held.read(&mut idle).is_none());
     held.refresh(&mut idle).unwrap();
     assert_ne!(read(&mut held, &mut idle), Some(before));
@@ -204,12 +201,12 @@ fn a_conversion_takes_back_frames_of_the_other_kind() {
 #[test]
 fn a_frame_is_held_in_one_address_space() {
     let (mut idle, vm) = vm_with(|builder| builder.address_spaces(2));
-    let smm = vm.guest_space(SpaceId(1)).unwrap().slots();
+    let smm = vm.space(SpaceId(1)).unwrap();
     assert_eq!(smm.hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), HoldError::NoMemslot);
     smm.commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 8, HVA + (1 << 20)))).unwrap();
     let [mut normal, mut other] =
-        [vm.slots(), smm].map(|slots| slots.hold(&mut idle, Gfn(5), Access::Read).unwrap());
-    drop(vm.invalidate_gfns(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle());
+        [vm.memory(), smm].map(|slots| slots.hold(&mut idle, Gfn(5), Access::Read).unwrap());
+    drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle());
     assert!(normal.read(&mut idle).is_none() && other.read(&mut idle).is_some());
     normal.refresh(&mut idle).unwrap();
     drop(vm.invalidate(page(256 + 5), Why::Unmap).apply(&mut idle).settle());
@@ -219,7 +216,7 @@ fn a_frame_is_held_in_one_address_space() {
 #[test]
 fn errors_hold_nothing_and_name_what_is_wrong() {
     let (mut idle, vm) = vm();
-    let beyond = vm.hold(&mut idle, Gfn(PAGES), Access::Read).unwrap_err();
+    let beyond = vm.memory().hold(&mut idle, Gfn(PAGES), Access::Read).unwrap_err();
     assert_eq!(beyond, HoldError::NoMemslot);
     assert_eq!(beyond.to_string(), "no memslot has the frame: create one first");
     for (error, expected) in [
@@ -228,12 +225,12 @@ fn errors_hold_nothing_and_name_what_is_wrong() {
         (HostError::NeedsPage, HoldError::Host(HostError::NeedsPage)),
     ] {
         *vm.host().error.lock().unwrap() = Some(error);
-        assert_eq!(vm.hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), expected);
+        assert_eq!(vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), expected);
     }
     *vm.host().error.lock().unwrap() = None;
     assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).owes(), "nothing is held");
     // A frame that was refused once is held when the page is there.
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
     drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
     *vm.host().error.lock().unwrap() = Some(HostError::Pending);
     assert!(held.refresh(&mut idle).is_err() && held.read(&mut idle).is_none());
@@ -246,7 +243,7 @@ fn errors_hold_nothing_and_name_what_is_wrong() {
 #[should_panic(expected = "held for Read, not to write")]
 fn a_frame_that_is_held_to_read_is_not_written() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
     let _ = held.write(&mut idle);
 }
 
@@ -254,14 +251,14 @@ fn a_frame_that_is_held_to_read_is_not_written() {
 #[test]
 fn an_invalidation_waits_for_a_use_that_has_begun_and_for_no_other() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
     let settled = AtomicBool::new(false);
     thread::scope(|scope| {
         let used = held.write(&mut idle).unwrap();
         scope.spawn(|| {
             let mut idle = Idle::take().unwrap();
             // Of another frame that is held, and of one that is not.
-            let mut beside = vm.hold(&mut idle, Gfn(6), Access::Read).unwrap();
+            let mut beside = vm.memory().hold(&mut idle, Gfn(6), Access::Read).unwrap();
             drop(vm.invalidate(page(6), Why::Unmap).apply(&mut idle).settle());
             assert!(beside.read(&mut idle).is_none());
             drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
@@ -278,7 +275,7 @@ fn an_invalidation_waits_for_a_use_that_has_begun_and_for_no_other() {
 #[test]
 fn a_use_that_is_leaked_ends_with_the_next_call() {
     let (mut idle, vm) = vm();
-    let mut held = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
     std::mem::forget(held.read(&mut idle).unwrap());
     thread::scope(|scope| {
         let invalidation = scope.spawn(|| {
@@ -306,7 +303,7 @@ impl Translations for Tlb {
 fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     let (mut idle, vm) = vm();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let mut apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let mut apic = vm.memory().hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
     let ready = vcpu.enter(&mut idle, &mut Tlb);
     assert_eq!(apic.current(&ready), Some(frame(7)));
     drop(ready);
@@ -336,7 +333,7 @@ fn a_vcpu_of_another_vm_is_refused() {
     let (mut idle, vm) = vm();
     let other = Vm::<Ept4, _>::builder(Mover::default()).build().unwrap();
     let mut vcpu = other.vcpu(VcpuId(0)).unwrap();
-    let apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let apic = vm.memory().hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
     let _ = apic.current(&vcpu.enter(&mut idle, &mut Tlb));
 }
 
@@ -347,9 +344,6 @@ struct Moving {
     /// Whether a frame is the page's.
     given: [[AtomicBool; 4]; 4],
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Moving {}
 
 impl Host for Moving {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -379,14 +373,14 @@ fn no_use_finds_a_frame_that_the_host_has_taken_back_while_pages_move() {
     host.given.iter().for_each(|frames| frames[0].store(true, SeqCst));
     let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
     let mut idle = Idle::take().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 4, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 4, HVA))).unwrap();
     let (over, uses, entries) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for gfn in 0..2 {
             let (vm, over, uses) = (&vm, &over, &uses);
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
-                let mut held = vm.hold(&mut idle, Gfn(gfn), Access::Write).unwrap();
+                let mut held = vm.memory().hold(&mut idle, Gfn(gfn), Access::Write).unwrap();
                 while !over.load(SeqCst) {
                     if let Some(page) = held.write(&mut idle) {
                         (0..4).for_each(|_| assert!(vm.host().is_given(page.pfn()), "stale"));
@@ -399,7 +393,7 @@ fn no_use_finds_a_frame_that_the_host_has_taken_back_while_pages_move() {
             let entries = &entries;
             scope.spawn(move || {
                 let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(gfn as u32)).unwrap());
-                let mut held = vm.hold_for_hardware(&mut idle, Gfn(gfn + 1), Access::Write).unwrap();
+                let mut held = vm.memory().hold_for_hardware(&mut idle, Gfn(gfn + 1), Access::Write).unwrap();
                 while !over.load(SeqCst) {
                     held.refresh(&mut idle).unwrap();
                     let guest = vcpu.enter(&mut idle, &mut Tlb).poll();
@@ -420,7 +414,7 @@ fn no_use_finds_a_frame_that_the_host_has_taken_back_while_pages_move() {
             for round in 0..400 {
                 let index = first + round % pages;
                 let change = if by_frame {
-                    vm.invalidate_gfns(Span::sized(Gfn(index as u64), 1), Why::Migrate)
+                    vm.memory().invalidate(Span::sized(Gfn(index as u64), 1), Why::Migrate)
                 } else {
                     vm.invalidate(page(index as u64), Why::Migrate)
                 };

@@ -14,21 +14,22 @@ fn vm(idle: &mut Idle, budget: u64) -> Vm<Npt4, Identity> {
         .table_budget(budget * PAGE_SIZE)
         .build()
         .unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4096 * TABLE, RAM))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4096 * TABLE, RAM))).unwrap();
     vm
 }
 
-fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Result<Done, FaultError> {
+fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Result<Next, FaultError> {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write })
 }
 
 /// Walks to `gfn` as the hardware does, setting Accessed on the way. Returns whether it is mapped.
 fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
-    let mut table = vm.root();
+    let mut table = vm.memory().root();
     for level in (1..=4).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM; no other thread is there to give it back.
-        let entry =
-            unsafe { vm.host().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref() };
+        let entry = unsafe {
+            vm.tables().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref()
+        };
         let word = entry.load();
         if !Npt4::is_present(word) {
             return false;
@@ -46,10 +47,13 @@ fn the_coldest_tables_go_and_the_hot_one_stays() {
     let vm = vm(&mut idle, BUDGET);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let hot = Gfn(3);
-    assert_eq!(touch(&mut vcpu, &mut idle, hot.0), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(touch(&mut vcpu, &mut idle, hot.0), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     for region in 1..1000 {
         assert!(walk_in_hardware(&vm, hot), "used all the time, never taken back: region {region}");
-        assert_eq!(touch(&mut vcpu, &mut idle, region * TABLE + region % TABLE), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(
+            touch(&mut vcpu, &mut idle, region * TABLE + region % TABLE),
+            Ok(Next::Resume(Resume::Mapped(Level::K4)))
+        );
         assert!(vm.stats().table_bytes <= BUDGET * PAGE_SIZE);
     }
     let stats = vm.stats();
@@ -97,7 +101,8 @@ fn many_vcpus_share_a_small_budget() {
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
                 for round in 0..400 {
                     let region = (round * 7 + u64::from(id) * 1009) % 4096;
-                    touch(&mut vcpu, &mut idle, region * TABLE + round).expect("never fails, only waits");
+                    let _ =
+                        touch(&mut vcpu, &mut idle, region * TABLE + round).expect("never fails, only waits");
                 }
             });
         }
@@ -107,7 +112,7 @@ fn many_vcpus_share_a_small_budget() {
     assert_eq!(pages.reachable + pages.waiting + pages.free, pages.allocated);
     assert!(pages.reachable <= BUDGET + 4, "each may go one page beyond: {pages:?}");
     let mut leaves = 0;
-    vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |_| leaves += 1);
+    vm.memory().lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |_| leaves += 1);
     vm.collect(&mut idle);
     assert_eq!(vm.stats().leaves[0], leaves, "every leaf is accounted for");
 }

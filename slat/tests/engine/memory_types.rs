@@ -13,9 +13,6 @@ const LARGE: u64 = Level::M2.pages();
 /// Frame = address; the test sets everything else.
 struct Says(Mutex<HostPage>);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Says {}
-
 impl Host for Says {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..*self.0.lock().unwrap() })
@@ -38,7 +35,7 @@ fn slot() -> Slot {
 fn vm<F: Format>(host: Says, slot: Slot, nx_huge_pages: bool) -> (Idle, Vm<F, Says>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx_huge_pages).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
@@ -47,7 +44,7 @@ fn fault(gfn: u64, access: Access) -> Fault {
 }
 
 fn leaf<F: Format>(vm: &Vm<F, Says>, idle: &mut Idle, gfn: u64) -> Leaf {
-    vm.translate(idle, Gfn(gfn)).unwrap().leaf
+    vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf
 }
 
 /// For each type of slot and page, the narrower one is mapped, small and large; then split, and recovered.
@@ -60,15 +57,15 @@ fn the_narrower_is_mapped<F: Format>() {
             let narrower = of_slot.max(of_page);
             // The second fault of a vCPU may take the short path.
             for gfn in [0, 1, LARGE, LARGE + 1] {
-                vcpu.fault(&mut idle, fault(gfn, Access::Write)).unwrap();
+                let _ = vcpu.fault(&mut idle, fault(gfn, Access::Write)).unwrap();
                 let found = leaf(&vm, &mut idle, gfn);
                 assert_eq!((found.memory, found.perms), (narrower, Perms::RWX), "{} {level:?}", F::NAME);
             }
             if level == Level::M2 {
                 let both = Span::new(Gfn(0), Gfn(2 * LARGE));
-                assert_eq!(vm.split(&mut idle, both, Level::K4), Ok(2));
+                assert_eq!(vm.memory().split(&mut idle, both, Level::K4), Ok(2));
                 assert_eq!(leaf(&vm, &mut idle, LARGE + 7).memory, narrower, "split");
-                assert_eq!(vm.recover(&mut idle, both), 2);
+                assert_eq!(vm.memory().recover(&mut idle, both), 2);
                 assert_eq!(leaf(&vm, &mut idle, LARGE).memory, narrower, "large again");
             }
         }
@@ -90,15 +87,23 @@ fn a_fetch_through_a_slot_that_does_not_execute_is_mmio() {
         let host = says(HostPage { level: Level::M2, ..HostPage::PLAIN });
         let (mut idle, vm) = vm::<Ept4>(host, slot().no_execute(), nx_huge_pages);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Done::Mmio), "a hole");
-        vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
-        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Done::Mmio), "a leaf");
+        assert_eq!(
+            vcpu.fault(&mut idle, fault(5, Access::Fetch)),
+            Ok(Next::Emulate(Emulate::ReadOnly)),
+            "a hole"
+        );
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
+        assert_eq!(
+            vcpu.fault(&mut idle, fault(5, Access::Fetch)),
+            Ok(Next::Emulate(Emulate::ReadOnly)),
+            "a leaf"
+        );
         let everything = Span::new(Gfn(0), Gfn(4 * LARGE));
-        vm.split(&mut idle, everything, Level::K4).unwrap();
+        vm.memory().split(&mut idle, everything, Level::K4).unwrap();
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "split");
-        vm.recover(&mut idle, everything);
+        vm.memory().recover(&mut idle, everything);
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE), "large again");
-        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Done::Mmio));
+        assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), Ok(Next::Emulate(Emulate::ReadOnly)));
     }
 }
 
@@ -110,11 +115,11 @@ fn a_fetch_that_the_host_refuses_is_an_error_until_it_allows_it() {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let refused = Err(FaultError::Host(HostError::Fault));
         assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), refused, "a hole");
-        vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
         assert_eq!(vcpu.fault(&mut idle, fault(5, Access::Fetch)), refused, "a leaf");
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::READ.with(Perms::WRITE));
         vm.host().0.lock().unwrap().execute = true;
-        vcpu.fault(&mut idle, fault(5, Access::Fetch)).unwrap();
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Fetch)).unwrap();
         assert_eq!(leaf(&vm, &mut idle, 5).perms, Perms::RWX);
     }
 }
@@ -127,9 +132,9 @@ fn a_page_that_is_writable_now_and_of_another_type_is_not_upgraded_in_place() {
     for (then, in_place) in [(HostPage::PLAIN, true), (device, false), (no_execute, false)] {
         let (mut idle, vm) = vm::<Ept4>(says(HostPage { writable: false, ..HostPage::PLAIN }), slot(), false);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, fault(5, Access::Read)).unwrap();
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Read)).unwrap();
         *vm.host().0.lock().unwrap() = then;
-        vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
         let found = leaf(&vm, &mut idle, 5);
         assert_eq!((found.memory, found.perms.allows(Access::Fetch)), (then.memory, then.execute));
         assert!(found.perms.allows(Access::Write));
@@ -150,11 +155,11 @@ fn a_change_of_type_that_is_told_page_by_page_leaves_no_leaf_of_the_old_type() {
         ),
         (HostPage { pfn: Pfn(77), writable: false, execute: false, ..HostPage::PLAIN }, false),
     ] {
-        vcpu.fault(&mut idle, fault(5, Access::Read)).unwrap();
+        let _ = vcpu.fault(&mut idle, fault(5, Access::Read)).unwrap();
         let mut change = vm.invalidate(page, Why::ChangePte);
         change.changed(&mut idle, page, Some(to)).settle();
         drop(change);
-        assert_eq!(vm.translate(&mut idle, Gfn(5)).is_some(), stays, "{to:?}");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).is_some(), stays, "{to:?}");
     }
 }
 
@@ -163,14 +168,14 @@ fn a_leaf_withdrawn_to_learn_of_an_access_comes_back_as_it_was() {
     let (mut idle, vm) =
         vm::<Ept4NoAd>(says(HostPage::PLAIN), slot().memory(MemoryType::Uncached).no_execute(), false);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
+    let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
     let before = leaf(&vm, &mut idle, 5);
     vcpu.prefault(&mut idle, Span::new(Gfn(6), Gfn(7))).unwrap();
     assert_eq!(
         leaf(&vm, &mut idle, 6),
         Leaf { pfn: before.pfn + 1, accessed: false, dirty: false, ..before }
     );
-    assert_eq!(vcpu.fault(&mut idle, fault(6, Access::Write)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, fault(6, Access::Write)), Ok(Next::Resume(Resume::Fixed)));
     assert_eq!(leaf(&vm, &mut idle, 6), Leaf { pfn: before.pfn + 1, ..before });
 }
 
@@ -178,7 +183,7 @@ fn a_leaf_withdrawn_to_learn_of_an_access_comes_back_as_it_was() {
 fn a_format_that_knows_ordinary_memory_only_refuses_the_rest() {
     let (mut idle, vm) = vm::<Own>(says(HostPage::PLAIN), slot(), false);
     let device = Slot::new(SlotId(1), Gfn(1 << 20), 1, RAM).memory(MemoryType::Device);
-    let refused = vm.slots().commit(&mut idle, |tx| tx.create(device)).unwrap_err();
+    let refused = vm.memory().commit(&mut idle, |tx| tx.create(device)).unwrap_err();
     assert_eq!((refused.rule, refused.errno()), (Rule::MemoryType(MemoryType::Device), 22));
     assert_eq!(
         refused.to_string(),
@@ -196,7 +201,7 @@ fn a_request_in_the_kernels_terms_leaves_type_and_permission_alone() {
         vm::<Ept4>(says(HostPage::PLAIN), slot().memory(MemoryType::Device).no_execute(), false);
     let mut region = slots::Region::from(slot());
     region.flags = slots::Region::LOG_DIRTY;
-    vm.slots().commit(&mut idle, |tx| tx.set(region)).unwrap();
-    let now = vm.slots().get(&mut idle, SlotId(0)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.set(region)).unwrap();
+    let now = vm.memory().get(&mut idle, SlotId(0)).unwrap();
     assert_eq!(now, slot().memory(MemoryType::Device).no_execute().log_dirty());
 }

@@ -1,7 +1,6 @@
 //! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and changes meanwhile.
 
 use slat::table::formats::Npt4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -29,9 +28,6 @@ struct Remote {
     kicks: [AtomicU64; 4],
     questions: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Remote {}
 
 impl Remote {
     fn comes(&self, page: Hva) {
@@ -71,7 +67,7 @@ const SLOT: SlotId = SlotId(0);
 fn vm(absent: Absent) -> (Idle, Vm<Npt4, Remote>) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::builder(Remote { absent, ..Remote::default() }).vcpus(4).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 512, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 512, RAM))).unwrap();
     (idle, vm)
 }
 
@@ -81,6 +77,11 @@ fn hva(gfn: u64) -> Hva {
 
 fn token(gfn: u64) -> Token {
     Token(hva(gfn).0)
+}
+
+/// The answer to a fault on the missing page `gfn`.
+fn pending(gfn: u64) -> Next {
+    Next::Leave(Leave::Pending(token(gfn)))
 }
 
 fn load(gfn: u64) -> Fault {
@@ -99,13 +100,13 @@ fn each_vcpu_that_waits_is_woken_once_and_no_other() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpus: Vec<_> = (0..4).map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect();
     for vcpu in &mut vcpus[..2] {
-        assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Pending));
+        assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(pending(5)));
     }
     // A vCPU that waits already asks the host once.
     let questions = vm.host().questions.load(SeqCst);
-    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Pending));
+    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(pending(5)));
     assert_eq!(vm.host().questions.load(SeqCst), questions + 1);
-    assert_eq!(vcpus[2].fault(&mut idle, load(6)), Ok(Done::Pending));
+    assert_eq!(vcpus[2].fault(&mut idle, load(6)), Ok(pending(6)));
     assert_eq!(vcpus[2].pending_token(), Some(token(6)));
     assert_eq!(vm.waiters(token(5)), [VcpuId(0), VcpuId(1)]);
     assert_eq!(vm.waiters(token(7)), []);
@@ -119,8 +120,8 @@ fn each_vcpu_that_waits_is_woken_once_and_no_other() {
     let taken: Vec<_> = vcpus.iter_mut().map(Vcpu::take_ready).collect();
     assert_eq!(taken, [Some(token(5)), Some(token(5)), None, None]);
     assert!(vcpus.iter_mut().all(|vcpu| vcpu.take_ready().is_none()));
-    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpus[1].fault(&mut idle, load(5)), Ok(Done::Spurious));
+    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vcpus[1].fault(&mut idle, load(5)), Ok(Next::Resume(Resume::Spurious)));
     assert_eq!(vm.waiters(token(6)), [VcpuId(2)]);
 }
 
@@ -129,7 +130,7 @@ fn a_vcpu_waits_for_many_tokens_and_takes_each() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(3)).unwrap();
     for gfn in 0..100 {
-        assert_eq!(vcpu.fault(&mut idle, load(gfn)), Ok(Done::Pending));
+        assert_eq!(vcpu.fault(&mut idle, load(gfn)), Ok(pending(gfn)));
     }
     for gfn in (0..100).rev() {
         vm.host().comes(hva(gfn));
@@ -144,8 +145,8 @@ fn a_vcpu_waits_for_many_tokens_and_takes_each() {
 fn a_ready_token_brings_a_vcpu_out_of_the_guest_until_it_is_taken() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, load(1)).unwrap();
-    vcpu.fault(&mut idle, load(2)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(1)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(2)).unwrap();
     let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
     assert!(!guest.kicked() && !guest.has_ready());
     vm.host().comes(hva(1));
@@ -168,23 +169,23 @@ fn changes_during_a_wait_are_found_by_the_next_access() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     // The page arrives, and is taken away again before the vCPU looks.
-    vcpu.fault(&mut idle, load(1)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(1)).unwrap();
     vm.host().comes(hva(1));
     vm.ready(token(1));
     let change = vm.invalidate(Span::sized(hva(1), PAGE_SIZE), Why::Unmap).apply(&mut idle).settle();
     vm.host().here.lock().unwrap().remove(&hva(1));
     drop(change);
     assert_eq!(vcpu.take_ready(), Some(token(1)));
-    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "it waits anew");
+    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(pending(1)), "it waits anew");
     assert_eq!(vm.waiters(token(1)), [VcpuId(0)]);
     // The page moves to another frame, and its memslot to other guest frames.
     vm.host().here.lock().unwrap().insert(hva(1), Pfn(0x777));
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(1024))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(1024))).unwrap();
     vm.ready(token(1));
     assert_eq!(vcpu.take_ready(), Some(token(1)));
-    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Mmio));
-    assert_eq!(vcpu.fault(&mut idle, load(1025)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vm.translate(&mut idle, Gfn(1025)).unwrap().leaf.pfn, Pfn(0x777));
+    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Next::Emulate(Emulate::NoMemory)));
+    assert_eq!(vcpu.fault(&mut idle, load(1025)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(1025)).unwrap().leaf.pfn, Pfn(0x777));
 }
 
 #[test]
@@ -210,11 +211,11 @@ fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
     let (mut idle, vm) = vm(Absent::Needed);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
-    assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::NeedsPage));
+    assert_eq!(vcpu.fault(&mut idle, store), Ok(Next::Leave(Leave::NeedsPage)));
     let error = FaultError::Host(HostError::NeedsPage);
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))), Err(error));
     vm.host().comes(hva(5));
-    assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(8))), Ok(1));
     assert_eq!(vcpu.take_ready(), None);
 }
@@ -223,13 +224,13 @@ fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
 fn a_vcpu_that_has_gone_or_forgets_is_not_woken() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, load(1)).unwrap();
-    vcpu.fault(&mut idle, load(2)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(1)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(2)).unwrap();
     vm.ready(token(2));
     vcpu.forget_tokens();
     assert_eq!((vm.waiters(token(1)), vcpu.take_ready()), (vec![], None));
     assert!(matches!(vcpu.enter(&mut idle, &mut Tlb).go(|| ()), Go::In(..)));
-    vcpu.fault(&mut idle, load(1)).unwrap();
+    let _ = vcpu.fault(&mut idle, load(1)).unwrap();
     drop(vcpu);
     assert_eq!(vm.ready(token(1)), 0);
     assert_eq!(vm.vcpu(VcpuId(0)).unwrap().take_ready(), None);
@@ -241,11 +242,11 @@ fn a_host_that_renames_its_pages_makes_no_fault_last() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for _ in 0..10 {
         let before = vm.host().questions.load(SeqCst);
-        assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "no page comes");
+        let Ok(Next::Leave(Leave::Pending(token))) = vcpu.fault(&mut idle, load(1)) else {
+            panic!("no page comes")
+        };
         assert_eq!(vm.host().questions.load(SeqCst), before + 2);
-        assert!(vcpu.pending_token().is_some());
-        let token = vcpu.pending_token();
-        assert_eq!(vcpu.take_ready(), token, "it tries again at once");
+        assert_eq!(vcpu.take_ready(), Some(token), "it tries again at once");
         assert_eq!(vcpu.take_ready(), None);
     }
 }
@@ -266,7 +267,7 @@ fn no_wake_up_is_lost_between_threads() {
                 for gfn in 0..pages {
                     // In another order each, so that one vCPU waits for a page, or several do.
                     let gfn = gfn * [1, 511, 257][id as usize] % pages;
-                    while vcpu.fault(&mut idle, load(gfn)).unwrap() == Done::Pending {
+                    while vcpu.fault(&mut idle, load(gfn)).unwrap() == pending(gfn) {
                         while vcpu.take_ready() != Some(token(gfn)) {
                             thread::yield_now();
                         }

@@ -13,21 +13,21 @@ const PAGES: u64 = (1 << 18) + 1;
 fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<F, Identity> {
     let vm = Vm::<F, _>::builder(Identity::of(Level::M2)).max_page(pages).build().unwrap();
     let ram = change(Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38)));
-    vm.slots().commit(idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(ram)).unwrap();
     vm
 }
 
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 
 /// Returns the results of accesses of each kind to prepared pages; and whether the host was asked for them.
-fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
+fn found<F: Format>(young: bool) -> ([Next; 3], bool) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<F>(&mut idle, Level::K4, |slot| slot);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let gfns = |access| Span::sized(Gfn(access as u64 * 8), 8);
     for access in ACCESSES {
         assert_eq!(vcpu.prefault_as(&mut idle, gfns(access), Prefault { access, young }), Ok(8));
-        let leaf = vm.translate(&mut idle, gfns(access).start + 3).unwrap().leaf;
+        let leaf = vm.memory().translate(&mut idle, gfns(access).start + 3).unwrap().leaf;
         assert!(leaf.perms.allows(access), "{}: {access:?}", F::NAME);
         assert_eq!(leaf.accessed, young, "{}: {access:?}", F::NAME);
         if F::HARDWARE_AD {
@@ -44,14 +44,14 @@ fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
 fn an_access_to_a_page_that_was_mapped_young_for_it_needs_nothing() {
     let young = [found::<Ept4>, found::<Npt4>, found::<Ept4NoAd>, found::<Arm64NoAd>, found::<Sv39x4NoAd>];
     for found in young {
-        assert_eq!(found(true), ([Done::Spurious; 3], false));
+        assert_eq!(found(true), ([Next::Resume(Resume::Spurious); 3], false));
     }
 }
 
 #[test]
 fn an_access_to_an_old_page_gives_it_back_where_leaves_have_no_accessed_bit() {
-    assert_eq!(found::<Ept4>(false), ([Done::Spurious; 3], false));
-    assert_eq!(found::<Ept4NoAd>(false), ([Done::Fixed; 3], false));
+    assert_eq!(found::<Ept4>(false), ([Next::Resume(Resume::Spurious); 3], false));
+    assert_eq!(found::<Ept4NoAd>(false), ([Next::Resume(Resume::Fixed); 3], false));
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn a_page_that_is_mapped_as_for_a_store_is_logged() {
         // One page is there already, for loads.
         assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(5), 1)), Ok(1));
         assert_eq!(vcpu.prefault_as(&mut idle, Span::sized(Gfn(4), 3), how), Ok(3));
-        let writable = |gfn: u64| vm.lockless(&mut idle).translate(Gfn(gfn)).unwrap().leaf.perms;
+        let writable = |gfn: u64| vm.memory().lockless(&mut idle).translate(Gfn(gfn)).unwrap().leaf.perms;
         assert_eq!([4, 5, 6].map(writable).map(|perms| perms.allows(how.access)), [true; 3]);
         let mut dirty = Vec::new();
-        vm.slots().dirty(&mut idle, RAM, |gfn| dirty.push(gfn.0)).unwrap();
+        vm.memory().dirty(&mut idle, RAM, |gfn| dirty.push(gfn.0)).unwrap();
         dirty
     }
     for young in [false, true] {
@@ -117,7 +117,7 @@ fn population_reports_each_stretch_and_stops_where_it_is_told() {
 fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Identity>, Population, Vec<Span<Gfn>>) {
     let vm = Vm::<Ept4, _>::builder(Identity::of(Level::M2)).max_page(pages).vcpus(3).build().unwrap();
     let ram = Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38));
-    vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(ram)).unwrap();
     let population = Population::new(gfns, Prefault::young(Access::Write));
     if stop {
         population.stop();
@@ -145,9 +145,9 @@ fn vcpus_populate_frames_together_and_each_frame_is_counted_once() {
         assert_eq!((population.progress(), rests), ((gfns.len(), gfns.len()), vec![]));
         let mut idle = Idle::take().unwrap();
         for gfn in [100, 511, 512, 20_000, 39_999].map(Gfn) {
-            assert!(vm.translate(&mut idle, gfn).unwrap().leaf.perms.allows(Access::Write));
+            assert!(vm.memory().translate(&mut idle, gfn).unwrap().leaf.perms.allows(Access::Write));
         }
-        assert_eq!(vm.translate(&mut idle, Gfn(40_448)), None, "nothing else is mapped");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(40_448)), None, "nothing else is mapped");
     }
 }
 

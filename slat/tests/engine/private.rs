@@ -16,9 +16,6 @@ const PAGES: u64 = 4 * LARGE;
 /// A host with pages of this size, of both kinds of memory.
 struct Both(Level);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Both {}
-
 fn frame(hva: Hva) -> Pfn {
     Pfn(hva.private_memory().map_or(hva.0 >> PAGE_SHIFT, |(_, offset)| OWN + (offset >> PAGE_SHIFT)))
 }
@@ -39,7 +36,7 @@ fn ram() -> Slot {
 
 fn vm<F: Format>(level: Level) -> (Idle, Vm<F, Both>) {
     let (mut idle, vm) = (Idle::take().unwrap(), Vm::<F, _>::builder(Both(level)).build().unwrap());
-    vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
     (idle, vm)
 }
 
@@ -49,7 +46,7 @@ fn store(gfn: u64) -> Fault {
 
 /// Returns the frame's page, and the size of the leaf.
 fn mapped<F: Format>(vm: &Vm<F, Both>, idle: &mut Idle, gfn: u64) -> Option<(Pfn, Level)> {
-    let found = vm.translate(idle, Gfn(gfn))?;
+    let found = vm.memory().translate(idle, Gfn(gfn))?;
     Some((found.leaf.pfn + (gfn - found.gfns.start.0), found.level))
 }
 
@@ -65,35 +62,40 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     let (mut idle, vm) = vm::<F>(Level::M2);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [0, LARGE, 2 * LARGE] {
-        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::M2)), "{}", F::NAME);
+        assert_eq!(
+            vcpu.fault(&mut idle, store(gfn)),
+            Ok(Next::Resume(Resume::Mapped(Level::M2))),
+            "{}",
+            F::NAME
+        );
     }
     let some = Span::new(Gfn(5), Gfn(8));
-    vm.slots().set_private(&mut idle, some, true).unwrap();
+    vm.memory().set_private(&mut idle, some, true).unwrap();
     for gfn in [0, 4, 8, LARGE - 1] {
         assert_eq!(mapped(&vm, &mut idle, gfn), Some((shared(gfn), Level::K4)), "beside the range");
     }
     assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "elsewhere");
     for gfn in 5..8 {
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
-        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert_eq!(mapped(&vm, &mut idle, gfn), Some((private(gfn), Level::K4)));
     }
     let all = Span::new(Gfn(0), Gfn(PAGES));
-    assert_eq!(vm.recover(&mut idle, all), 0, "two kinds make no large page");
+    assert_eq!(vm.memory().recover(&mut idle, all), 0, "two kinds make no large page");
     // A repeated conversion takes nothing.
-    vm.slots().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 6), Some((private(6), Level::K4)));
     // All of it becomes private: private frames stay.
-    vm.slots().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
     assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::K4)));
-    assert_eq!(vm.recover(&mut idle, all), 1, "one kind again");
+    assert_eq!(vm.memory().recover(&mut idle, all), 1, "one kind again");
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::M2)));
-    vm.slots().set_private(&mut idle, all, false).unwrap();
+    vm.memory().set_private(&mut idle, all, false).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 7), None);
     assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "it was shared all the time");
-    assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((shared(7), Level::M2)));
 }
 
@@ -108,7 +110,7 @@ fn a_conversion_takes_what_it_must_and_large_pages_span_no_two_kinds() {
 /// Frames 0 to 4 are shared, 4 to 8 private, and all are mapped.
 fn halves() -> (Idle, Vm<Npt4, Both>) {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
-    vm.slots().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
     let all = Span::new(Gfn(0), Gfn(8));
     let done = vm.vcpu(VcpuId(0)).unwrap().prefault_as(&mut idle, all, Prefault::young(Access::Write));
     assert_eq!(done, Ok(8));
@@ -116,7 +118,7 @@ fn halves() -> (Idle, Vm<Npt4, Both>) {
 }
 
 fn left(vm: &Vm<Npt4, Both>, idle: &mut Idle) -> Vec<u64> {
-    (0..8).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+    (0..8).filter(|&gfn| vm.memory().translate(idle, Gfn(gfn)).is_some()).collect()
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
     let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
     let (mut idle, vm) = halves();
     assert!(vm.young(&mut idle, whole(PRIVATE), Young::ClearAndFlush));
-    let young = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.accessed;
+    let young = |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).unwrap().leaf.accessed;
     assert_eq!([0, 3, 4, 7].map(|gfn| young(&mut idle, gfn)), [true, true, false, false]);
     assert!(
         !vm.young(&mut idle, whole(PRIVATE), Young::Test) && vm.young(&mut idle, whole(SHARED), Young::Test)
@@ -155,25 +157,29 @@ fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
 
 fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
     let (mut idle, vm) = vm::<F>(Level::K4);
-    vm.slots().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
+    vm.memory().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let refused = |private| Ok(Done::MemoryFault { private });
+    let refused = |private| Ok(Next::Leave(Leave::MemoryFault { private }));
     for (gfn, private) in [(0, false), (1, true)] {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
         // Withdrawn, if the format has no Accessed bit.
         vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
-        assert!(!vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
-        vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
+        assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
+        let _ = vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a leaf");
-        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Done::Spurious));
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Next::Resume(Resume::Spurious)));
     }
     // The vCPU remembers the slot's part by now: the short path.
-    assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), true), refused(true));
-    assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vcpu.fault_as(&mut idle, store(PAGES), true), Ok(Done::Mmio), "no memslot, of no kind");
+    assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
+    assert_eq!(
+        vcpu.fault_as(&mut idle, store(PAGES), true),
+        Ok(Next::Emulate(Emulate::NoMemory)),
+        "no memslot, of no kind"
+    );
 }
 
 #[test]
@@ -186,7 +192,7 @@ fn a_fault_that_means_the_other_kind_of_memory_does_nothing() {
 #[test]
 fn attributes_go_with_the_memslot() {
     let (mut idle, vm) = halves();
-    let slots = vm.slots();
+    let slots = vm.memory();
     assert_eq!(slots.len(), 1);
     assert_eq!(slots.get(&mut idle, SlotId(0)), Some(ram()));
     assert!(slots.find(&mut idle, Gfn(5)).unwrap().is_private());
@@ -220,11 +226,14 @@ fn attributes_go_with_the_memslot() {
 fn a_memslot_may_have_private_memory_alone() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
     let own = Slot::new(SlotId(1), Gfn(PAGES), 8, PrivateMemory(6).at(0));
-    vm.slots().commit(&mut idle, |tx| tx.create(own)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(own)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = store(PAGES + 3);
-    assert_eq!(vcpu.fault_as(&mut idle, fault, false), Ok(Done::MemoryFault { private: false }));
-    assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(
+        vcpu.fault_as(&mut idle, fault, false),
+        Ok(Next::Leave(Leave::MemoryFault { private: false }))
+    );
+    assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(
         mapped(&vm, &mut idle, PAGES + 3),
         Some((frame(PrivateMemory(6).at(3 * PAGE_SIZE)), Level::K4))
@@ -237,13 +246,14 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
     struct Unheard;
     impl writes::WriteListener for Unheard {}
     let (mut idle, vm) = vm::<Ept4>(Level::K4);
-    let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(3), 1), std::sync::Arc::new(Unheard)).unwrap();
+    let tracking =
+        vm.memory().track_writes(&mut idle, Span::sized(Gfn(3), 1), std::sync::Arc::new(Unheard)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for private in [false, true] {
-        vm.slots().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
-        assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Done::WriteTracked));
+        vm.memory().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
+        assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Next::Emulate(Emulate::Tracked)));
         let mut made = None;
-        let result = vm.slots().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
+        let result = vm.memory().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
         let expected = if private { Err(writes::StoreError::Private) } else { Ok(()) };
         assert_eq!((result, made), (expected, (!private).then_some(SHARED + 3 * PAGE_SIZE)));
     }
@@ -255,9 +265,9 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
 #[test]
 fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
-    let slots = vm.slots();
+    let slots = vm.memory();
     let still = |vm: &Vm<Npt4, Both>, idle: &mut Idle| -> Vec<u64> {
-        (0..16).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+        (0..16).filter(|&gfn| vm.memory().translate(idle, Gfn(gfn)).is_some()).collect()
     };
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     slots.set_private(&mut idle, Span::new(Gfn(4), Gfn(12)), true).unwrap();
@@ -265,13 +275,13 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
         vcpu.fault_as(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }, private).unwrap()
     };
     for gfn in [3, 4, 6, 9, 11, 12] {
-        assert_eq!(touch(&mut idle, gfn, (4..12).contains(&gfn)), Done::Mapped(Level::K4));
+        assert_eq!(touch(&mut idle, gfn, (4..12).contains(&gfn)), Next::Resume(Resume::Mapped(Level::K4)));
     }
     slots.commit(&mut idle, |tx| tx.cut(SlotId(0), Span::new(Gfn(6), Gfn(9)), SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12], "what stays, stays mapped");
-    assert_eq!(touch(&mut idle, 9, true), Done::Spurious);
-    assert_eq!(touch(&mut idle, 9, false), Done::MemoryFault { private: false });
-    assert_eq!(touch(&mut idle, 6, true), Done::Mmio);
+    assert_eq!(touch(&mut idle, 9, true), Next::Resume(Resume::Spurious));
+    assert_eq!(touch(&mut idle, 9, false), Next::Leave(Leave::MemoryFault { private: false }));
+    assert_eq!(touch(&mut idle, 6, true), Next::Emulate(Emulate::NoMemory));
     let above = slots.get(&mut idle, SlotId(1)).unwrap();
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
     // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
@@ -281,7 +291,7 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     drop(vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 12]);
     slots.set_private(&mut idle, Span::new(Gfn(9), Gfn(12)), false).unwrap();
-    assert_eq!(touch(&mut idle, 11, false), Done::Mapped(Level::K4));
+    assert_eq!(touch(&mut idle, 11, false), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(slots.find(&mut idle, Gfn(11)).unwrap().hva_of(Gfn(11)), SHARED + 11 * PAGE_SIZE);
     slots.commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4]);

@@ -3,7 +3,6 @@
 
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -21,9 +20,6 @@ struct Told {
     late: Mutex<Option<(u64, bool)>>,
     listener: OnceLock<Weak<dyn SecondaryMmu>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Told {}
 
 impl Host for Told {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -72,7 +68,7 @@ impl<F: Format> Machine<F> {
         let vm = Arc::new(with(Vm::<F, _>::builder(Told::default())).build().unwrap());
         let listener: Weak<Vm<F, Told>> = Arc::downgrade(&vm);
         vm.host().listener.set(listener).expect("once");
-        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
 
@@ -81,13 +77,13 @@ impl<F: Format> Machine<F> {
         self.vm.host().pages.lock().unwrap().insert((RAM + at * PAGE_SIZE).0, page);
     }
 
-    fn touch(&mut self, gfn: u64, access: Access) -> Done {
+    fn touch(&mut self, gfn: u64, access: Access) -> Next {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
-        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+        self.vm.memory().translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
     }
 
     /// Changes pages in one event, each as given. Returns what the leaves were inside.
@@ -101,7 +97,7 @@ impl<F: Format> Machine<F> {
                     vm.host().pages.lock().unwrap().insert(at(number).start.0, to);
                 }
                 told.changed(idle, at(number), to);
-                inside.push(vm.translate(idle, Gfn(number)).map(|found| found.leaf));
+                inside.push(vm.memory().translate(idle, Gfn(number)).map(|found| found.leaf));
             }
         })
         .unwrap();
@@ -120,7 +116,7 @@ fn safe_transitions<F: Format>() {
     for gfn in 0..6 {
         let writable = gfn >= 4;
         machine.host_maps(gfn, page(pfn(gfn).0, writable));
-        machine.touch(gfn, if writable { Access::Write } else { Access::Read });
+        let _ = machine.touch(gfn, if writable { Access::Write } else { Access::Read });
     }
     let before = machine.vm.stats();
     let changes = [
@@ -140,11 +136,11 @@ fn safe_transitions<F: Format>() {
     assert_eq!(after.leaves[0], before.leaves[0] - 2);
     // Stores ask the host, which gives or refuses.
     for (gfn, frame) in [(1, pfn(1)), (2, Pfn(102))] {
-        assert_eq!(machine.touch(gfn, Access::Write), Done::Fixed, "{name} {gfn}");
+        assert_eq!(machine.touch(gfn, Access::Write), Next::Resume(Resume::Fixed), "{name} {gfn}");
         let leaf = machine.leaf(gfn).unwrap();
         assert_eq!((leaf.pfn, leaf.perms.allows(Access::Write)), (frame, true));
     }
-    assert_eq!(machine.touch(5, Access::Read), Done::Mapped(Level::K4));
+    assert_eq!(machine.touch(5, Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(machine.leaf(5).unwrap().pfn, Pfn(105));
 }
 
@@ -152,7 +148,7 @@ fn safe_transitions<F: Format>() {
 fn numa<F: Format>() {
     let mut machine = Machine::<F>::new();
     (0..PAGES).for_each(|gfn| {
-        machine.touch(gfn, Access::Write);
+        let _ = machine.touch(gfn, Access::Write);
     });
     let tables = machine.vm.table_pages(&mut machine.idle).reachable;
     machine.change(Why::Numa, &[(3, None), (700, None)]);
@@ -170,11 +166,11 @@ fn numa<F: Format>() {
 fn context_off<F: Format>() {
     let mut machine = Machine::<F>::built(|builder| builder.baseline(Baseline::NONE.contexts(false)));
     machine.host_maps(0, page(pfn(0).0, false));
-    machine.touch(0, Access::Read);
-    machine.touch(9, Access::Write);
+    let _ = machine.touch(0, Access::Read);
+    let _ = machine.touch(9, Access::Write);
     let inside = machine.change(Why::ChangePte, &[(0, Some(page(100, false)))]);
     assert_eq!((inside, machine.leaf(9)), (vec![None], None), "{}", F::NAME);
-    machine.touch(9, Access::Write);
+    let _ = machine.touch(9, Access::Write);
     machine.change(Why::WriteProtect, &[]);
     assert_eq!(machine.leaf(9), None);
 }
@@ -184,9 +180,9 @@ fn context_off<F: Format>() {
 fn answers_that_come_late<F: Format>() {
     for (gfn, tells) in [(0, true), (0, false), (600, true), (600, false)] {
         let mut machine = Machine::<F>::new();
-        machine.touch(1, Access::Read); // its table is there, the other's is not
+        let _ = machine.touch(1, Access::Read); // its table is there, the other's is not
         *machine.vm.host().late.lock().unwrap() = Some((gfn, tells));
-        assert_eq!(machine.touch(gfn, Access::Read), Done::Mapped(Level::K4));
+        assert_eq!(machine.touch(gfn, Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
         let found = machine.leaf(gfn).unwrap().pfn;
         assert_eq!(found, if tells { LATER } else { pfn(gfn) }, "{} {gfn} {tells}", F::NAME);
     }
@@ -195,7 +191,7 @@ fn answers_that_come_late<F: Format>() {
 fn who_is_young<F: Format>() {
     let mut machine = Machine::<F>::new();
     for gfn in 0..4 {
-        machine.touch(gfn, Access::Write);
+        let _ = machine.touch(gfn, Access::Write);
     }
     let Machine { idle, vm } = &mut machine;
     let all = Span::sized(RAM, PAGES * PAGE_SIZE);
@@ -211,9 +207,9 @@ fn who_is_young<F: Format>() {
     // No written page is lost, and the next access is seen.
     let done = machine.touch(2, Access::Write);
     if F::HARDWARE_AD {
-        assert_eq!(done, Done::Spurious, "{}", F::NAME);
+        assert_eq!(done, Next::Resume(Resume::Spurious), "{}", F::NAME);
     } else {
-        assert_eq!(done, Done::Fixed);
+        assert_eq!(done, Next::Resume(Resume::Fixed));
         assert!(machine.vm.young(&mut machine.idle, at(2), Young::Test));
     }
     assert!(machine.leaf(2).unwrap().dirty);
@@ -241,7 +237,7 @@ fn every_format_does_the_same() {
 fn a_store_that_waits_for_a_change_leaves_no_hole() {
     let mut machine = Machine::<Npt4>::new();
     machine.host_maps(0, page(pfn(0).0, false));
-    machine.touch(0, Access::Read);
+    let _ = machine.touch(0, Access::Read);
     let Machine { idle, vm } = &mut machine;
     let (vm, waits) = (&*vm, vm.stats().retries);
     let event = Event::new(at(0), Why::ChangePte);
@@ -256,7 +252,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
             while vm.stats().retries == waits {
                 std::thread::yield_now();
             }
-            let there = |idle: &mut Idle| vm.translate(idle, Gfn(0)).is_some();
+            let there = |idle: &mut Idle| vm.memory().translate(idle, Gfn(0)).is_some();
             assert!((0..10_000).all(|_| there(idle)));
             vm.host().pages.lock().unwrap().insert(RAM.0, page(100, true));
             told.changed(idle, at(0), Some(page(100, true)));
@@ -265,7 +261,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
         .unwrap();
         writer.unwrap().join().unwrap()
     });
-    assert_eq!(writer, Ok(Done::Fixed));
+    assert_eq!(writer, Ok(Next::Resume(Resume::Fixed)));
     let leaf = machine.leaf(0).unwrap();
     assert_eq!((leaf.pfn, leaf.perms.allows(Access::Write)), (Pfn(100), true));
 }
@@ -274,7 +270,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
 #[test]
 fn a_listener_that_may_not_wait_says_again() {
     let mut machine = Machine::<Npt4>::new();
-    machine.touch(0, Access::Write);
+    let _ = machine.touch(0, Access::Write);
     let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
     let Machine { idle, vm } = &mut machine;
     // As many as can be in flight at once.
@@ -291,7 +287,11 @@ fn a_listener_that_may_not_wait_says_again() {
     assert!(full && !open.is_empty());
     drop(open);
     assert_eq!(vm.around(idle, event, &mut |_, _| {}), Ok(()));
-    assert_eq!(machine.touch(0, Access::Read), Done::Mapped(Level::K4), "balanced: faults go on");
+    assert_eq!(
+        machine.touch(0, Access::Read),
+        Next::Resume(Resume::Mapped(Level::K4)),
+        "balanced: faults go on"
+    );
     assert_eq!(machine.leaf(0).unwrap().pfn, pfn(0));
 }
 
@@ -299,7 +299,7 @@ fn a_listener_that_may_not_wait_says_again() {
 fn a_lock_that_sleeps_is_not_waited_for() {
     for lock in [MmuLock::Exclusive, MmuLock::ReadWrite] {
         let mut machine = Machine::<Npt4>::built(|builder| builder.baseline(Baseline::NONE.mmu_lock(lock)));
-        machine.touch(0, Access::Write);
+        let _ = machine.touch(0, Access::Write);
         let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
         let Machine { idle, vm } = &mut machine;
         assert_eq!(vm.around(idle, event, &mut |_, _| panic!("nothing changes")), Err(Again));
@@ -317,14 +317,14 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     let Machine { idle, vm } = &mut machine;
     let ram = RAM + PAGES * PAGE_SIZE;
     let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) << 20), MANY, ram);
-    vm.slots().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
+    vm.memory().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for id in 1..4 {
         assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
     }
     drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle());
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
-    assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
+    assert_eq!(left.filter(|&gfn| vm.memory().translate(idle, gfn).is_some()).count(), 0);
 }
 
 /// A host that is about to copy a page pays the open debt of another change of that page, and nothing else.
@@ -332,8 +332,8 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
 fn settling_pays_the_open_debts_of_a_page_and_only_those() {
     for lock in [MmuLock::None, MmuLock::ReadWrite] {
         let mut machine = Machine::<Npt4>::built(|builder| builder.baseline(Baseline::NONE.mmu_lock(lock)));
-        machine.touch(0, Access::Write);
-        machine.touch(9, Access::Write);
+        let _ = machine.touch(0, Access::Write);
+        let _ = machine.touch(9, Access::Write);
         let Machine { idle, vm } = &mut machine;
         let settle = |idle: &mut Idle, page: u64| {
             let before = vm.stats().flushes.paid;
@@ -359,18 +359,15 @@ type Way = fn(&Vm<Npt4, Plain>, &mut Idle, Why);
 
 const WAYS: [Way; 4] = [
     |vm, idle, why| drop(vm.invalidate(MEMORY, why).apply(idle).settle()),
-    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
+    |vm, idle, why| drop(vm.memory().invalidate(Span::sized(Gfn(0), 1), why).apply(idle).settle()),
     |vm, idle, why| drop(vm.invalidate(MEMORY, why).changed(idle, MEMORY, None)),
-    |vm, idle, why| drop(vm.invalidate_gfns(Span::sized(Gfn(0), 1), why).changed(idle, MEMORY, None)),
+    |vm, idle, why| drop(vm.memory().invalidate(Span::sized(Gfn(0), 1), why).changed(idle, MEMORY, None)),
 ];
 
 const MEMORY: Span<Hva> = Span::new(RAM, Hva(RAM.0 + PAGE_SIZE));
 
 /// A host of one page.
 struct Plain;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Plain {}
 
 impl Host for Plain {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -382,13 +379,13 @@ impl Host for Plain {
 fn no_reason_and_no_order_of_calls_leaves_the_guest_a_page_that_it_may_store_to() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Plain).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for why in Why::ALL {
         for (number, invalidate) in WAYS.into_iter().enumerate() {
-            vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
             invalidate(&vm, &mut idle, why);
-            let mapped = vm.translate(&mut idle, Gfn(0));
+            let mapped = vm.memory().translate(&mut idle, Gfn(0));
             assert!(
                 !mapped.is_some_and(|found| found.leaf.perms.allows(Access::Write)),
                 "{why:?}, way {number}"

@@ -26,15 +26,15 @@ fn vm<F: Format>(vcpus: u32) -> (Idle, Vm<F, Identity>) {
     let vm =
         Vm::builder(Identity::default()).vcpus(vcpus).address_spaces(2).dirty_log(ring()).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), PAGES, HVA).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
 }
 
-fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Next {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
-fn store<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
+fn store<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64) -> Next {
     touch(vcpu, idle, gfn, Access::Write)
 }
 
@@ -51,13 +51,13 @@ fn ring_of<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, vcpu: u32) -> Vec<u
 }
 
 fn all<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
-    told(vm.slots().harvest_all(idle).unwrap())
+    told(vm.memory().harvest_all(idle).unwrap())
 }
 
 /// Returns the frames that a vCPU may write.
 fn writable<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
     let mut writable = Vec::new();
-    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(4 * PAGES)), |mapping| {
+    vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(4 * PAGES)), |mapping| {
         if mapping.leaf.perms.allows(Access::Write) {
             writable.extend(mapping.gfns.start.0..mapping.gfns.end.0);
         }
@@ -71,13 +71,13 @@ fn a_ring_tells_the_stores_of_its_vcpu_and_tracks_them_again() {
         let (mut idle, vm) = vm::<F>(2);
         let [mut one, mut other] = [0, 1].map(|id| vm.vcpu(VcpuId(id)).unwrap());
         for gfn in [700, 5, 64, 63, 0] {
-            assert_eq!(store(&mut one, &mut idle, gfn), Done::Mapped(Level::K4));
+            assert_eq!(store(&mut one, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)));
         }
-        touch(&mut one, &mut idle, 9, Access::Read);
-        store(&mut other, &mut idle, 6);
+        let _ = touch(&mut one, &mut idle, 9, Access::Read);
+        let _ = store(&mut other, &mut idle, 6);
         assert_eq!(
             store(&mut other, &mut idle, 5),
-            Done::Spurious,
+            Next::Resume(Resume::Spurious),
             "writable, and told by the one who made it so"
         );
 
@@ -93,8 +93,12 @@ fn a_ring_tells_the_stores_of_its_vcpu_and_tracks_them_again() {
         assert_eq!(writable(&vm, &mut idle), [6], "the other's are its own");
 
         assert_eq!(ring_of(&vm, &mut idle, 0), []);
-        assert_eq!(store(&mut other, &mut idle, 63), Done::Fixed, "the next store faults, on any vCPU");
-        assert_eq!(touch(&mut one, &mut idle, 5, Access::Read), Done::Spurious);
+        assert_eq!(
+            store(&mut other, &mut idle, 63),
+            Next::Resume(Resume::Fixed),
+            "the next store faults, on any vCPU"
+        );
+        assert_eq!(touch(&mut one, &mut idle, 5, Access::Read), Next::Resume(Resume::Spurious));
         assert_eq!(ring_of(&vm, &mut idle, 0), []);
         assert_eq!(ring_of(&vm, &mut idle, 1), [6, 63]);
         assert_eq!(all(&vm, &mut idle), []);
@@ -110,23 +114,39 @@ fn a_full_ring_stops_its_vcpu_and_no_other_until_it_is_harvested() {
     let [mut one, mut other] = [0, 1].map(|id| vm.vcpu(VcpuId(id)).unwrap());
     for harvest in [(|vm, idle| ring_of(vm, idle, 0)) as fn(&Vm<Ept4, _>, &mut Idle) -> _, all] {
         for gfn in 0..FULL {
-            assert_ne!(store(&mut one, &mut idle, gfn), Done::RingFull, "{gfn}");
+            assert_ne!(store(&mut one, &mut idle, gfn), Next::Leave(Leave::RingFull), "{gfn}");
         }
-        let (before, at) = (vm.stats(), vm.translate(&mut idle, Gfn(FULL)));
+        let (before, at) = (vm.stats(), vm.memory().translate(&mut idle, Gfn(FULL)));
         for _ in 0..3 {
-            assert_eq!(store(&mut one, &mut idle, FULL), Done::RingFull, "again, until a harvest");
+            assert_eq!(
+                store(&mut one, &mut idle, FULL),
+                Next::Leave(Leave::RingFull),
+                "again, until a harvest"
+            );
         }
-        assert_eq!(vm.translate(&mut idle, Gfn(FULL)), at, "nothing was done");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(FULL)), at, "nothing was done");
         assert_eq!(vm.stats(), before);
-        assert_eq!(touch(&mut one, &mut idle, 3, Access::Read), Done::Spurious, "loads go on");
+        assert_eq!(
+            touch(&mut one, &mut idle, 3, Access::Read),
+            Next::Resume(Resume::Spurious),
+            "loads go on"
+        );
         for gfn in 200..300 {
-            assert_ne!(store(&mut other, &mut idle, gfn), Done::RingFull, "and so do the others");
+            assert_ne!(
+                store(&mut other, &mut idle, gfn),
+                Next::Leave(Leave::RingFull),
+                "and so do the others"
+            );
         }
         assert_eq!(ring_of(&vm, &mut idle, 1).len(), 100, "harvested, all the same");
-        assert_eq!(store(&mut one, &mut idle, FULL), Done::RingFull, "since that was another's ring");
+        assert_eq!(
+            store(&mut one, &mut idle, FULL),
+            Next::Leave(Leave::RingFull),
+            "since that was another's ring"
+        );
 
         assert_eq!(harvest(&vm, &mut idle), (0..FULL).collect::<Vec<_>>(), "nothing was overwritten");
-        assert_ne!(store(&mut one, &mut idle, FULL), Done::RingFull);
+        assert_ne!(store(&mut one, &mut idle, FULL), Next::Leave(Leave::RingFull));
         assert_eq!(all(&vm, &mut idle), [FULL]);
     }
 }
@@ -136,18 +156,18 @@ fn a_harvest_that_is_given_back_comes_again() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [8, 70, 9] {
-        store(&mut vcpu, &mut idle, gfn);
+        let _ = store(&mut vcpu, &mut idle, gfn);
     }
     vm.harvest_ring(&mut idle, VcpuId(0)).unwrap().give_back();
     assert_eq!(ring_of(&vm, &mut idle, 0), [], "they wait beside the slot, where marks of no vCPU are");
-    store(&mut vcpu, &mut idle, 71);
-    store(&mut vcpu, &mut idle, 8);
-    drop(vm.slots().harvest_all(&mut idle).unwrap());
-    vm.slots().mark_dirty(Span::new(Gfn(500), Gfn(502)));
-    store(&mut vcpu, &mut idle, 501);
+    let _ = store(&mut vcpu, &mut idle, 71);
+    let _ = store(&mut vcpu, &mut idle, 8);
+    drop(vm.memory().harvest_all(&mut idle).unwrap());
+    vm.memory().mark_dirty(Span::new(Gfn(500), Gfn(502)));
+    let _ = store(&mut vcpu, &mut idle, 501);
     let before = vm.stats().flushes.paid;
     assert_eq!(ring_of(&vm, &mut idle, 0), [501]);
-    store(&mut vcpu, &mut idle, 499);
+    let _ = store(&mut vcpu, &mut idle, 499);
     assert_eq!(all(&vm, &mut idle), [8, 9, 70, 71, 499, 500, 501], "each once, wherever it was noted");
     assert_eq!(vm.stats().flushes.paid - before, 2, "one flush each");
     assert_eq!(all(&vm, &mut idle), []);
@@ -158,26 +178,26 @@ fn a_harvest_that_is_given_back_comes_again() {
 fn ring_entries_move_with_their_slot_and_end_with_its_log() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
-    store(&mut vcpu, &mut idle, 5);
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
-    store(&mut vcpu, &mut idle, 101);
+    let log = |idle: &mut Idle, on| vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    let _ = store(&mut vcpu, &mut idle, 5);
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
+    let _ = store(&mut vcpu, &mut idle, 101);
     let harvest = vm.harvest_ring(&mut idle, VcpuId(0)).unwrap();
     assert_eq!(harvest.iter().map(|page| page.gfn.0).collect::<Vec<_>>(), [101, 105]);
-    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(200))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(200))).unwrap();
     harvest.give_back();
-    store(&mut vcpu, &mut idle, 202);
+    let _ = store(&mut vcpu, &mut idle, 202);
     assert_eq!(all(&vm, &mut idle), [201, 202, 205]);
 
-    store(&mut vcpu, &mut idle, 203);
+    let _ = store(&mut vcpu, &mut idle, 203);
     log(&mut idle, false);
     assert_eq!(ring_of(&vm, &mut idle, 0), [], "the log is over");
-    store(&mut vcpu, &mut idle, 204);
+    let _ = store(&mut vcpu, &mut idle, 204);
     log(&mut idle, true);
-    store(&mut vcpu, &mut idle, 205);
+    let _ = store(&mut vcpu, &mut idle, 205);
     log(&mut idle, false);
     log(&mut idle, true);
-    store(&mut vcpu, &mut idle, 206);
+    let _ = store(&mut vcpu, &mut idle, 206);
     let harvest = vm.harvest_ring(&mut idle, VcpuId(0)).unwrap();
     assert_eq!(harvest.iter().map(|page| page.gfn.0).collect::<Vec<_>>(), [206], "of this log");
     log(&mut idle, false);
@@ -185,27 +205,27 @@ fn ring_entries_move_with_their_slot_and_end_with_its_log() {
     harvest.give_back();
     assert_eq!(all(&vm, &mut idle), [], "the next log wants nothing of the last one's");
 
-    store(&mut vcpu, &mut idle, 207);
-    vm.slots().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
+    let _ = store(&mut vcpu, &mut idle, 207);
+    vm.memory().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
     assert_eq!(all(&vm, &mut idle), [], "no slot");
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 8, HVA).log_dirty())).unwrap();
-    store(&mut vcpu, &mut idle, 7);
-    vm.slots().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 2, HVA).log_dirty())).unwrap();
-    store(&mut vcpu, &mut idle, 1);
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 8, HVA).log_dirty())).unwrap();
+    let _ = store(&mut vcpu, &mut idle, 7);
+    vm.memory().commit(&mut idle, |tx| tx.delete(SLOT)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 2, HVA).log_dirty())).unwrap();
+    let _ = store(&mut vcpu, &mut idle, 1);
     assert_eq!(ring_of(&vm, &mut idle, 0), [1], "a smaller slot of the same name");
 }
 
 #[test]
 fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
     let (mut idle, vm) = vm::<Ept4>(1);
-    let space = vm.guest_space(SpaceId(1)).unwrap().slots();
+    let space = vm.space(SpaceId(1)).unwrap();
     space.commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(16), 16, HVA).log_dirty())).unwrap();
     let run = |space, gfn| {
         let mut idle = Idle::take().unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         assert!(vcpu.switch_to(space));
-        store(&mut vcpu, &mut idle, gfn);
+        let _ = store(&mut vcpu, &mut idle, gfn);
     };
     for (id, gfn) in [(0, 20), (1, 20), (0, 21)] {
         std::thread::scope(|scope| scope.spawn(|| run(SpaceId(id), gfn)).join().unwrap());
@@ -222,16 +242,16 @@ fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
 fn with_a_log_that_begins_full_rings_tell_what_is_written_after_the_first_harvest() {
     let mut idle = Idle::take().unwrap();
     let vm: Vm<Npt4, _> = Vm::builder(Identity::default()).dirty_log(ring().initially_set()).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {
-        store(&mut vcpu, &mut idle, gfn);
+        let _ = store(&mut vcpu, &mut idle, gfn);
     }
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
-    assert_eq!(store(&mut vcpu, &mut idle, 2), Done::Spurious, "nothing is tracked yet");
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+    assert_eq!(store(&mut vcpu, &mut idle, 2), Next::Resume(Resume::Spurious), "nothing is tracked yet");
     assert_eq!(ring_of(&vm, &mut idle, 0), []);
     assert!(all(&vm, &mut idle).into_iter().eq(0..PAGES));
-    assert_eq!(store(&mut vcpu, &mut idle, 2), Done::Fixed);
+    assert_eq!(store(&mut vcpu, &mut idle, 2), Next::Resume(Resume::Fixed));
     assert_eq!(ring_of(&vm, &mut idle, 0), [2]);
 }
 
@@ -240,12 +260,12 @@ fn large_pages_are_told_by_the_small_ones_that_were_written() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().offer(Level::M2);
-    let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+    let log = |idle: &mut Idle, on| vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     log(&mut idle, false);
-    assert_eq!(store(&mut vcpu, &mut idle, 0), Done::Mapped(Level::M2));
+    assert_eq!(store(&mut vcpu, &mut idle, 0), Next::Resume(Resume::Mapped(Level::M2)));
     log(&mut idle, true);
     for gfn in [3, 511, 512] {
-        store(&mut vcpu, &mut idle, gfn);
+        let _ = store(&mut vcpu, &mut idle, gfn);
     }
     assert_eq!(ring_of(&vm, &mut idle, 0), [3, 511, 512]);
     assert_eq!(writable(&vm, &mut idle), []);
@@ -254,7 +274,7 @@ fn large_pages_are_told_by_the_small_ones_that_were_written() {
 #[test]
 fn a_vm_has_rings_or_it_has_none() {
     let (mut idle, with) = vm::<Ept4>(2);
-    let slots = with.slots();
+    let slots = with.memory();
     let errors = [
         slots.harvest(&mut idle, SLOT).unwrap_err(),
         slots.dirty_bits(&mut idle, SLOT, &mut [0; 16]).unwrap_err(),
@@ -303,7 +323,7 @@ fn round(
         line.wait();
         for _ in 0..stores {
             let gfn = random.below(PAGES);
-            while store(&mut vcpu, &mut idle, gfn) == Done::RingFull {
+            while store(&mut vcpu, &mut idle, gfn) == Next::Leave(Leave::RingFull) {
                 full.fetch_add(1, SeqCst);
                 assert!(!gone.load(SeqCst), "this ring will never be harvested");
                 std::thread::yield_now();
@@ -342,7 +362,7 @@ fn nothing_is_dropped_beside_running_vcpus() {
                 0 => all(&vm, idle),
                 _ if done => all(&vm, idle),
                 1 => {
-                    drop(vm.slots().harvest_all(idle).unwrap());
+                    drop(vm.memory().harvest_all(idle).unwrap());
                     vec![]
                 }
                 2 => {

@@ -66,12 +66,12 @@ fn populate(vm: &Vm<Npt4, Identity>, idle: &mut Idle) {
         let gfn = Gfn(nth * pages);
         Slot::new(SlotId(nth as u32), gfn, pages, Hva(gfn.gpa().0 + TIB))
     };
-    vm.slots().commit(idle, |tx| (0..SLOTS).try_for_each(|nth| tx.create(slot(nth)))).unwrap();
+    vm.memory().commit(idle, |tx| (0..SLOTS).try_for_each(|nth| tx.create(slot(nth)))).unwrap();
 }
 
 fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
     let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
-    assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{done:?}");
+    assert!(matches!(done, Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious)), "{done:?}");
 }
 
 /// Everything that it allocates, and itself.

@@ -3,7 +3,8 @@
 use crate::common::identity::Identity;
 use crate::common::random::Random;
 use slat::table::formats::{Arm64, Npt4, RiscV};
-use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES, TableMemory};
+use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
+use slat::table::{Own, TableMemory, TablesOf};
 use slat::*;
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ const TABLE: u64 = Level::M2.pages();
 const GIB: u64 = Level::G1.pages();
 
 fn touch<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, gfn: u64) {
-    vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
 }
 
 /// A guest of `gibs` GiB, in memslots of at most 1 TiB.
@@ -27,7 +28,7 @@ fn guest(idle: &mut Idle, gibs: u64) -> Vm<Npt4, Identity> {
         Slot::new(SlotId((first / 1024) as u32), Gfn(gfn), pages, RAM + gfn * PAGE_SIZE)
     };
     let mut slots = (0..gibs).step_by(1024).map(slot);
-    vm.slots().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot))).unwrap();
+    vm.memory().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot))).unwrap();
     vm
 }
 
@@ -48,7 +49,7 @@ fn lent_to_one_gib(idle: &mut Idle) -> u64 {
 
 /// The guest gives all beyond its first GiB back, by one invalidation.
 fn shrink_to_one_gib(vm: &Vm<Npt4, Identity>, idle: &mut Idle, gibs: u64) {
-    drop(vm.invalidate_gfns(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Why::Unmap).apply(idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Why::Unmap).apply(idle).settle());
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     let vm = guest(&mut idle, 1);
     touch_gibs(&vm, &mut idle, 0..1, 1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(GIB)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(GIB)), Why::Unmap).apply(&mut idle).settle());
     touch(&mut vcpu, &mut idle, 0);
     let at_hand = vm.stats().table_bytes;
     vcpu.give_tables_back();
@@ -136,7 +137,7 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     let pages = vm.table_pages(&mut idle);
     assert_eq!(pages.reachable + pages.free, pages.allocated, "nothing is at hand");
     touch(&mut vcpu, &mut idle, TABLE);
-    assert!(vm.translate(&mut idle, Gfn(TABLE)).is_some(), "it gets others");
+    assert!(vm.memory().translate(&mut idle, Gfn(TABLE)).is_some(), "it gets others");
 }
 
 /// Lends blocks of the heap, and fills returned blocks with a pattern. If `SINGLE`, page by page in scrambled order:
@@ -157,7 +158,7 @@ fn layout(pages: usize) -> Layout {
 }
 
 impl<const SINGLE: bool> Lender<SINGLE> {
-    fn lend(&self, pages: usize) -> Option<NonNull<u8>> {
+    fn take(&self, pages: usize) -> NonNull<u8> {
         let mut lent = self.0.lock().unwrap();
         // SAFETY: not of size zero.
         let fresh = |pages| unsafe { alloc(layout(pages)) }.expose_provenance();
@@ -172,10 +173,10 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         };
         assert_eq!(lent.blocks.insert(block, pages), None);
         lent.most = lent.most.max(lent.blocks.values().sum());
-        NonNull::new(std::ptr::with_exposed_provenance_mut(block))
+        NonNull::new(std::ptr::with_exposed_provenance_mut(block)).unwrap()
     }
 
-    fn take_back(&self, block: NonNull<u8>, pages: usize) {
+    fn put(&self, block: NonNull<u8>, pages: usize) {
         let mut lent = self.0.lock().unwrap();
         let address = block.as_ptr().addr();
         assert_eq!(lent.blocks.remove(&address), Some(pages), "lent, once, as so many pages");
@@ -202,45 +203,34 @@ impl<const SINGLE: bool> Drop for Lender<SINGLE> {
     }
 }
 
-/// Frames of single pages are not their addresses, and the lender does not map addresses to frames.
+/// The frame of a page is its address, plus this.
 const FIRST: u64 = 0x1_0000;
 
-// SAFETY: blocks of the heap, each lent once; a frame is the address, or so many more.
+// SAFETY: blocks of the heap, each lent once; frame and address differ by `FIRST`.
 unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        assert!(!SINGLE);
-        self.lend(CHUNK_PAGES)
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.take_back(chunk, CHUNK_PAGES);
-    }
-
-    fn alloc_frames(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
-        assert!(SINGLE);
-        let first = self.lend(pages)?;
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        assert!(SINGLE || pages == CHUNK_PAGES);
+        let first = self.take(pages);
         Some((first, Pfn((first.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT) + FIRST)))
     }
 
-    unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         assert_eq!(self.at(pfn), first);
-        self.take_back(first, pages);
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        assert!(!SINGLE);
-        Pfn(page.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT)
+        self.put(first, pages);
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
-        let frame = pfn.0 - if SINGLE { FIRST } else { 0 };
-        NonNull::new(std::ptr::with_exposed_provenance_mut((frame << PAGE_SHIFT) as usize)).unwrap()
+        NonNull::new(std::ptr::with_exposed_provenance_mut(((pfn.0 - FIRST) << PAGE_SHIFT) as usize)).unwrap()
     }
 }
 
 impl<const SINGLE: bool> Host for Lender<SINGLE> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn((hva.0 - RAM.0) >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
@@ -256,7 +246,9 @@ fn churn<F: Format, const SINGLE: bool>() {
     let rounds = if cfg!(debug_assertions) { 40 } else { 200 };
     let mut idle = Idle::take().unwrap();
     let vm = &Vm::<F, _>::builder(Lender::<SINGLE>::default()).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), REGIONS * TABLE, RAM))).unwrap();
+    vm.memory()
+        .commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), REGIONS * TABLE, RAM)))
+        .unwrap();
     thread::scope(|scope| {
         for id in 0..2 {
             scope.spawn(move || {
@@ -266,7 +258,7 @@ fn churn<F: Format, const SINGLE: bool>() {
                     let gfn = random.below(REGIONS * TABLE);
                     touch(&mut vcpu, &mut idle, gfn);
                     let gfn = Gfn(random.below(REGIONS * TABLE));
-                    let found = vm.translate(&mut idle, gfn);
+                    let found = vm.memory().translate(&mut idle, gfn);
                     assert!(found.is_none_or(|found| found.leaf.pfn == Pfn(gfn.0)), "{gfn:?}: {found:?}");
                 }
             });
@@ -275,7 +267,7 @@ fn churn<F: Format, const SINGLE: bool>() {
         for round in 0..rounds {
             let first = random.below(REGIONS);
             let gfns = Span::new(Gfn(first * TABLE), Gfn(first.midpoint(REGIONS) * TABLE + 1));
-            drop(vm.invalidate_gfns(gfns, Why::Unmap).apply(&mut idle).settle());
+            drop(vm.memory().invalidate(gfns, Why::Unmap).apply(&mut idle).settle());
             match round % 8 {
                 0 => vm.zap_all(&mut idle).unwrap(),
                 1..4 => vm.collect(&mut idle),
@@ -311,7 +303,7 @@ fn a_few_single_pages_are_lent_and_not_compacted() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Lender::<true>::default()).build().unwrap();
     assert_eq!(vm.stats().lent_bytes, PAGE_SIZE, "the root");
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 40 * TABLE, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 40 * TABLE, RAM))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     (0..40).for_each(|region| touch(&mut vcpu, &mut idle, region * TABLE));
     drop(vcpu);

@@ -92,7 +92,7 @@ fn a_debugger_sees_which_one_it_is() {
     let ring = DirtyLog::ring(RingSize::new(4096).unwrap());
     let vm: Vm<Ept4, _> = Vm::builder(Identity::default()).vcpus(2).dirty_log(ring).build().unwrap();
     let slot = Slot::new(SlotId(5), Gfn(0), 8, Hva(1 << 40)).log_dirty();
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(slot)?;
             assert!(!tx.is_empty());
@@ -104,13 +104,13 @@ fn a_debugger_sees_which_one_it_is() {
     assert_eq!(vcpu.id(), VcpuId(1));
     shows(&vcpu, "VcpuId(1)");
     shows(&vm, "Vm");
-    let slots = vm.slots();
+    let slots = vm.memory();
     let snapshot = slots.snapshot(&mut idle);
     assert!(!snapshot.is_empty());
     shows(&snapshot, &format!("{:?}", snapshot.generation()));
     drop(snapshot);
-    shows(&vm.shared(&mut idle), Ept4::NAME);
-    shows(&vm.write_protect(&mut idle, Span::sized(Gfn(0), 1)), "FlushDebt");
+    shows(&vm.memory().shared(&mut idle), Ept4::NAME);
+    shows(&vm.memory().write_protect(&mut idle, Span::sized(Gfn(0), 1)), "FlushDebt");
     let harvest = vm.harvest_ring(&mut idle, VcpuId(1)).unwrap();
     shows(&harvest, "Harvest");
     harvest.commit();

@@ -8,7 +8,7 @@
 use slat::nested::{EptFeatures, EptTable, L1Access};
 use slat::notify::{Event, SecondaryMmu, Young};
 use slat::table::formats::{Ept4NoAd, Npt4};
-use slat::table::{Heap, Word};
+use slat::table::{Heap, Own, TableMemory, TablesOf, Word};
 use slat::*;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -43,54 +43,33 @@ impl<const SINGLE: bool> Machine<SINGLE> {
         Self { pages: RwLock::default(), words: (0..PAGES * 512).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    fn lends(&self, first: Option<NonNull<u8>>, pages: usize) -> Option<NonNull<u8>> {
-        let (first, mut all) = (first?, self.pages.write().unwrap());
-        for page in 0..pages {
-            // SAFETY: inside what was lent.
-            let page = unsafe { first.add(page << PAGE_SHIFT) };
-            all.insert(frame(page), Page(page));
-        }
-        Some(first)
-    }
-
-    fn takes_back(&self, first: NonNull<u8>, pages: usize) {
-        let (mut all, first) = (self.pages.write().unwrap(), frame(first));
-        for page in 0..pages as u64 {
-            all.remove(&(first + page));
-        }
-    }
-
     fn word(&self, hva: Hva) -> &AtomicU64 {
         &self.words[((hva.0 - HVA.0) / 8) as usize]
     }
 }
 
-// SAFETY: the heap's own functions; `pfn` and `at` are inverse to each other.
+// SAFETY: the heap's own pages; `at` leads from a frame to its page.
 unsafe impl<const SINGLE: bool> TableMemory for Machine<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.lends(Heap.alloc_chunk(), table::memory::CHUNK_PAGES)
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        // Not the frame that the heap returns, so that no pointer is made of a number.
+        let (first, mut all) = (Heap.lend(pages)?.0, self.pages.write().unwrap());
+        for page in 0..pages {
+            // SAFETY: inside what was lent.
+            let page = unsafe { first.add(page << PAGE_SHIFT) };
+            all.insert(frame(page), Page(page));
+        }
+        Some((first, frame(first)))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.takes_back(chunk, table::memory::CHUNK_PAGES);
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        let mut all = self.pages.write().unwrap();
+        for page in 0..pages as u64 {
+            all.remove(&(pfn + page));
+        }
         // SAFETY: required of the caller.
-        unsafe { Heap.free_chunk(chunk) }
-    }
-
-    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
-        self.lends(Heap.alloc_pages(pages), pages)
-    }
-
-    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-        self.takes_back(first, pages);
-        // SAFETY: required of the caller.
-        unsafe { Heap.free_pages(first, pages) }
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        frame(page)
+        unsafe { Heap.take_back(first, pfn, pages) }
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
@@ -99,6 +78,10 @@ unsafe impl<const SINGLE: bool> TableMemory for Machine<SINGLE> {
 }
 
 impl<const SINGLE: bool> Host for Machine<SINGLE> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
@@ -138,7 +121,7 @@ type World<F, const SINGLE: bool> = Vm<F, Machine<SINGLE>>;
 fn beside<F: Format, const SINGLE: bool>(log: DirtyLog, act: impl Fn(&World<F, SINGLE>, &mut Idle) + Sync) {
     let vm = World::<F, SINGLE>::builder(Machine::new()).vcpus(2).dirty_log(log).build().unwrap();
     let slot = |id, gfn| Slot::new(SlotId(id), Gfn(gfn), PAGES, HVA);
-    vm.slots()
+    vm.memory()
         .commit(&mut idle(), |tx| {
             tx.create(slot(0, 0).log_dirty())?;
             tx.create(slot(1, 16))
@@ -193,24 +176,24 @@ worlds! {
         vm.around(idle, event, &mut |idle, told| told.changed(idle, Span::sized(HVA, PAGE_SIZE), None)).unwrap();
     }
     slots DirtyLog::bitmap(), |vm, idle| {
-        vm.slots().commit(idle, |tx| tx.move_to(SlotId(1), Gfn(32)).map(drop)).unwrap();
-        vm.slots().commit(idle, |tx| tx.cut(SlotId(0), Span::new(Gfn(2), Gfn(4)), SlotId(2)).map(drop)).unwrap();
-        assert!(vm.slots().snapshot(idle).iter().count() == 3);
+        vm.memory().commit(idle, |tx| tx.move_to(SlotId(1), Gfn(32)).map(drop)).unwrap();
+        vm.memory().commit(idle, |tx| tx.cut(SlotId(0), Span::new(Gfn(2), Gfn(4)), SlotId(2)).map(drop)).unwrap();
+        assert!(vm.memory().snapshot(idle).iter().count() == 3);
     }
     dirty DirtyLog::bitmap(), |vm, idle| {
-        vm.slots().harvest(idle, SlotId(0)).unwrap().commit();
-        let _ = vm.slots().mark_dirty_bits(SlotId(0), 0, &[1]);
-        assert!(vm.slots().is_dirty(Gfn(0)));
-        vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), false).map(drop)).unwrap();
+        vm.memory().harvest(idle, SlotId(0)).unwrap().commit();
+        let _ = vm.memory().mark_dirty_bits(SlotId(0), 0, &[1]);
+        assert!(vm.memory().is_dirty(Gfn(0)));
+        vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(0), false).map(drop)).unwrap();
     }
     dirty_bits DirtyLog::bitmap().track(Track::DirtyBits).initially_set(), |vm, idle| {
-        vm.slots().harvest(idle, SlotId(0)).unwrap().give_back();
-        let _ = vm.slots().clear_dirty(idle, SlotId(0), 0, PAGES, &[3]).unwrap();
+        vm.memory().harvest(idle, SlotId(0)).unwrap().give_back();
+        let _ = vm.memory().clear_dirty(idle, SlotId(0), 0, PAGES, &[3]).unwrap();
     }
     rings DirtyLog::ring(RingSize::new(4096).unwrap()), |vm, idle| {
         let _ = vm.collect_ring(idle, VcpuId(0), |_| ()).unwrap();
         let _ = vm.reset_rings(idle).unwrap();
-        vm.slots().harvest_all(idle).unwrap().commit();
+        vm.memory().harvest_all(idle).unwrap().commit();
     }
     zap_all DirtyLog::bitmap(), |vm, idle| {
         vm.zap_all(idle).unwrap();
@@ -220,13 +203,13 @@ worlds! {
         let hvas = Span::sized(HVA, PAGES * PAGE_SIZE);
         vm.age(idle, hvas, &mut |_| ());
         let _ = vm.young(idle, hvas, Young::ClearAndFlush);
-        vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(64)), |_| ());
+        vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(64)), |_| ());
     }
     held DirtyLog::bitmap(), |vm, idle| {
-        let mut held = vm.hold(idle, Gfn(1), Access::Write).unwrap();
+        let mut held = vm.memory().hold(idle, Gfn(1), Access::Write).unwrap();
         drop(held.write(idle));
-        let tracking = vm.track_writes(idle, Span::sized(Gfn(1), 1), Arc::new(Nothing)).unwrap();
-        vm.slots().emulate_store(idle, Gfn(1).gpa(), &[1], |_| ()).unwrap();
+        let tracking = vm.memory().track_writes(idle, Span::sized(Gfn(1), 1), Arc::new(Nothing)).unwrap();
+        vm.memory().emulate_store(idle, Gfn(1).gpa(), &[1], |_| ()).unwrap();
         assert!(held.write(idle).is_none());
         drop(tracking);
     }
@@ -237,7 +220,7 @@ worlds! {
 fn alone() {
     let vm = World::<Npt4, false>::builder(Machine::new()).build().unwrap();
     let (mut idle, slot) = (idle(), Slot::new(SlotId(0), Gfn(0), PAGES, HVA));
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     vcpu.give_tables_back();
@@ -258,7 +241,7 @@ fn nested<const SINGLE: bool>() {
     let vm = World::<Npt4, SINGLE>::builder(Machine::new()).vcpus(2).build().unwrap();
     let ept = l1_maps(vm.host());
     let slot = Slot::new(SlotId(0), Gfn(0), PAGES, HVA);
-    vm.slots().commit(&mut idle(), |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle(), |tx| tx.create(slot)).unwrap();
     thread::scope(|scope| {
         let vm = &vm;
         for id in 0..2 {

@@ -32,18 +32,14 @@ impl Arena {
         Self { base, free: Mutex::new((0..CHUNKS).rev().collect()) }
     }
 
-    pub fn lend(&self) -> Option<NonNull<u8>> {
+    pub fn lend(&self) -> Option<(NonNull<u8>, Pfn)> {
         let chunk = self.free.lock().unwrap().pop()?;
         // SAFETY: inside.
-        Some(unsafe { self.base.add(chunk * CHUNK_BYTES) })
+        Some((unsafe { self.base.add(chunk * CHUNK_BYTES) }, Pfn(FIRST + (chunk * CHUNK_PAGES) as u64)))
     }
 
     pub fn take_back(&self, chunk: NonNull<u8>) {
         self.free.lock().unwrap().push(self.offset(chunk) / CHUNK_BYTES);
-    }
-
-    pub fn frame(&self, page: NonNull<u8>) -> Pfn {
-        Pfn(FIRST + (self.offset(page) >> 12) as u64)
     }
 
     /// Returns the page of a frame of this arena.

@@ -105,7 +105,7 @@ pub fn change<F: Format>(meddler: &mut Meddler<'_, F>) {
         6 => track(meddler),
         7 | 8 => extra_slots(meddler),
         9 => page_by_page(meddler),
-        10 => detach(meddler),
+        10 => hand_over(meddler),
         11 => rings(meddler),
         12 => look_up(meddler),
         13 => tidy(meddler),
@@ -143,8 +143,8 @@ fn age<F: Format>(meddler: &mut Meddler<'_, F>) {
     );
     vm.age(idle, hvas, &mut |_| ());
     vm.forget(idle, hvas);
-    vm.lockless(idle).age(gfns, |_| ());
-    vm.lockless(idle).is_young(gfns);
+    vm.memory().lockless(idle).age(gfns, |_| ());
+    vm.memory().lockless(idle).is_young(gfns);
 }
 
 /// The stores that a device makes by host address, and marks.
@@ -164,7 +164,7 @@ fn held_store<F: Format>(meddler: &mut Meddler<'_, F>) {
     let page = some_page(random);
     let gfn = frame_of(&world.places, SpaceId(0), page);
     meddler.share.about_to("hold a frame to write");
-    let Ok(mut held) = world.vm.hold(&mut meddler.idle, gfn, Access::Write) else { return };
+    let Ok(mut held) = world.vm.memory().hold(&mut meddler.idle, gfn, Access::Write) else { return };
     for _ in 0..3 {
         meddler.share.about_to("write a held frame");
         let number = world.logs.on(part_of(hva(page)));
@@ -194,7 +194,7 @@ fn emulated_store<F: Format>(meddler: &mut Meddler<'_, F>) {
 /// Emulates a store to `gfn`, which may have no memslot.
 pub fn emulate<F: Format>(vm: &Vm<F, Primary>, logs: &Logs, idle: &mut Idle, gfn: Gfn) {
     let mut stored = None;
-    let emulated = vm.slots().emulate_store(idle, gfn.gpa(), &[1, 2], |hva| {
+    let emulated = vm.memory().emulate_store(idle, gfn.gpa(), &[1, 2], |hva| {
         stored = (!is_elsewhere(hva)).then(|| (part_of(hva), logs.on(part_of(hva))));
         std::thread::yield_now();
     });
@@ -213,7 +213,7 @@ fn track<F: Format>(meddler: &mut Meddler<'_, F>) {
     let gfn = frame_of(&world.places, SpaceId(0), some_page(&mut meddler.random));
     let gfns = Span::sized(gfn, 1 + meddler.random.below(40));
     let trackers = &world.vm.host().chaos.trackers;
-    if let Ok(tracking) = world.vm.track_writes(&mut meddler.idle, gfns, Arc::new(Listener)) {
+    if let Ok(tracking) = world.vm.memory().track_writes(&mut meddler.idle, gfns, Arc::new(Listener)) {
         emulate(&world.vm, &world.logs, &mut meddler.idle, gfn);
         let mut trackers = trackers.lock().unwrap();
         if trackers.len() < TRACKERS && meddler.random.one_in(4) {
@@ -223,7 +223,7 @@ fn track<F: Format>(meddler: &mut Meddler<'_, F>) {
     if meddler.random.one_in(4) {
         let popped = trackers.lock().unwrap().pop();
         if let Some(tracker) = popped {
-            world.vm.slots().untrack_writes(tracker);
+            world.vm.memory().untrack_writes(tracker);
         }
     }
 }
@@ -232,7 +232,7 @@ fn extra_slots<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("change extra memslots");
     let (vm, random) = (&meddler.world.vm, &mut meddler.random);
     // A transaction that is refused changes nothing.
-    let _ = vm.slots().commit(&mut meddler.idle, |tx| {
+    let _ = vm.memory().commit(&mut meddler.idle, |tx| {
         for _ in 0..=random.below(4) {
             let id = SlotId(random.pick(&[EXTRA.start, EXTRA.start + 1, EXTRA.end - 1]));
             let at = EXTRA_AT + random.below(4) * PLACE;
@@ -284,9 +284,9 @@ fn page_by_page<F: Format>(meddler: &mut Meddler<'_, F>) {
     });
 }
 
-/// An invalidation that outlives the call that began it.
-fn detach<F: Format>(meddler: &mut Meddler<'_, F>) {
-    meddler.share.about_to("detach an invalidation");
+/// An invalidation that another thread ends.
+fn hand_over<F: Format>(meddler: &mut Meddler<'_, F>) {
+    meddler.share.about_to("hand an invalidation over");
     let (world, random) = (meddler.world, &mut meddler.random);
     let page = some_page(random);
     let pages = page..(page + 1 + random.below(64)).min(crate::host::PAGES);
@@ -297,11 +297,9 @@ fn detach<F: Format>(meddler: &mut Meddler<'_, F>) {
             // Its end pays the debt that is leaked here.
             std::mem::forget(change.changed(&mut meddler.idle, hvas, None));
         }
-        let detached = change.detach();
-        std::thread::yield_now();
-        let change = world.vm.attach(detached).expect("it is of this VM");
-        let _settled = change.apply(&mut meddler.idle).settle();
+        let change = change.apply(&mut meddler.idle).settle();
         edit(Change::Move);
+        std::thread::scope(|scope| scope.spawn(move || drop(change)).join().unwrap());
     });
 }
 
@@ -325,7 +323,7 @@ fn rings<F: Format>(meddler: &mut Meddler<'_, F>) {
 fn look_up<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("look memslots up");
     let (vm, random, idle) = (&meddler.world.vm, &mut meddler.random, &mut meddler.idle);
-    let slots = vm.slots();
+    let slots = vm.memory();
     let (gfns, hvas) = (some_extra(random), some_hvas(random));
     let hint = Hint::default();
     {
@@ -342,11 +340,11 @@ fn look_up<F: Format>(meddler: &mut Meddler<'_, F>) {
     slots.find(idle, gfns.start);
     slots.for_each(idle, |_| ());
     slots.is_dirty(gfns.start);
-    vm.translate(idle, gfns.start);
+    vm.memory().translate(idle, gfns.start);
     // No other thread changes this slot.
     for _ in 0..20 {
-        assert!(vm.guest_space(ALIASES).unwrap().slots().get(idle, SlotId(0)).is_some());
-        let dirty = vm.guest_space(ALIASES).unwrap().slots().dirty(idle, SlotId(0), |_| ());
+        assert!(vm.space(ALIASES).unwrap().get(idle, SlotId(0)).is_some());
+        let dirty = vm.space(ALIASES).unwrap().dirty(idle, SlotId(0), |_| ());
         assert!(matches!(dirty, Err(DirtyError::NotLogged(SlotId(0)) | DirtyError::RingOnly)), "{dirty:?}");
     }
 }
@@ -368,7 +366,7 @@ fn tidy<F: Format>(meddler: &mut Meddler<'_, F>) {
 fn second_l1<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("change the memslot of L1's second table");
     let (world, idle) = (meddler.world, &mut meddler.idle);
-    let slots = world.vm.guest_space(ALIASES).unwrap().slots();
+    let slots = world.vm.space(ALIASES).unwrap();
     let chaos = &world.vm.host().chaos;
     // A panic of a callback poisons it.
     let deleting = || chaos.deleting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -440,7 +438,7 @@ fn hardware_store<F: Format>(
 ) {
     let page = some_page(random);
     let gfn = frame_of(&world.places, SpaceId(0), page);
-    let Ok(held) = world.vm.hold_for_hardware(idle, gfn, Access::Write) else { return };
+    let Ok(held) = world.vm.memory().hold_for_hardware(idle, gfn, Access::Write) else { return };
     let part = part_of(hva(page));
     let number = world.logs.on(part);
     let ready = vcpu.enter(idle, caches);
@@ -471,7 +469,7 @@ fn hardware_store<F: Format>(
 fn logs_of_extra_slots<F: Format>(meddler: &mut Meddler<'_, F>) {
     meddler.share.about_to("use logs of extra memslots");
     let (world, random, idle) = (meddler.world, &mut meddler.random, &mut meddler.idle);
-    let slots = world.vm.slots();
+    let slots = world.vm.memory();
     let id = SlotId(random.pick(&[EXTRA.start, EXTRA.start + 1, CUT, LAST.0]));
     let mut bits = [0; 16];
     // Errors: the slot is gone, or does not log, or is of another size.
@@ -491,7 +489,7 @@ fn logs_of_extra_slots<F: Format>(meddler: &mut Meddler<'_, F>) {
 pub fn clear_away<F: Format>(world: &World<F>, idle: &mut Idle) {
     let vm = &world.vm;
     for space in [SpaceId(0), ALIASES] {
-        let slots = vm.guest_space(space).unwrap().slots();
+        let slots = vm.space(space).unwrap();
         let mut extra = Vec::new();
         slots.for_each(idle, |slot| extra.push(slot));
         extra.retain(|slot| is_elsewhere(slot.hva) || slot.hva < RAM);
@@ -501,6 +499,6 @@ pub fn clear_away<F: Format>(world: &World<F>, idle: &mut Idle) {
         }
     }
     for tracker in vm.host().chaos.trackers.lock().unwrap().drain(..) {
-        vm.slots().untrack_writes(tracker);
+        vm.memory().untrack_writes(tracker);
     }
 }

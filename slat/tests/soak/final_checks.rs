@@ -20,7 +20,7 @@ pub fn check<F: Format>(world: &World<F>, idle: &mut Idle) {
         });
     }
     let mut seen = 0;
-    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |mapping| {
+    vm.memory().lockless(idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |mapping| {
         assert!(frames_of(SpaceId(0)).covers(&mapping.gfns), "no slot was ever there: {mapping:?}");
         seen += 1;
     });
@@ -60,7 +60,7 @@ fn each_leaf<F: Format>(
     for span in spans {
         next = next.max(span.start);
         while next < span.end {
-            let found = vm.guest_space(space).unwrap().translate(idle, next);
+            let found = vm.space(space).unwrap().translate(idle, next);
             next = found.map_or(next + 1, |mapping| mapping.gfns.end);
             found.into_iter().for_each(&mut visit);
         }
@@ -93,15 +93,15 @@ fn take_slots_away<F: Format>(world: &World<F>, idle: &mut Idle) {
     for slot in 0..SLOTS {
         let id = SlotId(slot as u32);
         let [first, places @ ..] = places_of(slot);
-        if vm.slots().get(idle, id).is_none() {
-            vm.slots().commit(idle, |tx| tx.create(slot_at(slot, first))).unwrap();
+        if vm.memory().get(idle, id).is_none() {
+            vm.memory().commit(idle, |tx| tx.create(slot_at(slot, first))).unwrap();
         }
         for place in places.into_iter().chain([first]) {
-            vm.slots().commit(idle, |tx| tx.move_to(id, place)).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(id, place)).unwrap();
         }
-        vm.slots().commit(idle, |tx| tx.delete(id)).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(id)).unwrap();
     }
-    vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.delete(alias().id)).unwrap();
+    vm.space(ALIASES).unwrap().commit(idle, |tx| tx.delete(alias().id)).unwrap();
     vm.collect(idle);
 }
 

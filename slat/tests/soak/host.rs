@@ -16,7 +16,7 @@ use crate::nested::L1;
 use crate::random::Random;
 use crate::vm_under_test::Mistake;
 use slat::table::Word;
-use slat::table::memory::TableMemory;
+use slat::table::{Own, TableMemory, TablesOf};
 use slat::*;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -307,6 +307,10 @@ impl Region {
 }
 
 impl Host for Primary {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn read(&self, hva: Hva) -> Option<Word> {
         let mut word = [Word(0)];
         self.read_all(hva, &mut word).then_some(word[0])
@@ -381,17 +385,13 @@ impl Host for Primary {
 
 // SAFETY: the arena lends each chunk once, and its two names are arithmetic.
 unsafe impl TableMemory for Primary {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.arena.lend()
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, chunk: NonNull<u8>, _: Pfn, _: usize) {
         self.arena.take_back(chunk);
         self.hazards.strike();
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.arena.frame(page)
     }
 
     fn at(&self, frame: Pfn) -> NonNull<u8> {

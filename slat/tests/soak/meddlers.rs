@@ -143,25 +143,25 @@ impl<F: Format> Meddler<'_, F> {
             1..6 => {
                 self.share.about_to("split");
                 // If the budget refuses, the pages split so far stay.
-                let _ = vm.split(&mut self.idle, gfns, Level::K4);
+                let _ = vm.memory().split(&mut self.idle, gfns, Level::K4);
                 if self.random.one_in(2) {
                     self.let_guests_run();
                     self.share.about_to("recover what was split");
-                    vm.recover(&mut self.idle, tables);
+                    vm.memory().recover(&mut self.idle, tables);
                 }
             }
             6..12 => {
                 self.share.about_to("recover");
-                vm.recover(&mut self.idle, tables);
+                vm.memory().recover(&mut self.idle, tables);
             }
             12 => {
                 self.share.about_to("zap frames");
                 let why = self.random.pick(&[Why::Clear, Why::Unmap]);
-                drop(vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle());
+                drop(vm.memory().invalidate(gfns, why).apply(&mut self.idle).settle());
             }
             _ => {
                 self.share.about_to("write-protect");
-                vm.write_protect(&mut self.idle, gfns).settle();
+                vm.memory().write_protect(&mut self.idle, gfns).settle();
             }
         }
     }
@@ -188,7 +188,7 @@ impl<F: Format> Meddler<'_, F> {
             _ => {
                 self.share.about_to("look at all leaves");
                 let mut end = Gfn(0);
-                vm.lockless(&mut self.idle).for_each(frames_of(SpaceId(0)), |mapping| {
+                vm.memory().lockless(&mut self.idle).for_each(frames_of(SpaceId(0)), |mapping| {
                     assert!(mapping.gfns.end > end, "in order, nothing twice: {mapping:?} after {end:?}");
                     end = mapping.gfns.end;
                 });
@@ -201,7 +201,7 @@ impl<F: Format> Meddler<'_, F> {
         self.share.about_to("hold a frame");
         let gfn = frame_of(&self.world.places, SpaceId(0), some_page(&mut self.random));
         // The frame may have no slot now, or the host no memory.
-        let Ok(mut held) = self.world.vm.hold(&mut self.idle, gfn, Access::Read) else { return };
+        let Ok(mut held) = self.world.vm.memory().hold(&mut self.idle, gfn, Access::Read) else { return };
         for _ in 0..4 {
             self.let_guests_run();
             self.share.about_to("use a frame that is held");

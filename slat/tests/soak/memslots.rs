@@ -82,14 +82,14 @@ impl<F: Format> Changing<'_, '_, F> {
         &mut self,
         state: &mut State,
         to: Option<Gfn>,
-        change: impl FnOnce(Memslots<'_, F>, &mut Idle) -> Result<(), SlotError>,
+        change: impl FnOnce(GuestSpace<'_, F>, &mut Idle) -> Result<(), SlotError>,
     ) {
         let (world, idle) = (self.meddler.world, &mut self.meddler.idle);
         self.known.going(to);
         let is_often = self.meddler.random.one_in(3);
-        let slots = || change(world.vm.slots(), idle).expect("no other slot is in the way");
+        let slots = || change(world.vm.memory(), idle).expect("no other slot is in the way");
         let made = caught(|| often(is_often, slots));
-        let slot = world.vm.slots().get(idle, SlotId(self.slot as u32));
+        let slot = world.vm.memory().get(idle, SlotId(self.slot as u32));
         state.at = slot.map(|slot| slot.gfns.start);
         assert!(made.is_none() || state.at == to, "{slot:?} {to:?}");
         self.known.arrived(state.at);
@@ -130,7 +130,7 @@ impl<F: Format> Changing<'_, '_, F> {
         let id = SlotId(self.slot as u32);
         if self.meddler.random.one_in(2) {
             // With rings it is refused.
-            let Ok(harvest) = vm.slots().harvest(idle, id) else { return };
+            let Ok(harvest) = vm.memory().harvest(idle, id) else { return };
             if self.meddler.random.one_in(4) {
                 drop(harvest);
                 return self.check(state);
@@ -139,11 +139,11 @@ impl<F: Format> Changing<'_, '_, F> {
             harvest.commit();
         } else {
             let mut bits = vec![0; SIZE as usize / 64];
-            if vm.slots().dirty_bits(idle, id, &mut bits).is_err() {
+            if vm.memory().dirty_bits(idle, id, &mut bits).is_err() {
                 return;
             }
             state.taken.extend((0..SIZE).filter(|page| bits[*page as usize / 64] >> (page % 64) & 1 != 0));
-            vm.slots().clear_dirty(idle, id, 0, SIZE, &bits).expect("no other thread changes it");
+            vm.memory().clear_dirty(idle, id, 0, SIZE, &bits).expect("no other thread changes it");
         }
         self.check(state);
         state.log_anew(self.meddler.world.logs.begin(self.slot));
@@ -153,9 +153,9 @@ impl<F: Format> Changing<'_, '_, F> {
         let (vm, start) = (&self.meddler.world.vm, state.at.expect("it logs").0);
         let mut marked = BTreeSet::new();
         let id = SlotId(self.slot as u32);
-        match vm.slots().dirty(&mut self.meddler.idle, id, |gfn| _ = marked.insert(gfn.0 - start)) {
+        match vm.memory().dirty(&mut self.meddler.idle, id, |gfn| _ = marked.insert(gfn.0 - start)) {
             Err(DirtyError::RingOnly) => {
-                let harvest = vm.slots().harvest_all(&mut self.meddler.idle).expect("memory");
+                let harvest = vm.memory().harvest_all(&mut self.meddler.idle).expect("memory");
                 self.meddler.world.logs.take_from_rings(|taken| {
                     taken.extend(harvest.iter().map(|page| (u64::from(page.slot.0), page.page)));
                     marked.extend(taken.iter().filter(|(slot, _)| *slot == self.slot).map(|(_, page)| page));
@@ -179,4 +179,4 @@ impl<F: Format> Changing<'_, '_, F> {
     }
 }
 
-type Memslots<'vm, F> = slat::memslots::Memslots<'vm, F, crate::host::Primary>;
+type GuestSpace<'vm, F> = slat::GuestSpace<'vm, F, crate::host::Primary>;

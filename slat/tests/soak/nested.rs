@@ -189,7 +189,7 @@ pub fn stay<F: Format>(
                 // L1 maps another page, without a flush.
                 l1.store(access.gpa.gfn(), entry(some_page(random), true));
             }
-            Ok(L2Done::Handled { done: Done::Mmio, gpa }) => {
+            Ok(L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa }) => {
                 world.wrong(Wrong::Mmio, || format!("{gpa} of L1, for L2"));
                 return;
             }

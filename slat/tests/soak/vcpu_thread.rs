@@ -106,16 +106,16 @@ impl<F: Format> VcpuThread<'_, F> {
         let (space, gfn) = (vcpu.space(), fault.gpa.gfn());
         let there = world.places.there(space, gfn);
         match vcpu.fault(idle, fault) {
-            Ok(Done::Mmio) => {
+            Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => {
                 if there.is_some() && there == world.places.there(space, gfn) {
                     world.wrong(Wrong::Mmio, || format!("{gfn:?} in {space:?}"));
                 }
                 std::thread::yield_now();
             }
-            Ok(Done::WriteTracked) if space == SpaceId(0) => {
+            Ok(Next::Emulate(Emulate::Tracked)) if space == SpaceId(0) => {
                 chaos::emulate(&world.vm, &world.logs, idle, gfn);
             }
-            Ok(Done::RingFull) => drop(world.vm.reset_rings(idle)),
+            Ok(Next::Leave(Leave::RingFull)) => drop(world.vm.reset_rings(idle)),
             Ok(_) => {}
             Err(FaultError::NoMemory) => {
                 count(&world.counts.no_memory);

@@ -111,7 +111,7 @@ impl<F: Format> World<F> {
             .nx_huge_pages(setting.nx_huge_pages)
             .dirty_log(setting.log);
         let vm = builder.build().expect("the arena is large");
-        vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.create(alias())).unwrap();
+        vm.space(ALIASES).unwrap().commit(idle, |tx| tx.create(alias())).unwrap();
         Self {
             vm,
             setting,

@@ -92,7 +92,7 @@ impl<'c, F: Format, H: Host> Core<'c, F, H> {
             // SAFETY: in guest mode, and without an answer since the step began; earlier answered flushes have
             // removed what they covered from the caches.
             let found =
-                unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
+                unsafe { walk::<F, _>(self.vm.tables(), self.root, &mut self.caches.psc, gpa, access) }?;
             self.caches.tlb.insert(gfn, found);
             found
         };

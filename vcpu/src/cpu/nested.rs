@@ -9,7 +9,7 @@
 
 use super::{Cpu, Exit, Program, Stay, Stayed, Under};
 use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Done, NestedError};
-use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vcpu, Vm};
+use slat::{Fault, Format, Gfn, Host, HostError, Idle, Leave, Next, SpaceId, Span, Vcpu, Vm};
 use std::time::Instant;
 
 /// Why the vCPU has left L2.
@@ -148,10 +148,14 @@ fn deal_with<F: Format, H: Host, T: L1Format>(
         L2Done::Handled { done, gpa } => {
             let fault = Fault { gpa, access };
             match done {
-                Done::Mmio | Done::WriteTracked => Some(L2Exit::Own(Exit::Mmio(fault))),
-                Done::RingFull => Some(L2Exit::Own(Exit::RingFull)),
-                Done::Pending => Some(L2Exit::Own(Exit::Failed(fault, HostError::Pending.into()))),
-                Done::NeedsPage => Some(L2Exit::Own(Exit::Failed(fault, HostError::NeedsPage.into()))),
+                Next::Emulate(_) => Some(L2Exit::Own(Exit::Mmio(fault))),
+                Next::Leave(Leave::RingFull) => Some(L2Exit::Own(Exit::RingFull)),
+                Next::Leave(Leave::Pending(_)) => {
+                    Some(L2Exit::Own(Exit::Failed(fault, HostError::Pending.into())))
+                }
+                Next::Leave(Leave::NeedsPage) => {
+                    Some(L2Exit::Own(Exit::Failed(fault, HostError::NeedsPage.into())))
+                }
                 _ => None,
             }
         }

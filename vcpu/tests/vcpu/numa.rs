@@ -41,7 +41,7 @@ impl Machine {
         let vm = Arc::new(Vm::<Npt4, _>::builder(host).vcpus(VCPUS).build().unwrap());
         space.register(&vm);
         let slot = Slot::new(SlotId(0), Gfn(0), pages, HVA);
-        vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
         Self { arena, space, vm }
     }
 
@@ -178,7 +178,8 @@ fn beside_a_device(policy: Policy) -> (u64, u64) {
         assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
         balancer.scan(&mut idle, 1 << 30).unwrap();
     }
-    let mapped = (0..PAGES).filter(|&gfn| machine.vm.translate(&mut idle, Gfn(gfn)).is_some()).count();
+    let mapped =
+        (0..PAGES).filter(|&gfn| machine.vm.memory().translate(&mut idle, Gfn(gfn)).is_some()).count();
     assert_eq!(program.findings.corrupt, 0);
     drop(device);
     (PAGES - mapped as u64, machine.vm.stats().flushes.paid)

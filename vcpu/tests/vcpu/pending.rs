@@ -21,9 +21,6 @@ struct Remote {
     sleeper: Mutex<Option<Thread>>,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Remote {}
-
 impl Host for Remote {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let page = (hva.0 - RAM.0) / PAGE_SIZE;
@@ -102,7 +99,7 @@ fn run(count: usize) -> u64 {
     let host = Remote { here: Mutex::default(), requests, sleeper: Mutex::new(Some(thread::current())) };
     let vm = Vm::<Ept4, _>::builder(host).build().unwrap();
     let mut idle = Idle::take().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
     let mut memory = vec![0_u8; (PAGES * PAGE_SIZE) as usize];
     // SAFETY: the memory outlives the vCPU, and is read only after the vCPU is gone.
     let window = unsafe { Window::new(NonNull::new(memory.as_mut_ptr()).unwrap(), PAGES) };

@@ -99,9 +99,6 @@ impl Host for BothMemories {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for BothMemories {}
-
 #[derive(Clone, Copy)]
 enum Op {
     Load(Gpa),
@@ -190,7 +187,7 @@ fn run(seed: u64, mistake: Mistake) -> Result<u64, Verdict> {
     let vm = &builder.build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), PAGES, SHARED);
     let mut idle = Idle::take().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, PRIVATE)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create_with_private(ram, PRIVATE)).unwrap();
     drop(idle);
     let at_work = &AtomicU64::new(VCPUS.into());
     thread::scope(|scope| {
@@ -219,7 +216,7 @@ fn run(seed: u64, mistake: Mistake) -> Result<u64, Verdict> {
                             *private = !*private;
                             conversions += 1;
                             if mistake != Mistake::Conversion {
-                                let slots = vm.slots();
+                                let slots = vm.memory();
                                 slots.set_private(&mut idle, Span::sized(gfn, 1), *private).unwrap();
                             }
                         }

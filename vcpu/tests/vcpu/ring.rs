@@ -47,7 +47,7 @@ fn with_ring<F: Format>(
     let vm = Arc::new(Vm::<F, _>::builder(host).dirty_log(ring).build().unwrap());
     space.register(&vm);
     let slot = Slot::new(SlotId(0), Gfn(0), PAGES, HVA).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     // SAFETY: the arena's mapping, which outlives the vCPU.
     let window = unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) };
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window);

@@ -9,6 +9,7 @@
 
 use crate::tries::tries;
 use slat::table::formats::Npt4;
+use slat::table::{Own, TablesOf};
 use slat::*;
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::guest::{Findings, Pattern};
@@ -53,17 +54,13 @@ struct BroadcastHost {
 
 // SAFETY: passed on to a host that keeps the contract.
 unsafe impl TableMemory for BroadcastHost {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.view.alloc_chunk()
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.view.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.view.free_chunk(chunk) }
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.view.pfn(page)
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { self.view.take_back(first, pfn, pages) }
     }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
@@ -72,6 +69,10 @@ unsafe impl TableMemory for BroadcastHost {
 }
 
 impl Host for BroadcastHost {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.view.lookup(hva, access)
     }
@@ -130,7 +131,7 @@ impl Machine {
         let vm = Arc::new(Vm::<Npt4, _>::builder(host).vcpus(VCPUS).build().unwrap());
         space.register(&vm);
         let slot = Slot::new(SlotId(0), Gfn(0), pages, HVA);
-        vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
         Self { arena, space, vm }
     }
 

@@ -1,7 +1,6 @@
 //! A vCPU that switches to another address space sees that space's memory at once, whatever its caches hold.
 
 use slat::table::formats::Ept4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit, Window};
@@ -11,9 +10,6 @@ const PAGES: usize = 8;
 
 /// A host of a few frames. A host address is the frame's.
 struct FewFrames;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for FewFrames {}
 
 impl Host for FewFrames {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -46,7 +42,7 @@ fn the_memory_of_the_other_space_is_seen_at_once() {
     let vm = Vm::<Ept4, _>::builder(FewFrames).address_spaces(2).build().unwrap();
     for (space, first) in [(0, 0), (1, PAGES as u64 / 2)] {
         let slot = Slot::new(SlotId(0), Gfn(0), PAGES as u64 / 2, Hva(first << PAGE_SHIFT));
-        vm.guest_space(SpaceId(space)).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.space(SpaceId(space)).unwrap().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     }
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window);
     for (space, bytes) in [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])] {

@@ -48,7 +48,7 @@ fn around<F: Format>(
     let host = HostView::new(&space).with_broadcast(move |_| sabotage);
     let vm = Arc::new(Vm::<F, _>::builder(host).vcpus(1).build().unwrap());
     space.register(&vm);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
 
     // Frame numbers start after a huge page that is never used. SAFETY: the arena's mapping, which outlives the
     // vCPU.

@@ -25,7 +25,7 @@ impl<F: Format> Machine<F> {
         space.mmap(Place::Fixed(HVA), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
         let vm = Arc::new(Vm::<F, _>::builder(HostView::new(&space)).vcpus(2).build().unwrap());
         space.register(&vm);
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, HVA))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, HVA))).unwrap();
         Self { space, vm }
     }
 
@@ -60,7 +60,7 @@ fn dirty_is_set_by_a_store_and_by_nothing_else() {
     let mut cpu = machine.cpu(0);
     let mut access = |idle: &mut Idle, access| {
         assert_eq!(cpu.run(idle, &mut OneAccess(Gpa(0x5000), access)), Exit::Stopped);
-        machine.vm.translate(idle, Gfn(5)).unwrap().leaf
+        machine.vm.memory().translate(idle, Gfn(5)).unwrap().leaf
     };
     for kind in [Access::Read, Access::Fetch] {
         let leaf = access(&mut idle, kind);
@@ -76,8 +76,8 @@ fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
     // SAFETY: a table page of this VM's memory, which is not taken apart. Its entries are read as the walker
     // reads them.
     let first =
-        |table: Pfn| unsafe { machine.vm.host().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
-    let root = first(machine.vm.root());
+        |table: Pfn| unsafe { machine.vm.tables().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
+    let root = first(machine.vm.memory().root());
     [root, first(F::pfn(slat::table::Word(root)))]
 }
 
@@ -110,7 +110,7 @@ fn a_prefaulted_page_faults_once_where_nothing_else_says_that_it_is_used() {
         assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x3000), Access::Read)), Exit::Stopped);
         assert_eq!(machine.vm.stats().permission_faults, 1);
     }
-    let young = |gfn| machine.vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed;
+    let young = |gfn| machine.vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed;
     assert_eq!([2, 3, 4].map(young), [false, true, false]);
 }
 
@@ -123,7 +123,7 @@ fn a_tracked_store_faults_once_and_again_after_the_next_round() {
         assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x7000), Access::Write)), Exit::Stopped);
         assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x7004), Access::Write)), Exit::Stopped);
         assert_eq!(machine.vm.stats().permission_faults, round - 1);
-        assert!(machine.vm.write_protect(&mut idle, Span::new(Gfn(0), Gfn(PAGES))).settle());
+        assert!(machine.vm.memory().write_protect(&mut idle, Span::new(Gfn(0), Gfn(PAGES))).settle());
     }
 }
 

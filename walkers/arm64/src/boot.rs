@@ -2,8 +2,8 @@
 //!
 //! QEMU's `virt` machine enters at EL2 with the MMU off, on one processor. Without an MMU all memory would be Device
 //! memory, on which exclusive loads and stores, and so atomics, have no guarantees. So EL2 gets a map of its own: one
-//! table, two leaves of 1 GiB, one to one. Then table memory is at its frame number, as `TableMemory`'s defaults
-//! require.
+//! table, two leaves of 1 GiB, one to one. Then table memory is at its frame number, as the host's default,
+//! `Heap`, requires.
 
 use crate::console::println;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};

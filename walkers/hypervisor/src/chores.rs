@@ -4,7 +4,7 @@
 //! | option | on an interrupt | and now and then |
 //! |---|---|---|
 //! | `zap` | [`Vm::zap_all`]: everything is unmapped, the root is another one | |
-//! | `log-dirty` | [`harvest`](slat::memslots::Memslots::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
+//! | `log-dirty` | [`harvest`](slat::GuestSpace::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
@@ -137,7 +137,7 @@ impl Chores {
         let generations = self.generations.fetch_add(1, Relaxed) + 1;
         let lost = self.wanted.mistake == Some(Mistake::LostYoung) && generations.is_multiple_of(16);
         let mut young = 0;
-        vm.lockless(idle).age(self.layout.ram(), |seen| {
+        vm.memory().lockless(idle).age(self.layout.ram(), |seen| {
             young += u64::from(seen.count());
             for (&bits, word) in seen.bits().iter().zip(0..).filter(|(bits, _)| **bits != 0 && !lost) {
                 check.young.set_word(seen.first() + word * 64, bits);
@@ -154,7 +154,7 @@ impl Chores {
         check: &mut ChangeCheck,
     ) -> Result<(), Error> {
         let harvests = self.harvests.fetch_add(1, Relaxed) + 1;
-        let harvest = vm.slots().harvest_all(idle)?;
+        let harvest = vm.memory().harvest_all(idle)?;
         let lost = self.wanted.mistake == Some(Mistake::LostDirty) && harvests.is_multiple_of(16);
         self.dirty.fetch_add(harvest.pages(), Relaxed);
         let lost = lost.then(|| harvests % harvest.pages().max(1));
@@ -165,7 +165,7 @@ impl Chores {
         harvest.commit();
         if harvests.is_multiple_of(LOG_ROUND) {
             for on in [false, true] {
-                vm.slots().commit(idle, |tx| {
+                vm.memory().commit(idle, |tx| {
                     Layout::RAM_SLOTS.into_iter().try_for_each(|id| tx.set_log_dirty(id, on).map(drop))
                 })?;
             }

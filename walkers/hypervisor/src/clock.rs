@@ -1,7 +1,7 @@
 //! KVM's para-virtual clock: the guest reads the time from a page of its own memory, which the hypervisor writes before each entry.
 //!
 //! ```text
-//! WRMSR: my clock is at this address ─▶ Vm::hold(its frame, to write)
+//! WRMSR: my clock is at this address ─▶ GuestSpace::hold(its frame, to write)
 //! each entry ─▶ Held::write ─▶ Some(page): version, ticks, nanoseconds, scale, by the frame's number; drop: marked dirty
 //!                           ─▶ None: the host has moved or taken the page ─▶ Held::refresh, and again
 //! each turn of the chores ─▶ what is behind the page is what was written last, or the run ends with an error
@@ -195,7 +195,7 @@ impl<'g, F: Format> Clock<'g, F> {
         if !at.0.is_multiple_of(BYTES) {
             return Err(format!("no multiple of {BYTES}: a clock at {at:x?}").into());
         }
-        let mut held = match vm.hold(idle, at.gfn(), Access::Write) {
+        let mut held = match vm.memory().hold(idle, at.gfn(), Access::Write) {
             Ok(held) => held,
             Err(HoldError::Pending(_)) => return Ok(false),
             Err(error) => return Err(format!("no clock at {at:x?}: {error}").into()),

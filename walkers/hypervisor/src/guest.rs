@@ -13,7 +13,8 @@ use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{
-    CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Token, Translations, Vcpu, VcpuId, Vm,
+    CpuId, Emulate, Fault, Format, Gfn, Go, Gpa, Idle, Leave, Level, Next, Resume, Span, Token, Translations,
+    Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
@@ -216,15 +217,12 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;
         match done {
-            Done::Pending => {
-                let token = self.vcpu.pending_token().ok_or("a page is pending, and has no token")?;
-                Ok(After::Wait(token))
-            }
-            Done::Mmio if gpa.gfn() == apic::PAGE => Ok(After::Controller(gpa)),
-            Done::Mmio => {
+            Next::Leave(Leave::Pending(token)) => Ok(After::Wait(token)),
+            Next::Emulate(Emulate::NoMemory) if gpa.gfn() == apic::PAGE => Ok(After::Controller(gpa)),
+            Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly) => {
                 Err(format!("{fault:x?}: there is no memory; at {:#x}", self.processor.rip()).into())
             }
-            Done::Mapped(Level::K4) if options.around > 1 => {
+            Next::Resume(Resume::Mapped(Level::K4)) if options.around > 1 => {
                 let first = Gfn(gpa.gfn().0 & !(options.around - 1));
                 // An error can be ignored: only the frame itself had to be mapped.
                 let _ = self.vcpu.prefault(idle, Span::sized(first, options.around));
@@ -254,7 +252,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             apic::Write::Init => {}
             apic::Write::Startup(page) => {
                 second::start(page);
-                self.guest.vm.slots().commit(idle, |tx| {
+                self.guest.vm.memory().commit(idle, |tx| {
                     tx.delete(Layout::apic().id)?;
                     tx.create(Layout::apic())
                 })?;

@@ -8,7 +8,7 @@ use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise}
 use crate::options::Mistake;
 use alloc::format;
 use slat::nested::{L1Access, L1Format as _, L2Done};
-use slat::{Access, CpuId, Done, Format, Go, Gpa, Idle};
+use slat::{Access, CpuId, Emulate, Format, Go, Gpa, Idle, Leave, Next};
 use slat_walker_x86::cpu::EFER;
 use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
 use slat_walker_x86::svm::{cut_short, msr_bits};
@@ -134,14 +134,11 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         };
         let mut guest = self.vcpu.nested(idle, table)?;
         match guest.fault(idle, access)? {
-            L2Done::Handled { done: Done::Pending, .. } => {
-                let token = guest.vcpu().pending_token().ok_or("a page is pending, and has no token")?;
-                Ok(After::Wait(token))
-            }
-            L2Done::Handled { done: Done::Mmio, gpa: at } if at.gfn() == apic::PAGE => {
+            L2Done::Handled { done: Next::Leave(Leave::Pending(token)), .. } => Ok(After::Wait(token)),
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa: at } if at.gfn() == apic::PAGE => {
                 Ok(After::Controller(at))
             }
-            L2Done::Handled { done: Done::Mmio, gpa: at } => {
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa: at } => {
                 Err(format!("not supported: L1 maps {at:x?} for L2, which is no memory of L1's: {access:x?}")
                     .into())
             }

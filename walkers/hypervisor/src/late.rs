@@ -1,7 +1,7 @@
 //! Late pages: the host does not block a vCPU that needs one ([`HostError::Pending`](slat::HostError::Pending)).
 //!
 //! ```text
-//! a fault ─▶ Machine::resolve: the page's contents are stored ─▶ asked for; Done::Pending: the vCPU waits, the other one runs
+//! a fault ─▶ Machine::resolve: the page's contents are stored ─▶ asked for; Leave::Pending: the vCPU waits, the other one runs
 //! the next tick ─▶ deliver: the page has a frame again; Vm::ready ─▶ Vcpu::take_ready: the vCPU runs, and faults again
 //! ```
 //! Only if vCPUs share a processor (`share`). A taken page of zeroes comes at once. If its block is gathered meanwhile,

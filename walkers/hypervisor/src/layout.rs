@@ -6,7 +6,7 @@
 //! memory type     WB     UC            WB                       WB             UC        device       UC
 //! ```
 //! The hypervisor and its [`RESERVE`] are in no slot, so a guest that accesses them gets
-//! [`Done::Mmio`](slat::Done::Mmio), as at any hole in memory.
+//! [`Emulate::NoMemory`](slat::Emulate::NoMemory), as at any hole in memory.
 
 use crate::apic;
 use slat::{Gfn, Hva, Level, MemoryType, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Span};

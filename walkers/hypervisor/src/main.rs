@@ -134,7 +134,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
         (_, 1) => None,
         _ => Some(Layout::apic().readonly()),
     };
-    vm.slots().commit(&mut idle, |tx| {
+    vm.memory().commit(&mut idle, |tx| {
         layout.slots(options.chores.log_dirty).chain(apic).try_for_each(|slot| tx.create(slot))
     })?;
     println!("hypervisor: {} under {}, {:?} leaves", P::NAME, F::NAME, options.page);

@@ -28,8 +28,7 @@ use core::sync::atomic::{
 use slat::table::Word;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
-    VcpuId,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, VcpuId,
 };
 use slat_walker_x86::smp;
 use spin::Mutex;
@@ -118,10 +117,6 @@ pub struct Frames {
     /// A frame that was written while it was free.
     overwritten: Option<Pfn>,
 }
-
-// SAFETY: the defaults take table pages from the global allocator; memory is mapped one to one, so their addresses are
-// what the walker must be told.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

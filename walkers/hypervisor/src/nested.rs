@@ -139,7 +139,7 @@ pub fn l1_page<F: Format, T>(
     look: impl FnOnce(u64) -> T,
 ) -> Result<Option<T>, Error> {
     loop {
-        match vm.hold(idle, at.gfn(), access) {
+        match vm.memory().hold(idle, at.gfn(), access) {
             Ok(mut held) => {
                 let page = if access == Access::Write { held.write(idle) } else { held.read(idle) };
                 if let Some(page) = page {

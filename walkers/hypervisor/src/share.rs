@@ -247,7 +247,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         let in_l1 = |at: u64| match table {
             None => Some(at),
             Some(table) => {
-                let leaf = vm.slots().look_l1(&table, Gpa(at)).ok()?;
+                let leaf = vm.memory().look_l1(&table, Gpa(at)).ok()?;
                 Some(leaf.gfn.gpa().0 + at % PAGE_SIZE)
             }
         };

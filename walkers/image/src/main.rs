@@ -12,8 +12,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, InGuest, Next, PAGE_SIZE, Pfn, Processor,
+    Slot, SlotId, Span, Translations, VcpuId, Vm, Why,
 };
 
 /// An allocator that never reuses a block.
@@ -53,8 +53,6 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 /// Host address `RAM` + x is frame 0x9000 + x / 4096.
 struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
-// SAFETY: the defaults take table pages from the global allocator and keep the contract.
-unsafe impl TableMemory for Machine {}
 impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let offset = hva.0.checked_sub(RAM.0).ok_or(HostError::Fault)?;
@@ -65,8 +63,9 @@ impl Host for Machine {
     }
 }
 
-struct Tlb;
-impl Translations for Tlb {
+/// A processor that may exit with any access.
+struct Vmx;
+impl Translations for Vmx {
     fn flush_all(&mut self) {
         black_box(0);
     }
@@ -74,26 +73,27 @@ impl Translations for Tlb {
         black_box(gfns);
     }
 }
+impl Processor for Vmx {
+    type Exit = Option<Fault>;
+    fn run(&mut self, tables: Pfn, _: &mut InGuest<'_>) -> Option<Fault> {
+        black_box(Some(Fault { gpa: Gpa(tables.0), access: Access::Write }))
+    }
+}
 
 fn run(idle: &mut Idle) -> Option<()> {
-    let vm = Vm::<Ept4, _>::builder(Machine).build().ok()?;
+    let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build().ok()?;
     let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
-    let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();
-    vm.slots().commit(idle, |tx| tx.create(ram).and_then(|()| tx.create(rom))).ok()?;
+    let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + (2 << 30)).readonly();
+    vm.memory().commit(idle, |tx| tx.create(ram).and_then(|()| tx.create(rom))).ok()?;
     let mut vcpu = vm.vcpu(VcpuId(0))?;
-    loop {
-        let ready = vcpu.enter(idle, &mut Tlb);
-        let root = ready.root();
-        let Go::In(guest, ()) = ready.go(|| ()) else { continue };
-        let (gpa, access) = black_box((Gpa(root.0), Access::Write));
-        drop(guest);
-        match vcpu.fault(idle, Fault { gpa, access }).ok()? {
-            Done::Mapped(_) | Done::Fixed | Done::Spurious => {}
-            _ => break,
+    while let Some(fault) = vcpu.run(idle, &mut Vmx) {
+        match vcpu.fault(idle, fault).ok()? {
+            Next::Resume(_) => vm.zap_all(idle).ok()?,
+            Next::Emulate(why) => _ = black_box(why),
+            Next::Leave(_) => return None,
         }
-        vm.change(idle, Span::sized(RAM + gpa.0, PAGE_SIZE), Why::Unmap, |_| {});
     }
-    vm.zap_all(idle).ok()?;
+    vm.change(idle, Span::sized(RAM, PAGE_SIZE), Why::Unmap, |_| {});
     black_box(vm.stats());
     Some(())
 }

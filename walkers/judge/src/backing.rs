@@ -9,7 +9,6 @@
 use crate::machine::Ram;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use slat::table::TableMemory;
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span};
 
 /// Regions of 2 MiB at [`SMALL`].
@@ -33,9 +32,6 @@ pub(crate) struct Backing {
     /// `lookup` answers nothing, so each fault must call `resolve`.
     shy: bool,
 }
-
-// SAFETY: the defaults keep the contract; a bare-metal machine's memory is mapped where it is.
-unsafe impl TableMemory for Backing {}
 
 impl Backing {
     /// Makes the host: the small regions are empty; the GiB is writable.

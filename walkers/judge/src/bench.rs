@@ -69,7 +69,7 @@ pub(crate) fn build<F: Format, M: Machine>(
     let own = machine.fixed().iter().zip(3..);
     let own = own.map(|(own, id)| Slot::new(SlotId(id), own.gfn, own.pages, FIXED + own.pfn.address()));
     let all = slots.into_iter().chain(own);
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| {
             for slot in all {
                 tx.create(slot)?;
@@ -90,8 +90,8 @@ pub(crate) fn vcpu<'vm, F: Format, M: Machine>(
     for own in machine.fixed() {
         for page in 0..own.pages {
             let gpa = (own.gfn + page).gpa();
-            vcpu.fault(idle, Fault { gpa, access: Access::Write }).ok()?;
-            vcpu.fault(idle, Fault { gpa, access: Access::Fetch }).ok()?;
+            let _ = vcpu.fault(idle, Fault { gpa, access: Access::Write }).ok()?;
+            let _ = vcpu.fault(idle, Fault { gpa, access: Access::Fetch }).ok()?;
         }
     }
     Some(vcpu)

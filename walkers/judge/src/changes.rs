@@ -26,15 +26,15 @@ impl<F: Format> ModelledVm<'_, F> {
             }
             14 => {
                 let (gfns, to) = (self.range(), self.random.pick(&[Level::K4, Level::M2]));
-                if self.vm.split(idle, gfns, to).is_err() {
+                if self.vm.memory().split(idle, gfns, to).is_err() {
                     report.differ(format_args!("no page to split into"));
                 }
             }
-            15 => _ = self.vm.recover(idle, Span::new(Gfn(0), Gfn(self.frames))),
-            16 => _ = self.vm.write_protect(idle, self.range()).settle(),
+            15 => _ = self.vm.memory().recover(idle, Span::new(Gfn(0), Gfn(self.frames))),
+            16 => _ = self.vm.memory().write_protect(idle, self.range()).settle(),
             17 | 18 => {
                 let gfns = self.range();
-                self.vm.lockless(idle).age(gfns, |_| ());
+                self.vm.memory().lockless(idle).age(gfns, |_| ());
                 // A walker with a cached entry sets no bit, so aging is approximate. Flush, so that it is exact here.
                 report.machine.flush();
             }
@@ -63,7 +63,7 @@ impl<F: Format> ModelledVm<'_, F> {
     fn change_slot<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         let Some(index) = self.any_slot() else { return };
         let (space, slot) = (self.slots[index].space, self.slots[index].slot);
-        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
+        let Some(slots) = self.vm.space(space) else { return };
         let congruent = [Level::K4, Level::M2, Level::G1][self.random.below(3) as usize];
         let place = if self.random.once_in(2) { self.place(space, slot.gfns.len(), congruent) } else { None };
         let done = if let Some(gfn) = place {
@@ -85,7 +85,7 @@ impl<F: Format> ModelledVm<'_, F> {
         known.slot.log_dirty ^= true;
         let (space, slot) = (known.space, known.slot);
         self.forget_written(space, slot.id);
-        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
+        let Some(slots) = self.vm.space(space) else { return };
         if let Err(error) = slots.commit(idle, |tx| tx.set_log_dirty(slot.id, slot.log_dirty)) {
             report.differ(format_args!("the engine refused to switch a log: {error}"));
         }
@@ -101,7 +101,7 @@ impl<F: Format> ModelledVm<'_, F> {
         let Some(&known) = self.slots.iter().find(logging) else { return };
         // Another slot each time.
         self.slots.rotate_left(1);
-        let Some(slots) = self.vm.guest_space(known.space).map(|space| space.slots()) else { return };
+        let Some(slots) = self.vm.space(known.space) else { return };
         let harvest = match slots.harvest(idle, known.slot.id) {
             Ok(harvest) => harvest,
             Err(error) => return report.differ(format_args!("the engine refused a harvest: {error}")),

@@ -138,7 +138,7 @@ fn round<F: Format, M: Machine>(
     drop(guest);
     let frozen = modelled.freeze(root, plan).inspect(|_| report.machine.flush());
     let roots: Vec<Pfn> = (0..SPACES)
-        .filter_map(|space| modelled.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
+        .filter_map(|space| modelled.vm.space(slat::SpaceId(space)).map(|space| space.root()))
         .collect();
     // All words, every other time: the look-ups cover only a part of them.
     let whole = modelled.random.once_in(2);

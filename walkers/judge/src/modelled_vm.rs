@@ -13,8 +13,8 @@ use crate::tables::{self, Excused};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, MemoryType, PAGE_SHIFT,
-    Pfn, Slot, SlotId, SpaceId, Span, Vcpu, Vm,
+    Access, Emulate, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Leave, Level, MemoryType,
+    Next, PAGE_SHIFT, Pfn, Slot, SlotId, SpaceId, Span, Vcpu, Vm,
 };
 
 /// Address spaces of each VM.
@@ -85,7 +85,7 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
     ) {
         let slot = slot(SlotId(self.next_id));
         self.next_id += 1;
-        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
+        let Some(slots) = self.vm.space(space) else { return };
         match slots.commit(idle, |tx| tx.create(slot)) {
             Ok(()) => self.slots.push(Known { space, slot, fixed }),
             Err(error) => report.differ(format_args!("the engine refused a memslot: {error}")),
@@ -192,8 +192,8 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
         let refuses = |slot: Slot| store && slot.readonly || access == Access::Fetch && !slot.execute;
         let done = self.vcpu.fault(idle, Fault { gpa, access });
         let (right, again) = match done {
-            Ok(Done::Mmio) => (slot.is_none_or(refuses), false),
-            Ok(Done::RingFull) => (false, false),
+            Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => (slot.is_none_or(refuses), false),
+            Ok(Next::Leave(Leave::RingFull)) => (false, false),
             Ok(_) => {
                 (behind.is_some_and(|behind| behind.writable || !store) && !slot.is_some_and(refuses), true)
             }
@@ -211,7 +211,7 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
     /// Maps the guest's own frames again, if they were removed.
     pub(crate) fn map_fixed<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         for gfn in self.fixed_gfns() {
-            if let Some(root) = self.vm.guest_space(self.vcpu.space()).map(|space| space.root()) {
+            if let Some(root) = self.vm.space(self.vcpu.space()).map(|space| space.root()) {
                 // SAFETY: a root that is linked; nothing of the engine runs beside this.
                 let path = unsafe { tables::path::<F>(root, gfn) };
                 let word = path[path.len() - 1].word;

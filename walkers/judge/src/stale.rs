@@ -86,13 +86,13 @@ impl Took {
     ) -> Option<(bool, bool)> {
         let fault = Fault { gpa: self.gpa, access: self.access };
         // Map with all permissions, so that only the change removes some.
-        vcpu.fault(idle, Fault { access: Access::Write, ..fault }).ok()?;
-        vcpu.fault(idle, fault).ok()?;
+        let _ = vcpu.fault(idle, Fault { access: Access::Write, ..fault }).ok()?;
+        let _ = vcpu.fault(idle, fault).ok()?;
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let frame = self.pattern.frames().start + self.page;
         let used = self.goes_through(machine, root, frame);
         if self.why == Why::SoftDirty {
-            vm.write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
+            vm.memory().write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
         } else {
             let page = SMALL_REGION * Level::M2.pages() + self.page;
             let _change = vm.invalidate(hvas(page, 1), self.why).apply(idle).settle();
@@ -112,7 +112,7 @@ impl Took {
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let gone = !self.goes_through(machine, root, frame);
         if self.why == Why::Migrate {
-            vcpu.fault(idle, fault).ok()?;
+            let _ = vcpu.fault(idle, fault).ok()?;
             let moved = self.goes_through(machine, root, frame + 2 * Level::M2.pages());
             return used.then_some((seen, gone && moved));
         }

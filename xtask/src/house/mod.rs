@@ -100,7 +100,7 @@ impl Source {
     }
 
     /// Returns the number of lines that are not tests: none of a file of tests.
-    fn own(&self) -> usize {
+    pub fn own(&self) -> usize {
         let is_tests = |part: &str| part.trim_end_matches(".rs").rsplit('_').next() == Some("tests");
         let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
         if tests { 0 } else { self.tests_begin() }

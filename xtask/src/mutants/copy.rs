@@ -1,12 +1,16 @@
 //! The copy of the workspace that has every mistake.
 
 use super::record::{Edit, Mistake};
-use crate::process::answer;
+use crate::house::Source;
+use crate::process::{COMPILERS, answer};
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{fs, io};
 
 /// Where the copy lies.
@@ -58,8 +62,11 @@ fn made(name: &str) -> String {
     format!("crate::mistakes::is(const {{ crate::mistakes::number({name:?}) }})")
 }
 
-/// A copy that is written.
-pub struct Copied(pub PathBuf);
+/// A copy that is written, and that no other process writes or uses.
+pub struct Copied {
+    pub folder: PathBuf,
+    _alone: File,
+}
 
 impl Copied {
     /// Writes the copy. Files that stay as they are keep their times, for cargo.
@@ -72,6 +79,7 @@ impl Copied {
     /// Writes the copy, with other contents for some files.
     pub fn write(instead: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self> {
         let folder = std::path::absolute(FOLDER)?;
+        let alone = alone(&folder)?;
         let files = tracked()?;
         for path in &files {
             let contents = match instead(path) {
@@ -89,8 +97,33 @@ impl Copied {
             }
         }
         remove_others(&folder, &folder, &files.into_iter().collect())?;
-        Ok(Self(folder))
+        Ok(Self { folder, _alone: alone })
     }
+
+    /// Makes cargo build the copy, beside what is built in a folder of the workspace: what both need is built once. One of
+    /// [`COMPILERS`] builds the workspace's crates, whose path, the copy's, keeps them apart from the shipped ones. Programs
+    /// have no such path, and so lie in a folder of the copy.
+    pub fn builds<'a>(
+        &self,
+        cargo: &'a mut Command,
+        target: &str,
+        compiler: &str,
+    ) -> io::Result<&'a mut Command> {
+        cargo.current_dir(&self.folder).env("CARGO_BUILD_BUILD_DIR", std::path::absolute(target)?);
+        cargo.env("CARGO_TARGET_DIR", self.folder.join(target));
+        Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", self.folder.join(COMPILERS).join(compiler)))
+    }
+}
+
+/// Makes a folder, and keeps other processes that ask the same from it. Waits while one has it.
+fn alone(folder: &Path) -> Result<File> {
+    fs::create_dir_all(folder)?;
+    let file = File::open(folder)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        eprintln!("waits for another process that uses {}", folder.display());
+        flock(&file, FlockOperation::LockExclusive)?;
+    }
+    Ok(file)
 }
 
 /// Removes files of the copy that the workspace has no more.
@@ -148,6 +181,10 @@ pub fn mutated(sources: &Sources, mistakes: &[Mistake]) -> Result<Sources> {
                 .get_key_value(&edit.file)
                 .with_context(|| format!("{name}: no file {}", edit.file))?;
             let at = place(text, &edit.find).with_context(|| format!("{name}: {path}"))?;
+            ensure!(
+                is_shipped(path, text, at.start, sources),
+                "{name}: {path}: this is no code of a library"
+            );
             let text = changed(name, &text[at.clone()], edit);
             changes.entry(path).or_default().push(Change { at, text, name: name.clone() });
         }
@@ -156,7 +193,7 @@ pub fn mutated(sources: &Sources, mistakes: &[Mistake]) -> Result<Sources> {
     for (path, mut changes) in changes {
         mutated
             .insert(path.to_owned(), applied(&sources[path], &mut changes).with_context(|| path.to_owned())?);
-        let root = format!("{}/src/lib.rs", path.split("/src/").next().unwrap_or_default());
+        let root = root(path).context("the place is in a library")?;
         mutated.entry(root.clone()).or_insert_with(|| sources[&root].clone());
     }
     for (path, text) in &mut mutated {
@@ -170,15 +207,27 @@ pub fn mutated(sources: &Sources, mistakes: &[Mistake]) -> Result<Sources> {
 /// Returns where the text that `find` marks stands.
 fn place(text: &str, find: &str) -> Result<Range<usize>> {
     let plain = find.replace(['«', '»'], "");
-    let mut places = text.match_indices(&plain).map(|(at, _)| at);
-    let at = places.next().with_context(|| format!("there is no\n{plain}"))?;
-    ensure!(places.next().is_none(), "there is more than one\n{plain}");
-    let (begin, end) = match (find.find('«'), find.find('»')) {
-        (None, None) => (0, plain.len()),
-        (Some(begin), Some(end)) if begin < end => (begin, end - '«'.len_utf8()),
+    let at = text.find(&plain).with_context(|| format!("there is no\n{plain}"))?;
+    // From the other end, so that places which overlap are two.
+    ensure!(text.rfind(&plain) == Some(at), "there is more than one\n{plain}");
+    let marks: Vec<(usize, &str)> = find.match_indices(['«', '»']).collect();
+    let (begin, end) = match marks[..] {
+        [] => (0, plain.len()),
+        [(begin, "«"), (end, "»")] => (begin, end - '«'.len_utf8()),
         _ => bail!("one « and one » after it, or none\n{find}"),
     };
     Ok(at + begin..at + end)
+}
+
+/// Returns whether a place of a file is code of a package's library: what a mistake says there, its tests do not.
+fn is_shipped(path: &str, text: &str, at: usize, sources: &Sources) -> bool {
+    let library = root(path).is_some_and(|root| sources.contains_key(&root));
+    library && text[..at].matches('\n').count() < Source::new(path, text).own()
+}
+
+/// Returns the path of the library whose folder of sources has a file.
+fn root(path: &str) -> Option<String> {
+    path.split_once("/src/").map(|(package, _)| format!("{package}/src/lib.rs"))
 }
 
 fn changed(name: &str, found: &str, edit: &Edit) -> String {
@@ -217,7 +266,7 @@ fn orders(text: &str) -> Result<Vec<Change>> {
 }
 
 fn applied(text: &str, changes: &mut [Change]) -> Result<String> {
-    changes.sort_by_key(|change| change.at.start);
+    changes.sort_by_key(|change| (change.at.start, change.at.end));
     for pair in changes.windows(2) {
         ensure!(pair[0].at.end <= pair[1].at.start, "{} and {} overlap", pair[0].name, pair[1].name);
     }
@@ -280,5 +329,44 @@ mod tests {
         assert!(refused(&[mistake("two", "a", "1")]).contains("more than one\na"));
         assert!(refused(&[mistake("one", "a + b", "1"), mistake("other", "b) +", "1")]).contains("overlap"));
         assert!(refused(&[mistake("x.y", "", "")]).contains("no ordering has this name"));
+        assert!(refused(&[mistake("marks", "(«a «+» b)", "1")]).contains("one « and one » after it"));
+        assert!(refused(&[mistake("none", "", "1")]).contains("no ordering has this name"));
+        assert!(of("f((f((f(", &[mistake("both", "f((f(", "1")]).unwrap_err().to_string().contains("both"));
+    }
+
+    #[test]
+    fn a_mistake_is_made_in_a_library_and_not_in_its_tests() {
+        let text = "f();\n#[cfg(test)]\nmod tests {\n    g();\n}\n";
+        assert!(of(text, &[mistake("code", "f()", "h()")]).is_ok());
+        let in_tests = of(text, &[mistake("test", "g()", "h()")]).unwrap_err();
+        assert!(in_tests.to_string().contains("no code of a library"), "{in_tests}");
+        for file in
+            ["slat/examples/a.rs", "slat/src/a/tests/b.rs", "xtask/src/main.rs", "slat/tests/src/a.rs"]
+        {
+            let sources = [(file, "f()"), ("slat/src/lib.rs", "")];
+            let sources = sources.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+            let mut mistake = mistake("other", "f()", "h()");
+            mistake.edits[0].file = file.into();
+            let refused = mutated(&sources, &[mistake]).unwrap_err();
+            assert!(refused.to_string().contains("no code of a library"), "{file}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_place_for_an_insertion_may_lie_at_another_s_begin() {
+        let both = [mistake("b", "«b»;", "1"), mistake("a", "«»b;", "MISTAKE; ")];
+        let [a, b] = ["a", "b"].map(made);
+        assert_eq!(of("b;", &both).unwrap(), format!("{a}; if {b} {{ 1 }} else {{ b }};"));
+    }
+
+    #[test]
+    fn a_second_process_waits_for_the_copy() {
+        let folder = std::env::temp_dir().join(format!("slat-alone-{}", std::process::id()));
+        let first = alone(&folder).unwrap();
+        let other = File::open(&folder).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(first);
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok());
+        fs::remove_dir(folder).unwrap();
     }
 }

@@ -10,7 +10,8 @@
 //! fence!(held.publish)           if !mistake("held.publish") { fence(SeqCst) }
 //! ```
 //!
-//! [`mod@run`] builds the tests of each tool there, and runs the test of each record with its mistake.
+//! [`mod@run`] builds the tests of each tool there, and runs the test of each record: without a mistake, when it must pass,
+//! and with its mistake.
 
 pub mod copy;
 pub mod record;
@@ -19,10 +20,11 @@ mod tried;
 
 use crate::Outcome;
 use crate::process::on_every_processor;
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use copy::Copied;
 use record::{Mistake, Seen, Tool, mistakes};
 use run::Programs;
+use std::collections::BTreeSet;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -36,7 +38,7 @@ pub struct Args {
     #[arg(long, requires = "only")]
     anywhere: bool,
     /// Make a mistake of your own: replace this line of this file, and run the tests that are responsible for it
-    #[arg(long, num_args = 3, value_names = ["FILE", "LINE", "REPLACEMENT"], conflicts_with_all = ["only", "tool"])]
+    #[arg(long, num_args = 3, value_names = ["FILE", "LINE", "REPLACEMENT"], conflicts_with_all = ["only", "tool", "anywhere"])]
     r#try: Vec<String>,
 }
 
@@ -61,13 +63,30 @@ pub fn run(args: &Args) -> Outcome {
     let mistakes = mistakes()?;
     if args.anywhere {
         let tools = if args.tool.is_empty() { &[Tool::Loom][..] } else { &args.tool };
-        let wanted = mistakes.iter().filter(|mistake| mistake.name.starts_with(&args.only));
-        return tried::anywhere(&Copied::of(&mistakes)?, wanted, tools);
+        let wanted: Vec<_> = mistakes.iter().filter(|mistake| mistake.name.starts_with(&args.only)).collect();
+        ensure!(!wanted.is_empty(), "no mistake's name begins with {}", args.only);
+        return tried::anywhere(Copied::of(&mistakes)?, wanted, tools);
     }
     let is_wanted = |mistake: &Mistake, seen: &Seen| {
         mistake.name.starts_with(&args.only) && (args.tool.is_empty() || args.tool.contains(&seen.tool))
     };
+    if !mistakes.iter().any(|mistake| mistake.seen.as_ref().is_ok_and(|seen| is_wanted(mistake, seen))) {
+        bail!("{}", none(&mistakes, args));
+    }
     found(&mistakes, is_wanted).map(drop)
+}
+
+/// Returns why no mistake is made.
+fn none(mistakes: &[Mistake], args: &Args) -> String {
+    let named = || mistakes.iter().filter(|mistake| mistake.name.starts_with(&args.only));
+    let unseen = || named().find_map(|mistake| Some((mistake, mistake.seen.as_ref().err()?)));
+    let tools: BTreeSet<Tool> =
+        named().filter_map(|mistake| Some(mistake.seen.as_ref().ok()?.tool)).collect();
+    match (tools.first(), unseen()) {
+        (Some(tool), _) => format!("the mistakes whose name begins with {:?} are for {tool}", args.only),
+        (None, Some((Mistake { name, .. }, why))) => format!("no test misses the ordering {name}: {why}"),
+        (None, None) => format!("no mistake's name begins with {:?}", args.only),
+    }
 }
 
 /// Makes some of the mistakes, each of which its test must find. Returns the programs.
@@ -79,7 +98,9 @@ fn found(mistakes: &[Mistake], is_wanted: impl Fn(&Mistake, &Seen) -> bool) -> a
     }
     let wanted: Vec<(&Mistake, &Seen)> = seen.filter(|(mistake, seen)| is_wanted(mistake, seen)).collect();
     ensure!(!wanted.is_empty(), "no mistake has that name, or that tool");
-    let programs = Programs::build(&Copied::of(mistakes)?, wanted.iter().map(|(_, seen)| *seen))?;
+    let programs = Programs::build(Copied::of(mistakes)?, wanted.iter().map(|(_, seen)| *seen))?;
+    let tests: BTreeSet<&Seen> = wanted.iter().map(|(_, seen)| *seen).collect();
+    on_every_processor(&Vec::from_iter(tests), |seen| programs.passes(seen))?;
     on_every_processor(&wanted, |(mistake, seen)| {
         let executions = programs.find(&mistake.name, seen);
         let executions = executions.with_context(|| format!("{} ({})", mistake.name, mistake.what))?;

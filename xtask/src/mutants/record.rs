@@ -35,7 +35,7 @@ pub struct Mistake {
 }
 
 /// The test that finds a mistake.
-#[derive(Debug)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seen {
     pub tool: Tool,
     /// The package whose test finds it: the first part of the record's path below `mistakes/`.
@@ -154,16 +154,45 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
     let package = file.components().nth(1).context("below mistakes/")?.as_os_str().to_string_lossy();
     let package = package.trim_end_matches(".toml").to_owned();
-    let tables: BTreeMap<String, Table> = toml::from_str(&fs::read_to_string(file)?)?;
+    records(&package, &fs::read_to_string(file)?, mistakes)
+}
+
+/// Reads the records of a package.
+fn records(package: &str, text: &str, mistakes: &mut Vec<Mistake>) -> Result<()> {
+    let tables: BTreeMap<String, Table> = toml::from_str(text)?;
     for (name, Table { what, tool, test, says, unseen, edit }) in tables {
         let seen = match (tool, test, unseen) {
             (Some(tool), Some(test), None) => {
-                Ok(Seen { tool, package: tool.package().unwrap_or(&package).to_owned(), test, says })
+                Ok(Seen { tool, package: tool.package().unwrap_or(package).to_owned(), test, says })
             }
             (None, None, Some(unseen)) if edit.is_empty() => Err(unseen),
             _ => bail!("{name}: a tool and a test; or, for a named ordering, the reason why it is unseen"),
         };
+        let is_word = !name.is_empty() && !name.contains(char::is_whitespace);
+        ensure!(is_word, "{name:?}: the name of a mistake is one word");
+        ensure!(!what.trim().is_empty() && !what.contains('\n'), "{name}: `what` is one line");
         mistakes.push(Mistake { name, what, seen, edits: edit });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_that_evidence_is_made_of_are_checked() {
+        let read = |text: &str| records("slat", text, &mut Vec::new()).map_err(|error| format!("{error:#}"));
+        assert_eq!(read("[a-b]\nwhat = \"an a\"\ntool = \"Unit\"\ntest = \"t\""), Ok(()));
+        for (text, why) in [
+            ("['a b']\nwhat = 'w'\nunseen = 'u'", "one word"),
+            ("['']\nwhat = 'w'\nunseen = 'u'", "one word"),
+            ("[a]\nwhat = ' '\nunseen = 'u'", "one line"),
+            ("[a]\nwhat = \"w\\nBUG\"\nunseen = 'u'", "one line"),
+            ("[a]\nwhat = 'w'\ntool = 'Magic'\ntest = 't'", "unknown variant `Magic`"),
+            ("[a]\nwhat = 'w'\ntool = 'Unit'", "a tool and a test"),
+        ] {
+            assert!(read(text).is_err_and(|error| error.contains(why)), "{text}");
+        }
+    }
 }

@@ -2,13 +2,12 @@
 
 use super::copy::{Copied, VARIABLE};
 use super::record::{Seen, Tool};
-use crate::process::{COMPILERS, bounded, executables, said, tail, test_programs, was_ended};
+use crate::process::{bounded, executables, never_began, said, tail, test_programs, was_ended};
 use crate::sanitize::with_thread_sanitizer;
 use crate::{fuzz, miri};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// A test program of a package.
@@ -90,7 +89,7 @@ fn folder(package: &str) -> &str {
 
 /// The programs of a copy.
 pub struct Programs {
-    copied: PathBuf,
+    copied: Copied,
     built: BTreeMap<Program, String>,
 }
 
@@ -101,6 +100,8 @@ const TEST: u32 = 180;
 const PREEMPTIONS: [&str; 3] = ["1", "2", "3"];
 /// Schedules in which shuttle has to find a mistake.
 const SCHEDULES: &str = "100000";
+/// Schedules that shuttle tries without a mistake.
+const FEW_SCHEDULES: &str = "100";
 /// `SLAT_TRIES`, which tests read: worlds, seeds or attempts in which they have to find a mistake.
 const TRIES: &str = "512";
 /// Seconds in which a soak has to find a mistake.
@@ -109,12 +110,12 @@ const SOAK: &str = "90";
 const ALL: u32 = 600;
 
 impl Programs {
-    pub fn of(copied: &Copied) -> Self {
-        Self { copied: copied.0.clone(), built: BTreeMap::new() }
+    pub fn of(copied: Copied) -> Self {
+        Self { copied, built: BTreeMap::new() }
     }
 
     /// Builds the programs that some mistakes need.
-    pub fn build<'m>(copied: &Copied, mistakes: impl IntoIterator<Item = &'m Seen>) -> Result<Self> {
+    pub fn build<'m>(copied: Copied, mistakes: impl IntoIterator<Item = &'m Seen>) -> Result<Self> {
         let mut programs = Self::of(copied);
         for seen in mistakes {
             programs.make(&Program::of(seen))?;
@@ -139,7 +140,6 @@ impl Programs {
     fn cargo(&self, Program { package, kind }: &Program) -> Result<String> {
         let name = if package == "slat" { "slat".to_owned() } else { format!("slat-{package}") };
         let mut cargo = bounded(BUILD, env!("CARGO"));
-        cargo.current_dir(&self.copied);
         let (words, target, wrapper) = match kind {
             Kind::Loom => ("test --no-run --release --features baselines --lib", "target/loom", "mutants"),
             Kind::Shuttle => {
@@ -165,23 +165,19 @@ impl Programs {
         if let Kind::Test(test) | Kind::Address(test) | Kind::Thread(test) = kind {
             cargo.args(["--test", test]);
         }
-        // Beside the programs of the shipped sources, with what both need. The wrapper's path, which is the copy's, keeps
-        // the workspace's own crates apart.
-        cargo.env("CARGO_TARGET_DIR", std::path::absolute(target)?);
-        cargo.env("RUSTC_WORKSPACE_WRAPPER", self.copied.join(COMPILERS).join(wrapper));
-        let built = said(&mut cargo)?;
+        let built = said(self.copied.builds(&mut cargo, target, wrapper)?)?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
         let mut programs =
             if *kind == Kind::Fuzz { executables(&built.out) } else { test_programs(&built.out) };
         programs.pop().with_context(|| format!("{name}: no test program"))
     }
 
-    /// Returns the command that runs a mistake's test.
-    fn test(&self, name: &str, seen: &Seen) -> Result<Command> {
+    /// Returns the command that runs a mistake's test, without the mistake.
+    fn test(&self, seen: &Seen, found: &str) -> Result<Command> {
         let program = Program::of(seen);
         let (built, mut test) = (&self.built[&program], &*seen.test);
         let mut command = match program.kind {
-            Kind::Fuzz => fuzz::hunt(built, test, &self.copied.join("target/found").join(name))?,
+            Kind::Fuzz => fuzz::hunt(built, test, &self.copied.folder.join("target/found").join(found))?,
             Kind::Miri(program) => miri::test(program)?,
             Kind::Address(program) | Kind::Thread(program) => {
                 test = test.trim_start_matches(program).trim_start_matches("::");
@@ -192,11 +188,27 @@ impl Programs {
         if program.kind != Kind::Fuzz {
             command.args(["--exact", test, "--nocapture"]);
         }
-        command.current_dir(self.copied.join(folder(&program.package)));
-        command.env(VARIABLE, name).env("RUST_BACKTRACE", "0");
-        command.env("SLAT_SOAK_SECONDS", SOAK).env("TSAN_OPTIONS", "halt_on_error=1");
-        command.env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES).env("SLAT_TRIES", TRIES);
+        command.current_dir(self.copied.folder.join(folder(&program.package)));
+        command.env_remove(VARIABLE).env("RUST_BACKTRACE", "0").env("TSAN_OPTIONS", "halt_on_error=1");
         Ok(command)
+    }
+
+    /// Runs a test without a mistake: for as long as the suite runs it, or less. It must pass, and say nothing that its
+    /// mistakes make it say; else its failure with a mistake would show nothing.
+    pub fn passes(&self, seen: &Seen) -> Result<()> {
+        let Seen { tool, test, says, .. } = seen;
+        let mut program = self.test(seen, &format!("without/{test}"))?;
+        if *tool == Tool::Fuzz {
+            program.arg("-runs=1");
+        }
+        program.env("SLAT_SHUTTLE_EXECUTIONS", FEW_SCHEDULES).env("SLAT_LOOM_PREEMPTIONS", PREEMPTIONS[0]);
+        let said = said(&mut program)?;
+        let text = said.to_string();
+        ensure!(!text.contains("running 0 tests"), "there is no test {test}");
+        ensure!(said.status.success(), "{test} fails without a mistake:\n{}", tail(&text, 30));
+        let always = says.iter().find(|says| text.contains(*says));
+        ensure!(always.is_none(), "{test} says {:?} without a mistake", always.map_or("", String::as_str));
+        Ok(())
     }
 
     /// Builds a program, and runs the tests that a filter chooses with a mistake. Returns the tests that failed, or the
@@ -205,9 +217,10 @@ impl Programs {
         ensure!(!matches!(program.kind, Kind::Fuzz | Kind::Miri(_)), "{}: only by record", program.kind);
         self.make(program)?;
         let mut tests = bounded(ALL, &self.built[program]);
-        tests.current_dir(self.copied.join(folder(&program.package))).arg(filter);
+        tests.current_dir(self.copied.folder.join(folder(&program.package))).arg(filter);
         tests.env(VARIABLE, mistake).env("RUST_BACKTRACE", "0").env("SLAT_TRIES", TRIES);
         let said = said(&mut tests)?;
+        ensure!(!never_began(said.status), "the {} did not begin:\n{said}", program.kind);
         let failed = said.out.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
         let failed: Vec<String> =
             failed.filter_map(|line| Some(line.split(' ').nth(1)?.to_owned())).collect();
@@ -224,10 +237,12 @@ impl Programs {
         let tries = if *tool == Tool::Loom { PREEMPTIONS } else { [""; 3] };
         let (mut executions, mut last) = (0, String::new());
         for preemptions in tries {
-            let mut program = self.test(name, seen)?;
-            let said = said(program.env("SLAT_LOOM_PREEMPTIONS", preemptions))?;
+            let mut program = self.test(seen, name)?;
+            program.env(VARIABLE, name).env("SLAT_LOOM_PREEMPTIONS", preemptions);
+            program.env("SLAT_SHUTTLE_EXECUTIONS", SCHEDULES).env("SLAT_TRIES", TRIES);
+            let said = said(program.env("SLAT_SOAK_SECONDS", SOAK))?;
             let text = said.to_string();
-            ensure!(!text.contains("running 0 tests"), "there is no test {test}");
+            ensure!(!never_began(said.status), "{test} did not begin:\n{}", tail(&text, 5));
             executions += if *tool == Tool::Fuzz { fuzz::executions(&text) } else { counted(&text) };
             ensure!(!was_ended(said.status), "{test} did not end");
             if !said.status.success() {

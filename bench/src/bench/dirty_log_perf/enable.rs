@@ -72,7 +72,7 @@ impl DirtyLogPerf {
 }
 
 fn lap(slot: &LoggedSlot, gradual: bool, idle: &mut Idle) -> Result<Sample, Error> {
-    let (vm, slots, of) = (&slot.mapped.vm, slot.mapped.vm.slots(), &slot.mapped.slot);
+    let (vm, slots, of) = (&slot.mapped.vm, slot.mapped.vm.memory(), &slot.mapped.slot);
     let pages = of.gfns.len();
     let mut bits = vec![0; pages.div_ceil(64) as usize];
     slot.write(|_| true);

@@ -134,7 +134,7 @@ impl Field {
     /// Makes pages dirty, and harvests them: see the module's header.
     fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool), Error> {
         let (slot, pages) = self.dirty(track, dirty);
-        let slots = slot.mapped.vm.slots();
+        let slots = slot.mapped.vm.memory();
         if track == Track::Writes {
             for &page in &pages {
                 slots.mark_dirty(Span::sized(Gfn(page), 1));
@@ -170,7 +170,9 @@ impl Field {
         let MappedSlot { vm, slot, tables, .. } = &slot.mapped;
         timed(|| {
             match who {
-                Entrant::Look => return Ok(!vm.lockless(idle).is_young_by(slot.gfns, Scan::detect())),
+                Entrant::Look => {
+                    return Ok(!vm.memory().lockless(idle).is_young_by(slot.gfns, Scan::detect()));
+                }
                 Entrant::Read => tables.read(),
                 Entrant::LockedRmw => tables.locked_rmw(),
                 Entrant::Edits(..) => {

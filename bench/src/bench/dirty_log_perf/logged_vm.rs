@@ -31,7 +31,7 @@ pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm, 
     let leaf_tables = logged.map(|slot| slot.gfns.len() / Level::M2.pages()).sum::<u64>();
     tables::reserve(leaf_tables * PAGE_SIZE * 65 / 64 + (64 << 20));
     let vm = builder.build().map_err(machine_error)?;
-    vm.slots().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
+    vm.memory().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
     Ok(vm)
 }
 
@@ -51,5 +51,5 @@ pub fn memory(bytes: u64) -> Span<Gfn> {
 
 /// Switches a slot's log on or off.
 pub fn set_log(vm: &Vm<Ept4, impl Host>, idle: &mut Idle, slot: &Slot, on: bool) -> Result<(), SlotError> {
-    vm.slots().commit(idle, |tx| tx.set_log_dirty(slot.id, on)).map(drop)
+    vm.memory().commit(idle, |tx| tx.set_log_dirty(slot.id, on)).map(drop)
 }

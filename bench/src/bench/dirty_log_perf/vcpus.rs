@@ -89,7 +89,7 @@ impl<'vm> Vcpus<'vm> {
             self.zap(self.entrant.zap_to_enable, slot, idle);
             set_log(self.vm, idle, slot, true)?;
             if self.entrant.way == Way::Before && self.vm.host().level == Level::K4 {
-                self.vm.write_protect(idle, slot.gfns).settle();
+                self.vm.memory().write_protect(idle, slot.gfns).settle();
             }
         }
         Ok(())
@@ -107,7 +107,7 @@ impl<'vm> Vcpus<'vm> {
 
     fn zap(&self, zap: Zap, slot: &Slot, idle: &mut Idle) {
         let mut invalidate = |gfns, why| {
-            drop(self.vm.invalidate_gfns(gfns, why).apply(idle).settle());
+            drop(self.vm.memory().invalidate(gfns, why).apply(idle).settle());
         };
         match zap {
             Zap::Entries if self.vm.host().level > Level::K4 => invalidate(slot.gfns, Why::Clear),
@@ -127,14 +127,14 @@ impl<'vm> Vcpus<'vm> {
     pub fn get(&mut self) -> Result<(), Error> {
         let (vm, idle) = (self.vm, &mut idle()?);
         if let Way::Auto(_) | Way::Ring(_) = self.entrant.way {
-            report(vm.slots().harvest_all(idle)?, Gfn(0), &mut self.bits);
+            report(vm.memory().harvest_all(idle)?, Gfn(0), &mut self.bits);
             return Ok(());
         }
         for slot in &self.slots {
             if self.entrant.way == Way::Before {
-                vm.write_protect(idle, slot.gfns).settle();
+                vm.memory().write_protect(idle, slot.gfns).settle();
             }
-            vm.slots().dirty_bits(idle, slot.id, &mut self.bits[words(slot)])?;
+            vm.memory().dirty_bits(idle, slot.id, &mut self.bits[words(slot)])?;
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl<'vm> Vcpus<'vm> {
         if let Way::Before | Way::Manual(_) = self.entrant.way {
             let idle = &mut idle()?;
             for slot in &self.slots {
-                self.vm.slots().clear_dirty(idle, slot.id, 0, slot.gfns.len(), &self.bits[words(slot)])?;
+                self.vm.memory().clear_dirty(idle, slot.id, 0, slot.gfns.len(), &self.bits[words(slot)])?;
             }
         }
         Ok(())

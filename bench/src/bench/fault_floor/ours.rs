@@ -11,7 +11,7 @@ use super::race::{Contender, Course, Vcpu};
 use slat::addr::{Gfn, Hva, Pfn, Span};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Idle, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Access, Fault, Idle, Next, Resume, Slot, SlotId, VcpuId, Vm, Why};
 
 /// A VM whose memory is the course.
 pub struct Ours {
@@ -39,7 +39,7 @@ impl Ours {
         let vm: Vm<Npt4, _> = builder.build().expect("the pool grows on demand");
         let slot = Slot::new(SlotId(0), gfns.start, gfns.len(), hva(gfns.start));
         let mut idle = Idle::take().expect("this thread runs no vCPU");
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
         Self { vm }
     }
 }
@@ -57,7 +57,7 @@ impl Vcpu for Thread<'_> {
     #[inline]
     fn fault(&mut self, gfn: Gfn) -> bool {
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Done::Mapped(_)))
+        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Next::Resume(Resume::Mapped(_))))
     }
 
     fn clear(&mut self, gfns: Span<Gfn>) {
@@ -66,6 +66,6 @@ impl Vcpu for Thread<'_> {
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
-        self.vcpu.vm().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
+        self.vcpu.vm().memory().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
     }
 }

@@ -8,7 +8,7 @@ use crate::bench::machine_error;
 use crate::bench::report::{Row, params};
 use crate::bench::software_vcpu::vcpu;
 use hdrhistogram::Histogram;
-use slat::{Access, Done, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
+use slat::{Access, Fault, Gfn, Hva, Idle, Next, PAGE_SIZE, Resume, Slot, SlotId, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start};
 use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
@@ -105,7 +105,7 @@ pub fn sample(
     space.mmap(Place::Fixed(ELSEWHERE), changed, Prot::ReadWrite, Backing::Anonymous)?;
     let idle = &mut idle()?;
     let pages = bytes / PAGE_SIZE;
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(pages), changed / PAGE_SIZE, ELSEWHERE)))?;
     fill(&space, idle, elsewhere)?;
     let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -156,7 +156,7 @@ fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, 
         let began = Instant::now();
         let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
         fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
-        mapped += u64::from(matches!(done, Ok(Done::Mapped(_))));
+        mapped += u64::from(matches!(done, Ok(Next::Resume(Resume::Mapped(_)))));
     }
     debug_assert!(vm.host().space().lookup(BASE, Access::Read).is_some());
     Ok((fault_ns, mapped))

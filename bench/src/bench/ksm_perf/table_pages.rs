@@ -54,7 +54,7 @@ fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Why, heeds: bool) -> Resu
     let mut fill = |idle: &mut _| {
         for gfn in (0..pages).map(Gfn) {
             let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
-            done.map_err(|error| Error::Machine(error.to_string()))?;
+            let _ = done.map_err(|error| Error::Machine(error.to_string()))?;
         }
         Ok::<u64, Error>(vm.table_pages(idle).reachable)
     };

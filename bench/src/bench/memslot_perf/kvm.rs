@@ -1,4 +1,4 @@
-//! The requests of a VMM, one at a time: slat's `Memslots::set` beside `KVM_SET_USER_MEMORY_REGION` on the machine's own
+//! The requests of a VMM, one at a time: slat's `GuestSpace::set` beside `KVM_SET_USER_MEMORY_REGION` on the machine's own
 //! /dev/kvm.
 //!
 //! Both have as many slots but one; the last one is created, moved, gets its writes logged, is asked to grow (which is
@@ -71,7 +71,7 @@ pub fn open(_path: &CStr) -> Result<Kvm, String> {
 /// A VM of slat's.
 fn slat(slots: u32) -> Result<Vmm, Error> {
     let (vm, mut idle) = (empty_vm(slots)?, idle()?);
-    Ok(Box::new(move |region| vm.slots().set(&mut idle, region).err().map_or(0, |error| error.errno())))
+    Ok(Box::new(move |region| vm.memory().set(&mut idle, region).err().map_or(0, |error| error.errno())))
 }
 
 /// Both at one number of slots.

@@ -29,7 +29,7 @@ pub fn compare(
     guests: &[Mutex<Guest>],
 ) -> Result<Compared, Error> {
     let marked: HashSet<Gfn> = {
-        let harvest = receiver.vm.slots().harvest_all(idle)?;
+        let harvest = receiver.vm.memory().harvest_all(idle)?;
         let marked = harvest.iter().map(|page| page.gfn).collect();
         harvest.commit();
         marked

@@ -60,7 +60,7 @@ impl Machine {
                 Backing::Anonymous,
             )?;
             let slot = Slot::new(slot, gfns.start, gfns.len(), hvas.start);
-            vm.slots().commit(idle, |tx| tx.create(Slot { log_dirty: settings.logs, ..slot }))?;
+            vm.memory().commit(idle, |tx| tx.create(Slot { log_dirty: settings.logs, ..slot }))?;
         }
         Ok(Self { space, vm, ranges: ranges.to_vec() })
     }

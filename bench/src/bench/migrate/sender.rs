@@ -158,7 +158,7 @@ mod tests {
             Sender::new(idle, machine, vcpus, settings, bar).migrate(receiver).unwrap_err().to_string();
         assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
         vcpus.halt().unwrap();
-        let harvest = machine.vm.slots().harvest_all(idle).unwrap();
+        let harvest = machine.vm.memory().harvest_all(idle).unwrap();
         assert!(harvest.iter().map(|page| page.gfn).eq((64..164).map(Gfn)), "all of them were given back");
         harvest.commit();
         assert!(vcpus.guests()[0].lock().corrupt == 0);

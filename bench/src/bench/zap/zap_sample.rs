@@ -5,8 +5,8 @@
 
 use super::zapped_range::{Machine, ZappedRange, elsewhere, spare};
 use crate::bench::arithmetic::Arithmetic;
+use slat::GuestSpace;
 use slat::baselines::MmuLock;
-use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
 use slat::{Idle, PAGE_SIZE, Pfn, VcpuId};
 use slat_cli::error::Error;
@@ -65,7 +65,7 @@ pub struct Sample {
 
 /// Makes the VM's spare memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for
 /// threads that are inside. The longest wait is the longest hold.
-struct Probe<'vm>(Memslots<'vm, Npt4, Arithmetic>);
+struct Probe<'vm>(GuestSpace<'vm, Npt4, Arithmetic>);
 
 impl TimedAction for Probe<'_> {
     fn act(&mut self, idle: &mut Idle) -> bool {
@@ -85,7 +85,7 @@ impl Entrant {
         };
         let beside_probe = {
             let vm = &range.build(self.lock, &mut idle()?)?;
-            self.lap(range, vm, &mut [Probe(vm.slots())])?
+            self.lap(range, vm, &mut [Probe(vm.memory())])?
         };
         let (faults, waits) = (beside_vcpus.seen, beside_probe.seen);
         let mut tally = [beside_vcpus.tally, beside_probe.tally].concat();

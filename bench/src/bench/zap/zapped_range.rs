@@ -11,7 +11,7 @@ use crate::bench::software_vcpu::vcpu;
 use crate::bench::{machine_error, tables};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{Access, Fault, Gfn, Idle, Level, Next, PAGE_SIZE, Resume, Slot, SlotId, Span, Vm};
 use slat_cli::error::Error;
 use slat_threads::host::hva_of;
 
@@ -94,7 +94,7 @@ impl ZappedRange {
             .vcpus(u32::from(self.vcpus) + 1)
             .baseline(Baseline::NONE.mmu_lock(lock));
         let vm = builder.build().map_err(machine_error)?;
-        vm.slots().commit(idle, |tx| {
+        vm.memory().commit(idle, |tx| {
             tx.create(slot(0, self.gfns()))?;
             (1..=self.vcpus).try_for_each(|nth| tx.create(slot(u32::from(nth), elsewhere(nth))))
         })?;
@@ -107,7 +107,7 @@ impl ZappedRange {
         for gfn in (0..self.gfns().len()).step_by(self.pages.step() as usize) {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
             let done = vcpu.fault(idle, fault).map_err(machine_error)?;
-            debug_assert_eq!(done, Done::Mapped(Level::K4));
+            debug_assert_eq!(done, Next::Resume(Resume::Mapped(Level::K4)));
         }
         Ok(())
     }

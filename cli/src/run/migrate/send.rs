@@ -118,7 +118,7 @@ pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
 impl<F: Format> Sending<'_, F> {
     /// The memslots now. More are placed while the guest runs.
     fn slots(&mut self) -> Vec<SlotId> {
-        self.machine.vm.slots().snapshot(self.idle).iter().map(|slot| slot.id).collect()
+        self.machine.vm.memory().snapshot(self.idle).iter().map(|slot| slot.id).collect()
     }
 }
 

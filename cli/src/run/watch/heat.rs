@@ -121,7 +121,7 @@ impl Heat {
                 });
             }
             None if self.by == AgesBy::Accessed => {
-                machine.vm.lockless(idle).age(gfns, |seen| {
+                machine.vm.memory().lockless(idle).age(gfns, |seen| {
                     seen.pages().for_each(|page| self.used[page.0 as usize] = now);
                 });
                 let used = &self.used[first.0 as usize..];
@@ -133,7 +133,7 @@ impl Heat {
         let blocks = &mut self.blocks[range];
         blocks.fill(Block::default());
         let mut mapped = 0;
-        machine.vm.lockless(idle).for_each(gfns, |mapping| {
+        machine.vm.memory().lockless(idle).for_each(gfns, |mapping| {
             let (leaf, part) = (mapping.leaf, mapping.gfns.clamp(&gfns));
             for page in part.start.0 - first.0..part.end.0 - first.0 {
                 let block = &mut blocks[(page / BLOCK) as usize];

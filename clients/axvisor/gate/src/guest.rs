@@ -158,7 +158,7 @@ pub struct Cpu<'w> {
 pub enum Exit {
     Fault(u64),
     Kicked,
-    Done,
+    Next,
 }
 
 impl<'w> Cpu<'w> {

@@ -4,15 +4,12 @@ use crate::guest::{self, Counts, Cpu, Exit, Turns, Workload};
 use slat::table::formats::Npt4;
 use slat::{
     Access, CpuId, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, Span,
-    TableMemory, Translations, VcpuId, Vm,
+    Translations, VcpuId, Vm,
 };
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// The frame of each page of the guest; 0 where there is none yet.
 struct Memory(Vec<AtomicU64>);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Memory {}
 
 impl Memory {
     fn page(&self, hva: Hva) -> &AtomicU64 {
@@ -58,7 +55,7 @@ fn vm(vcpus: usize, pages: u64) -> Vm<Npt4, Memory> {
     let vm = Vm::builder(memory).vcpus(vcpus as u32).build().expect("memory");
     let ram = Slot::new(SlotId(0), Gfn(0), pages, Hva(0));
     let mut idle = Idle::take().expect("a thread's own");
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).expect("a memslot");
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).expect("a memslot");
     vm
 }
 
@@ -70,14 +67,14 @@ pub fn two_faults_keep_a_store() -> bool {
             (Idle::take().expect("a thread's own"), vm.vcpu(VcpuId(id)).expect("its number"));
         vcpu.fault(&mut idle, Fault { gpa: Gfn(0).gpa(), access: Access::Write }).expect("memory");
     };
-    let kept = guest::stores_between([0, 1], fault, vm.root().address());
+    let kept = guest::stores_between([0, 1], fault, vm.memory().root().address());
     drop(vm);
     kept
 }
 
 pub fn run(workload: &Workload) -> (Counts, bool) {
     let vm = vm(workload.vcpus, workload.pages);
-    let root = vm.root().address();
+    let root = vm.memory().root().address();
     let turns = Turns::new(workload);
     let counts = guest::threads(workload, &turns, |nth| {
         let mut idle = Idle::take().expect("a thread's own");

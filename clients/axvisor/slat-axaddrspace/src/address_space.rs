@@ -8,7 +8,7 @@ use core::fmt;
 use memory_addr::PhysAddr;
 use page_table_multiarch::PagingHandler;
 use slat::{
-    Access, Done, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, PAGE_SIZE, Pfn, Prefault,
+    Access, Next, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, PAGE_SIZE, Pfn, Prefault,
     Slot, SlotError, SlotId, Span, Stats, VcpuId, Vm,
 };
 
@@ -65,7 +65,7 @@ impl<H: PagingHandler> AddrSpace<H> {
 
     /// Returns the root physical address of the page table, for `VTTBR_EL2`. It stays the same.
     pub fn page_table_root(&self) -> PhysAddr {
-        PhysAddr::from(self.vm.root().address() as usize)
+        PhysAddr::from(self.vm.memory().root().address() as usize)
     }
 
     /// Checks if the address space contains the given address range.
@@ -134,7 +134,7 @@ impl<H: PagingHandler> AddrSpace<H> {
             },
             ..Slot::new(self.name(), gfns.start, gfns.len(), hva)
         };
-        self.vm.slots().commit(&mut idle(), |tx| tx.create(slot)).map_err(refused)?;
+        self.vm.memory().commit(&mut idle(), |tx| tx.create(slot)).map_err(refused)?;
         let populated = if populate { self.populate(&slot) } else { Ok(()) };
         if populated.is_err() {
             self.take(gfns)?;
@@ -195,7 +195,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         if mistake("no-unmap") {
             return Ok(());
         }
-        let slots: Vec<Slot> = self.vm.slots().snapshot(&mut idle()).range(gone).collect();
+        let slots: Vec<Slot> = self.vm.memory().snapshot(&mut idle()).range(gone).collect();
         if slots.is_empty() {
             return Ok(());
         }
@@ -203,7 +203,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         // The upper part of a slot that is cut in two needs its own number.
         let parts: Vec<(Slot, SlotId)> = slots.into_iter().map(|slot| (slot, self.name())).collect();
         // All of them or none. When `commit` returns, no processor has a translation of them.
-        let cut = self.vm.slots().commit(&mut idle(), |tx| {
+        let cut = self.vm.memory().commit(&mut idle(), |tx| {
             parts.iter().try_for_each(|(slot, rest)| tx.cut(slot.id, slot.gfns.clamp(&gone), *rest).map(drop))
         });
         cut.map_err(refused)?;
@@ -228,7 +228,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         };
         let Some(mut vcpu) = self.vm.vcpu(VcpuId(0)) else { return false };
         let done = vcpu.fault(&mut idle(), Fault { gpa: gpa(vaddr), access });
-        matches!(done, Ok(Done::Mapped(_) | Done::Fixed | Done::Spurious))
+        matches!(done, Ok(Next::Resume(_)))
     }
 
     /// Translates a guest-physical address, if it is mapped.
@@ -240,12 +240,12 @@ impl<H: PagingHandler> AddrSpace<H> {
 
     /// The frame of `gfn`, and the end of the contiguous mapping around it.
     fn mapped(&self, gfn: Gfn) -> Option<(Pfn, Gfn)> {
-        let found = self.vm.translate(&mut idle(), gfn)?;
+        let found = self.vm.memory().translate(&mut idle(), gfn)?;
         Some((found.leaf.pfn + (gfn.0 - found.gfns.start.0), found.gfns.end))
     }
 
     fn area(&self, gfn: Gfn) -> Option<Slot> {
-        self.vm.slots().find(&mut idle(), gfn)
+        self.vm.memory().find(&mut idle(), gfn)
     }
 
     /// The bytes of a range in one area, at the hypervisor's addresses.

@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use memory_addr::PhysAddr;
 use page_table_multiarch::PagingHandler;
+use slat::table::{Own, TablesOf};
 use slat::{
     Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
     TableMemory,
@@ -70,13 +71,13 @@ impl<H: PagingHandler> Drop for Frames<H> {
 unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
     const SINGLE_PAGES: bool = true;
 
-    fn alloc_frames(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
+    fn lend(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
         let first = H::alloc_frames(frames, frames << PAGE_SHIFT)?;
         let pfn = Pfn(first.as_usize() as u64 >> PAGE_SHIFT);
         Some((self.at(pfn), pfn))
     }
 
-    unsafe fn free_frames(&self, _: NonNull<u8>, pfn: Pfn, frames: usize) {
+    unsafe fn take_back(&self, _: NonNull<u8>, pfn: Pfn, frames: usize) {
         H::dealloc_frames(PhysAddr::from(pfn.address() as usize), frames);
     }
 
@@ -86,6 +87,10 @@ unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
 }
 
 impl<H: PagingHandler> Host for Frames<H> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         // The engine takes the largest page that memslot and format allow.
         let frame = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::G1, ..HostPage::PLAIN };

@@ -34,13 +34,13 @@ struct Tables<H>(PhantomData<fn() -> H>);
 unsafe impl<H: Frames> TableMemory for Tables<H> {
     const SINGLE_PAGES: bool = true;
 
-    fn alloc_frames(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
+    fn lend(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
         debug_assert_eq!(frames, 1, "roots have one page");
         let pfn = frame_of(H::alloc()?);
         Some((self.at(pfn), pfn))
     }
 
-    unsafe fn free_frames(&self, _: NonNull<u8>, pfn: Pfn, _: usize) {
+    unsafe fn take_back(&self, _: NonNull<u8>, pfn: Pfn, _: usize) {
         H::dealloc(address_of(pfn));
     }
 

@@ -102,7 +102,7 @@ impl Bench for AccessTracking {
 /// Pages that are young still: a link that a vCPU had cached said nothing of them, or they were used after the last pass.
 pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64, String> {
     let mut still = 0;
-    vm.lockless(&mut idle()?).for_each(pages, |found| still += u64::from(found.leaf.accessed));
+    vm.memory().lockless(&mut idle()?).for_each(pages, |found| still += u64::from(found.leaf.accessed));
     Ok(still)
 }
 

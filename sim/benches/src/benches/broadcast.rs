@@ -17,7 +17,7 @@
 
 use super::hardware::{OfProcessor, Tlb};
 use super::page_order::PageOrder;
-use super::program::{Next, Program, Use};
+use super::program::{Program, Step, Use};
 use super::vcpu_programs::VcpuPrograms;
 use super::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
@@ -180,14 +180,14 @@ struct Guest<'p> {
 }
 
 impl Program for Guest<'_> {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Step {
         match &mut self.left {
-            Some(0) => return Next::Leave,
+            Some(0) => return Step::Leave,
             Some(left) => *left -= 1,
-            None if self.pages.over.load(Relaxed) => return Next::Leave,
+            None if self.pages.over.load(Relaxed) => return Step::Leave,
             None => {}
         }
-        Next::Load(Gfn(self.order.go_on()))
+        Step::Load(Gfn(self.order.go_on()))
     }
 
     fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use {

@@ -5,7 +5,9 @@
 
 use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, RunStats, compute, elapsed, now, run};
 use hdrhistogram::Histogram;
-use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
+use slat::{
+    Access, Fault, Format, Gfn, Host, Idle, Level, Next, Resume, Span, Translations, Vcpu, VcpuId, Vm,
+};
 
 /// The others warm up.
 const BEFORE: u64 = 0;
@@ -200,7 +202,7 @@ impl<F: Format, H: Host> TimedAction for Faulter<'_, F, H> {
         let gfn = self.left.start;
         self.left.start = gfn + 1;
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        !self.left.is_empty() && self.vcpu.fault(idle, fault) == Ok(Done::Mapped(Level::K4))
+        !self.left.is_empty() && self.vcpu.fault(idle, fault) == Ok(Next::Resume(Resume::Mapped(Level::K4)))
     }
 }
 

@@ -14,10 +14,13 @@ use super::hardware::{OfProcessor, Tlb, walk};
 use crate::host::SimHost;
 use crate::world::{compute, guest, pause};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest, Pfn, Translations, Vcpu};
+use slat::{
+    Access, Emulate, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest, Next, Pfn, Resume, Translations,
+    Vcpu,
+};
 
 /// What a guest does next.
-pub enum Next {
+pub enum Step {
     /// Computes, then loads from a page.
     Load(Gfn),
     /// The same for a store.
@@ -42,7 +45,7 @@ pub enum Use {
 /// What a guest does, and what must not happen to it.
 pub trait Program {
     /// What it does next.
-    fn next(&mut self) -> Next;
+    fn next(&mut self) -> Step;
     /// It has used frame `pfn` as page `gfn`, and its vCPU has not answered any flush since it found it there.
     fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use;
     /// Whether there may be no memory at `gfn`. The guest goes on past it.
@@ -57,7 +60,7 @@ pub trait Program {
         idle: &mut Idle,
         fault: Fault,
         _why: NoFrame,
-    ) -> Result<Done, FaultError> {
+    ) -> Result<Next, FaultError> {
         vcpu.fault(idle, fault)
     }
 }
@@ -146,9 +149,9 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
             let fault = Fault { gpa: gfn.gpa(), access };
             again = Some((gfn, access));
             match program.fault(&mut self.vcpu, idle, fault, why) {
-                Ok(Done::Mapped(_) | Done::Fixed) => self.seen.mapped += 1,
+                Ok(Next::Resume(Resume::Mapped(_) | Resume::Fixed)) => self.seen.mapped += 1,
                 // No memory: said by the VM's slots, or by a host that has slots of its own.
-                Ok(Done::Mmio) | Err(FaultError::Host(HostError::Fault)) => {
+                Ok(Next::Emulate(Emulate::NoMemory)) | Err(FaultError::Host(HostError::Fault)) => {
                     again = None;
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));
@@ -168,21 +171,21 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
         program: &mut impl Program,
         mut again: Option<(Gfn, Access)>,
     ) -> Option<(Gfn, Access, NoFrame)> {
-        let host = self.vcpu.vm().host();
+        let memory = self.vcpu.vm().tables();
         let mut inside = self.vcpu.enter(idle, &mut self.tlb).poll();
         loop {
             let (gfn, access) = if let Some(again) = again.take() {
                 again
             } else {
                 let next = match program.next() {
-                    Next::Load(gfn) => (gfn, Access::Read),
-                    Next::Store(gfn) => (gfn, Access::Write),
-                    Next::Wait => {
+                    Step::Load(gfn) => (gfn, Access::Read),
+                    Step::Store(gfn) => (gfn, Access::Write),
+                    Step::Wait => {
                         pause();
                         compute_inside(&mut inside, &mut self.tlb, 0);
                         continue;
                     }
-                    Next::Leave => return None,
+                    Step::Leave => return None,
                 };
                 compute_inside(&mut inside, &mut self.tlb, self.compute_ns);
                 next
@@ -193,7 +196,7 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
                     pfn
                 } else {
                     // SAFETY: in guest mode, and with every flush that is answered or broadcast `tables` forgets.
-                    let found = unsafe { walk(host, root, &mut tlb.tables, (gfn, access)) };
+                    let found = unsafe { walk(memory, root, &mut tlb.tables, (gfn, access)) };
                     tlb.remember(gfn, found?, access)
                 };
                 Ok(program.judge(gfn, pfn))

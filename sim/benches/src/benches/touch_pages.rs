@@ -15,7 +15,7 @@ use super::vm_setup::{SimVm, vcpu};
 use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Format, Gfn, Host, Idle, Span, Vcpu, VcpuId, Vm};
+use slat::{Access, Fault, FaultError, Format, Gfn, Host, Idle, Next, Resume, Span, Vcpu, VcpuId, Vm};
 
 /// A vCPU that touches pages, with a guest or without one.
 pub trait Touch: Send {
@@ -87,7 +87,7 @@ impl<F: Format, H: Host> Touch for Bare<'_, F, H> {
         }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
         self.counts[0] += 1;
-        self.counts[1] += u64::from(matches!(done, Ok(Done::Mapped(_))));
+        self.counts[1] += u64::from(matches!(done, Ok(Next::Resume(Resume::Mapped(_)))));
     }
 
     fn counts(&mut self) -> &mut [u64; 2] {
@@ -134,14 +134,14 @@ impl<'vm> Guest<'vm> {
     }
 
     /// The guest computes, then writes to `gfn`, which it finds missing.
-    pub fn touch(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+    pub fn touch(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Next, FaultError> {
         while let Some(missing) = self.inside(idle, self.work.guest_ns) {
-            self.fault(idle, missing)?;
+            let _ = self.fault(idle, missing)?;
         }
         self.fault(idle, gfn)
     }
 
-    fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+    fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Next, FaultError> {
         self.counts[0] += 1;
         compute(self.work.exit_ns);
         if self.work.host_first {
@@ -149,7 +149,8 @@ impl<'vm> Guest<'vm> {
             let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
         }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
-        self.counts[1] += u64::from(matches!(done, Done::Mapped(level) if level <= self.work.host_page));
+        self.counts[1] +=
+            u64::from(matches!(done, Next::Resume(Resume::Mapped(level)) if level <= self.work.host_page));
         self.pending = Some(gfn);
         Ok(done)
     }
@@ -157,11 +158,11 @@ impl<'vm> Guest<'vm> {
     /// Enters the guest, where first of all the access goes on that faulted last. Leaves it when it has computed for so long, and
     /// whatever kicks take; or at once for a page that is missing again.
     fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
-        let host = self.vcpu.vm().host();
+        let memory = self.vcpu.vm().tables();
         let mut inside = self.vcpu.enter(idle, &mut self.tables).poll();
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
-            let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };
+            let found = unsafe { walk(memory, inside.root(), &mut self.tables, (gfn, Access::Write)) };
             if found.is_err() {
                 return Some(gfn);
             }
@@ -209,7 +210,7 @@ impl TimedAction for Touching<'_> {
     fn act(&mut self, idle: &mut Idle) -> bool {
         let gfn = self.again.unwrap_or(self.left.start);
         self.left.start = self.left.start + u64::from(self.again.is_none());
-        matches!(self.guest.fault(idle, gfn), Ok(Done::Mapped(_)))
+        matches!(self.guest.fault(idle, gfn), Ok(Next::Resume(Resume::Mapped(_))))
     }
 }
 
@@ -234,19 +235,19 @@ mod tests {
         let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
         let young = |idle: &mut Idle| {
             let mut young = 0;
-            vm.lockless(idle).age(all, |seen| young += seen.count());
+            vm.memory().lockless(idle).age(all, |seen| young += seen.count());
             young
         };
-        guest.touch(&mut idle, Gfn(0)).unwrap();
-        guest.touch(&mut idle, Gfn(1)).unwrap();
+        let _ = guest.touch(&mut idle, Gfn(0)).unwrap();
+        let _ = guest.touch(&mut idle, Gfn(1)).unwrap();
         assert_eq!(young(&mut idle), 2);
-        guest.fault(&mut idle, Gfn(2)).unwrap();
+        let _ = guest.fault(&mut idle, Gfn(2)).unwrap();
         assert_eq!(young(&mut idle), 0, "no walk has come through the link");
         // What the processor remembers of the link is not looked up again before it is told to forget.
-        guest.touch(&mut idle, Gfn(3)).unwrap();
+        let _ = guest.touch(&mut idle, Gfn(3)).unwrap();
         assert_eq!(young(&mut idle), 0);
         guest.tables.flush_all();
-        guest.touch(&mut idle, Gfn(4)).unwrap();
+        let _ = guest.touch(&mut idle, Gfn(4)).unwrap();
         assert_eq!(young(&mut idle), 3);
     }
 }

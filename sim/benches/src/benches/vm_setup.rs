@@ -20,7 +20,7 @@ pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builde
 pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> Result<Vm<F, H>, String> {
     let vm = builder.build().map_err(|error| error.to_string())?;
     let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
-    vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+    vm.memory().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
     Ok(vm)
 }
 
@@ -67,7 +67,7 @@ impl Parts {
         let mut idle = idle()?;
         let guest = |(number, part): (u32, Span<Gfn>)| {
             let mut guest = Guest::new(vm, number, work)?;
-            guest.touch(&mut idle, Gfn(part.start.0 - 1)).map_err(|error| error.to_string())?;
+            let _ = guest.touch(&mut idle, Gfn(part.start.0 - 1)).map_err(|error| error.to_string())?;
             Ok(guest)
         };
         (0..).zip(self.each()).map(guest).collect()
@@ -92,7 +92,7 @@ pub fn right_by<F: Format, H: Host>(
 ) -> Result<u64, String> {
     let (mut right, mut idle) = (0, idle()?);
     for part in parts {
-        vm.lockless(&mut idle).for_each(part, |mapping| {
+        vm.memory().lockless(&mut idle).for_each(part, |mapping| {
             right += u64::from(is_right(mapping.gfns.start, mapping.leaf.pfn));
         });
     }

@@ -114,7 +114,7 @@ fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
     for gfn in gfns(range) {
         vm.host().set(hva_of(gfn), Some(first_page(gfn)));
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        vcpu.fault(&mut idle, fault).map_err(|error| error.to_string())?;
+        let _ = vcpu.fault(&mut idle, fault).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
 fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<(), String> {
     let mut idle = idle()?;
     way.zap(rehearsed, REHEARSED, &mut idle)?;
-    vm.lockless(&mut idle).for_each(range, |_| ());
+    vm.memory().lockless(&mut idle).for_each(range, |_| ());
     Ok(())
 }
 
@@ -241,7 +241,7 @@ impl<F: Format, H: Host> Ground<'_, F, H> {
     /// What must hold after a zap, where vCPUs faulted in so many pages.
     fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>, String> {
         let (mut left, mut right, mut all) = (0, 0, 0);
-        self.vm.lockless(&mut idle()?).for_each(ALL, |mapping| {
+        self.vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
             let gfn = mapping.gfns.start;
             all += 1;
             if self.range.contains(gfn) {

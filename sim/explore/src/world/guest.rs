@@ -9,7 +9,9 @@ use super::tlb::{self, Translation};
 use crate::plan::Cpu;
 use crate::plan::op::Op;
 use slat::table::{Entry, Word};
-use slat::{Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId};
+use slat::{
+    Access, Emulate, Fault, FaultError, Format, Gfn, Idle, InGuest, Leave, Next, Resume, Span, Vcpu, VcpuId,
+};
 use slat_machine::{compute, guest as run_guest, pause, rest};
 
 /// Faults on one access after which the guest gives up. A host may refuse a page forever.
@@ -105,13 +107,14 @@ impl<F: Format> Guest<'_, F> {
                 world.story(|| format!("  is answered {done:?}"));
                 self.tries += 1;
                 match done {
-                    Ok(Done::Mmio) => {
+                    Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => {
                         world.emulated(*gfn, begun);
                         return true;
                     }
                     // The VMM performs the store.
-                    Ok(Done::WriteTracked) => return true,
-                    Ok(Done::RingFull | Done::Spurious) | Err(FaultError::Host(_)) => pause(),
+                    Ok(Next::Emulate(Emulate::Tracked)) => return true,
+                    Ok(Next::Leave(Leave::RingFull) | Next::Resume(Resume::Spurious))
+                    | Err(FaultError::Host(_)) => pause(),
                     // The harvest clock has gone round twice.
                     Err(_) => self.tries += TRIES / 5,
                     Ok(_) => {}

@@ -9,6 +9,7 @@ use crate::plan::Plan;
 use crate::plan::layout::{REGION, REGIONS};
 use crate::plan::op::Change;
 use crate::random::Random;
+use slat::table::{Own, TablesOf};
 use slat::{
     Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId,
     Why,
@@ -324,6 +325,10 @@ impl Books {
 }
 
 impl Host for Handle {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let primary = &self.0;
         if primary.silent > 0 && primary.random(primary.silent) {

@@ -97,7 +97,7 @@ impl Drop for Memory {
 
 // SAFETY: each chunk is lent once; frame and address differ by a constant.
 unsafe impl TableMemory for Handle {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
         let memory = &self.0.memory;
         let chunk = memory.lent.load(Relaxed);
         if chunk == CHUNKS {
@@ -105,15 +105,11 @@ unsafe impl TableMemory for Handle {
         }
         memory.lent.store(chunk + 1, Relaxed);
         // SAFETY: inside of the memory.
-        Some(unsafe { memory.base.add(chunk * CHUNK) })
+        Some((unsafe { memory.base.add(chunk * CHUNK) }, Pfn(FIRST + (chunk * CHUNK) as u64 / PAGE_SIZE)))
     }
 
-    unsafe fn free_chunk(&self, _: NonNull<u8>) {
+    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {
         self.0.memory.back.fetch_add(1, Relaxed);
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        Pfn(FIRST + (page.as_ptr().addr() - self.0.memory.base.as_ptr().addr()) as u64 / PAGE_SIZE)
     }
 
     fn at(&self, frame: Pfn) -> NonNull<u8> {

@@ -178,7 +178,7 @@ fn end<F: Format>(world: &World<F>) {
     world.compare_copies();
     vm.collect(&mut idle);
     let mut leaves = [0; 3];
-    vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+    vm.memory().lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
         leaves[usize::from(found.level.number()) - 1] += 1;
         let leaf = found.leaf;
         let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };

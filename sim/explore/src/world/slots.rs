@@ -86,7 +86,7 @@ impl<F: Format> World<'_, F> {
             window.may.push(slot);
             window.busy = true;
         }
-        let done = self.vm.slots().commit(idle, operations);
+        let done = self.vm.memory().commit(idle, operations);
         for &(window, _) in after {
             let step = self.steps();
             let window = &mut self.windows.all.borrow_mut()[window];

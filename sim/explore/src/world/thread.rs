@@ -32,14 +32,14 @@ impl<F: Format> World<'_, F> {
             }
             &Op::Replace(page, sleeps) => self.replace(idle, page, sleeps),
             Op::Zap(gfns, why) => {
-                drop(vm.invalidate_gfns(*gfns, *why).apply(idle).settle());
+                drop(vm.memory().invalidate(*gfns, *why).apply(idle).settle());
             }
             Op::WriteProtect(gfns) => {
-                vm.write_protect(idle, *gfns).settle();
+                vm.memory().write_protect(idle, *gfns).settle();
             }
             Op::Track(gfns, ns) => self.track(idle, *gfns, *ns),
             &Op::Keep(gfn, access, ns) => self.keep(idle, gfn, access, ns),
-            Op::Age(gfns) => vm.lockless(idle).age(*gfns, |_| {}),
+            Op::Age(gfns) => vm.memory().lockless(idle).age(*gfns, |_| {}),
             &Op::Young(first, pages, flushes) => {
                 let young = if flushes { Young::ClearAndFlush } else { Young::Clear };
                 vm.young(idle, host::hvas(&(first..first + pages)), young);
@@ -48,8 +48,8 @@ impl<F: Format> World<'_, F> {
                 }
             }
             // Without memory for tables fewer pages are split.
-            Op::Split(gfns) => drop(vm.split(idle, *gfns, Level::K4)),
-            Op::Recover(gfns) => drop(vm.recover(idle, *gfns)),
+            Op::Split(gfns) => drop(vm.memory().split(idle, *gfns, Level::K4)),
+            Op::Recover(gfns) => drop(vm.memory().recover(idle, *gfns)),
             // Without memory for tables the root stays.
             Op::ZapAll => drop(vm.zap_all(idle)),
             Op::Collect => vm.collect(idle),
@@ -60,16 +60,16 @@ impl<F: Format> World<'_, F> {
             }
             Op::Harvest(commits) => self.harvest(idle, *commits),
             Op::HarvestSlot(slot, commits) => {
-                self.take(vm.slots().harvest(idle, SlotId(*slot)), *commits);
+                self.take(vm.memory().harvest(idle, SlotId(*slot)), *commits);
             }
             Op::HarvestRing(vcpu, commits) => self.take(vm.harvest_ring(idle, VcpuId(*vcpu)), *commits),
             Op::Hold(ns) => {
-                let slots = vm.slots();
+                let slots = vm.memory();
                 let _snapshot = slots.snapshot(idle);
                 rest(*ns);
             }
             Op::Device(page) => self.device(*page),
-            Op::Walk(gfns) => vm.lockless(idle).for_each(*gfns, |_| {}),
+            Op::Walk(gfns) => vm.memory().lockless(idle).for_each(*gfns, |_| {}),
             Op::Create(..) | Op::Delete(_) | Op::Move(..) | Op::Exchange(..) | Op::Log(..) => {
                 let _ = self.slots_op(idle, op);
             }
@@ -148,7 +148,7 @@ impl<F: Format> World<'_, F> {
     fn track(&self, idle: &mut Idle, gfns: Span<Gfn>, ns: u64) {
         struct Unheard;
         impl WriteListener for Unheard {}
-        let Ok(tracking) = self.vm.track_writes(idle, gfns, Arc::new(Unheard)) else { return };
+        let Ok(tracking) = self.vm.memory().track_writes(idle, gfns, Arc::new(Unheard)) else { return };
         self.rest_with(&self.tracked, gfns, ns);
         drop(tracking);
     }
@@ -165,7 +165,7 @@ impl<F: Format> World<'_, F> {
 
     /// Holds a frame and uses it for a while, three times. Without a memslot or a host page, nothing is held.
     fn keep(&self, idle: &mut Idle, gfn: Gfn, access: Access, ns: u64) {
-        let Ok(mut held) = self.vm.hold(idle, gfn, access) else { return };
+        let Ok(mut held) = self.vm.memory().hold(idle, gfn, access) else { return };
         for _ in 0..3 {
             if let Some(page) = held.read(idle) {
                 self.rest_with(&self.kept, (gfn, page.pfn(), access), ns);
@@ -187,7 +187,7 @@ impl<F: Format> World<'_, F> {
 
     /// Harvests all logs.
     pub fn harvest(&self, idle: &mut Idle, commits: bool) {
-        self.take(self.vm.slots().harvest_all(idle), commits);
+        self.take(self.vm.memory().harvest_all(idle), commits);
     }
 
     /// Copies the pages of a harvest and commits it, or copies some and returns the rest.

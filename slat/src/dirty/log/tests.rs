@@ -15,7 +15,6 @@ use crate::sync::tally::Count;
 use crate::table::Version;
 use crate::table::entry::Word;
 use crate::table::formats::Npt4;
-use crate::table::memory::TableMemory;
 use crate::*;
 use std::sync::mpsc::channel;
 use std::thread::yield_now;
@@ -24,9 +23,6 @@ const SLOT: SlotId = SlotId(0);
 const PAGE: Gfn = Gfn(9);
 
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -39,20 +35,20 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(dirty).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), 64, Hva(0x4000_0000)).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let (contents, copied) = (AtomicU64::new(1), AtomicBool::new(false));
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
     drop(vcpu);
 
-    let (_, log) = vm.slots().look_up(SLOT).unwrap();
+    let (_, log) = vm.memory().look_up(SLOT).unwrap();
     let copy = std::thread::scope(|scope| {
         let (go, went) = channel();
         let (vm, contents, copied) = (&vm, &contents, &copied);
         let harvest = scope.spawn(move || {
             let mut idle = Idle::take().unwrap();
             went.recv().unwrap();
-            vm.slots().harvest(&mut idle, SLOT).unwrap().commit();
+            vm.memory().harvest(&mut idle, SLOT).unwrap().commit();
             let copy = contents.load(SeqCst);
             copied.store(true, SeqCst);
             copy
@@ -79,7 +75,7 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
         drop(walk);
         harvest.join().unwrap()
     });
-    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    let harvest = vm.memory().harvest(&mut idle, SLOT).unwrap();
     let told = harvest.pages() > 0;
     harvest.commit();
     copy == 1 && !told
@@ -94,9 +90,9 @@ fn a_store_is_told_though_its_leaf_is_zapped_late() {
 fn stored(idle: &mut Idle, log: DirtyLog) -> Vm<Npt4, Identity> {
     let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(log).build().unwrap();
     let slot = Slot::new(SLOT, Gfn(0), 1024, Hva(0x4000_0000)).log_dirty();
-    vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
     drop(vcpu);
     vm
 }
@@ -110,8 +106,8 @@ fn a_table_that_goes_leaves_its_dirty_pages_in_the_log() {
     let mut idle = Idle::take().unwrap();
     let vm = stored(&mut idle, DirtyLog::bitmap().track(Track::DirtyBits));
     vm.change(&mut idle, Span::sized(Hva(0x4000_0000), 4 << 20), Why::Unmap, |_| {});
-    assert_eq!(vm.translate(&mut idle, PAGE), None);
-    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    assert_eq!(vm.memory().translate(&mut idle, PAGE), None);
+    let harvest = vm.memory().harvest(&mut idle, SLOT).unwrap();
     assert_eq!(pages(&harvest), [PAGE]);
     harvest.commit();
 }
@@ -121,7 +117,7 @@ fn a_harvest_that_is_dropped_leaves_its_pages_dirty() {
     let mut idle = Idle::take().unwrap();
     let vm = stored(&mut idle, DirtyLog::bitmap());
     for _ in 0..2 {
-        assert_eq!(pages(&vm.slots().harvest(&mut idle, SLOT).unwrap()), [PAGE]);
+        assert_eq!(pages(&vm.memory().harvest(&mut idle, SLOT).unwrap()), [PAGE]);
     }
 }
 
@@ -132,5 +128,5 @@ fn pages_that_a_ring_reports_are_armed_again() {
     let harvest = vm.harvest_ring(&mut idle, VcpuId(0)).unwrap();
     assert_eq!(pages(&harvest), [PAGE]);
     harvest.commit();
-    assert!(!vm.translate(&mut idle, PAGE).unwrap().leaf.perms.allows(Access::Write));
+    assert!(!vm.memory().translate(&mut idle, PAGE).unwrap().leaf.perms.allows(Access::Write));
 }

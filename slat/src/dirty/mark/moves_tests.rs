@@ -7,9 +7,9 @@
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicBool, AtomicU64, SeqCst};
+use crate::table::Word;
 use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::table::history::watched;
-use crate::table::{TableMemory, Word};
 use crate::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
@@ -35,9 +35,6 @@ struct Machine {
     go: AtomicBool,
     published: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
@@ -123,7 +120,7 @@ fn table() -> EptTable {
 
 /// Returns the dirty pages of the memslot: all that is in its log and in rings.
 fn dirty<F: Format>(vm: &Vm<F, Machine>, idle: &mut Idle) -> Vec<u64> {
-    let harvest = vm.slots().harvest_all(idle).unwrap();
+    let harvest = vm.memory().harvest_all(idle).unwrap();
     let pages = harvest.iter().filter(|page| page.slot == RAM).map(|page| page.page).collect();
     harvest.commit();
     pages
@@ -140,7 +137,7 @@ struct Site<F: Format> {
 
 fn stores<F: Format>(vcpu: &mut Vcpu<'_, F, Machine>, idle: &mut Idle) -> bool {
     let store = Fault { gpa: GFN.gpa(), access: Access::Write };
-    matches!(vcpu.fault(idle, store).unwrap(), Done::Mapped(_) | Done::Fixed)
+    matches!(vcpu.fault(idle, store).unwrap(), Next::Resume(Resume::Mapped(_) | Resume::Fixed))
 }
 
 fn sites<F: Format>() -> Vec<Site<F>> {
@@ -167,7 +164,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
             name: "a leaf of a page that was read-only is upgraded",
             before: |vcpu, idle| {
                 vcpu.vm().host().writable.store(false, SeqCst);
-                vcpu.fault(idle, Fault { gpa: GFN.gpa(), access: Access::Read }).unwrap();
+                let _ = vcpu.fault(idle, Fault { gpa: GFN.gpa(), access: Access::Read }).unwrap();
                 vcpu.vm().host().writable.store(true, SeqCst);
             },
             ..maps
@@ -180,7 +177,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
 fn stores_of_l2<F: Format>(vcpu: &mut Vcpu<'_, F, Machine>, idle: &mut Idle) -> bool {
     let mut l2 = vcpu.nested(idle, table()).unwrap();
     let done = l2.fault(idle, L1Access::new(G2, Access::Write)).unwrap();
-    matches!(done, L2Done::Handled { done: Done::Mapped(_), .. })
+    matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
 }
 
 /// Sites of a log by D bits. The D bit is marked when the leaf goes: by the move, or by the host.
@@ -215,7 +212,7 @@ const MOMENTS: u64 = 6;
 fn beside<F: Format>(site: &Site<F>, transacts: Transacts, nth: u64) -> (u64, Seen) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, _>::builder(Machine::new()).dirty_log(site.log).build().unwrap();
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(TABLES, Gfn(0), FIRST.0, BASE))?;
             tx.create(Slot::new(RAM, FIRST, PAGES, BASE + FIRST.gpa().0).log_dirty())
@@ -249,15 +246,15 @@ fn transacting<F: Format, R>(vm: &Vm<F, Machine>, transacts: Transacts, operatio
         }
         host.go.load(SeqCst)
     };
-    let before = vm.slots().generation().number();
+    let before = vm.memory().generation().number();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             if wait(&over) {
-                vm.slots().commit(&mut Idle::take().unwrap(), transacts).unwrap();
+                vm.memory().commit(&mut Idle::take().unwrap(), transacts).unwrap();
             }
         });
         scope.spawn(|| {
-            while wait(&over) && vm.slots().generation().number() == before {
+            while wait(&over) && vm.memory().generation().number() == before {
                 std::thread::yield_now();
             }
             host.published.store(true, SeqCst);
@@ -320,7 +317,7 @@ fn moved(
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Machine::new()).build().unwrap();
     let pages = |span: Span<Gfn>| (span.start, span.len(), BASE + span.start.gpa().0);
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             let logs = pages(gfns);
             tx.create(Slot::new(RAM, logs.0, logs.1, logs.2).log_dirty())?;
@@ -336,7 +333,7 @@ fn moved(
 fn written_entry_of_l1() -> bool {
     let (mut idle, vm) = moved(Span::new(Gfn(3), Gfn(4)), |vm, _| {
         vm.host().at_exchange.store(true, SeqCst);
-        vm.slots().try_walk_l1(&table(), L1Access::new(G2, Access::Read)).unwrap();
+        vm.memory().try_walk_l1(&table(), L1Access::new(G2, Access::Read)).unwrap();
     });
     dirty(&vm, &mut idle) == [0]
 }
@@ -349,7 +346,7 @@ fn an_entry_that_the_engine_writes_for_l1_is_logged_though_its_memslot_moves() {
 /// Whether a store that the VMM makes for the guest is logged. The memslot moves during the store.
 fn emulated() -> bool {
     let (mut idle, vm) = moved(Span::sized(FIRST, PAGES), |vm, idle| {
-        vm.slots().emulate_store(idle, GFN.gpa(), &[1], |_| vm.host().transact()).unwrap();
+        vm.memory().emulate_store(idle, GFN.gpa(), &[1], |_| vm.host().transact()).unwrap();
     });
     dirty(&vm, &mut idle) == [PAGE]
 }
@@ -362,7 +359,7 @@ fn an_emulated_store_is_logged_though_its_memslot_moves() {
 #[test]
 fn an_emulated_store_that_panics_is_logged() {
     let (mut idle, vm) = moved(Span::sized(FIRST, PAGES), |vm, idle| {
-        let store = || vm.slots().emulate_store(idle, GFN.gpa(), &[1, 2], |_| panic!("half of it is done"));
+        let store = || vm.memory().emulate_store(idle, GFN.gpa(), &[1, 2], |_| panic!("half of it is done"));
         assert!(catch_unwind(AssertUnwindSafe(store)).is_err());
     });
     assert_eq!(dirty(&vm, &mut idle), [PAGE]);
@@ -371,10 +368,10 @@ fn an_emulated_store_that_panics_is_logged() {
 /// Whether a frame that hardware has written is logged though its memslot was changed by `then` before the mark.
 fn written_by_hardware(then: Transacts) -> Vec<u64> {
     let (mut idle, vm) = moved(Span::sized(FIRST, PAGES), |_, _| ());
-    vm.slots().commit(&mut idle, |tx| tx.move_to(RAM, FIRST).map(drop)).unwrap();
-    let apic = vm.hold_for_hardware(&mut idle, GFN, Access::Write).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.move_to(RAM, FIRST).map(drop)).unwrap();
+    let apic = vm.memory().hold_for_hardware(&mut idle, GFN, Access::Write).unwrap();
     dirty(&vm, &mut idle);
-    vm.slots().commit(&mut idle, then).unwrap();
+    vm.memory().commit(&mut idle, then).unwrap();
     apic.mark_dirty();
     drop(apic);
     dirty(&vm, &mut idle)

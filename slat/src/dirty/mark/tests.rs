@@ -1,13 +1,10 @@
 //! Marks that are made part by part.
 
 use super::{CHUNK, WORD};
-use crate::table::{TableMemory, formats::Npt4};
+use crate::table::formats::Npt4;
 use crate::*;
 
 struct Nowhere;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nowhere {}
 
 impl Host for Nowhere {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -25,7 +22,7 @@ fn logging(idle: &mut Idle) -> Vm<Npt4, Nowhere> {
     let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
     let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, hva);
     let (long, end) = (3 * PART + 5, 7 + 3 * PART + 5);
-    vm.slots()
+    vm.memory()
         .commit(idle, |tx| {
             tx.create(slot(0, 7, long, HVA).log_dirty())?;
             tx.create(slot(1, end, 100, HVA + (long << PAGE_SHIFT)))?;
@@ -42,7 +39,7 @@ fn frames(gfns: Span<Gfn>) -> impl Iterator<Item = Gfn> {
 
 /// Harvests all dirty pages.
 fn harvested(vm: &Vm<Npt4, Nowhere>, idle: &mut Idle) -> Vec<Gfn> {
-    let harvest = vm.slots().harvest_all(idle).unwrap();
+    let harvest = vm.memory().harvest_all(idle).unwrap();
     let mut pages: Vec<_> = harvest.iter().map(|page| page.gfn).collect();
     harvest.commit();
     pages.sort_unstable();
@@ -53,14 +50,14 @@ fn harvested(vm: &Vm<Npt4, Nowhere>, idle: &mut Idle) -> Vec<Gfn> {
 fn pages_are_marked_to_the_last_though_they_are_marked_part_by_part() {
     let mut idle = Idle::take().unwrap();
     let vm = logging(&mut idle);
-    let slots: Vec<_> = vm.slots().snapshot(&mut idle).iter().filter(|slot| slot.log_dirty).collect();
+    let slots: Vec<_> = vm.memory().snapshot(&mut idle).iter().filter(|slot| slot.log_dirty).collect();
     let edges = [0, 7, 8, 70, PART - 1, PART + 7, 2 * PART + 3, 3 * PART + 11, 3 * PART + 12, 3 * PART + 113];
     let edges = edges.into_iter().chain([4 * PART, 6 * PART + 117, 7 * PART, 1 << 30, (1 << 30) + 200]);
     let edges: Vec<u64> = edges.collect();
     let spans = edges.iter().flat_map(|&start| edges.iter().map(move |&end| (start, end)));
     for (start, end) in spans.filter(|(start, end)| start <= end) {
         let marked = Span::new(Gfn(start), Gfn(end));
-        vm.slots().mark_dirty(marked);
+        vm.memory().mark_dirty(marked);
         let expected = slots.iter().flat_map(|slot| frames(slot.gfns.clamp(&marked)));
         assert!(harvested(&vm, &mut idle).into_iter().eq(expected), "{marked:?}");
 
@@ -81,10 +78,10 @@ fn sections() -> [u64; 3] {
         work();
         vm.reads.total_sections() - before
     };
-    let by_gfn = count(&mut || vm.slots().mark_dirty(Span::new(Gfn(0), Gfn(8 * PART))));
+    let by_gfn = count(&mut || vm.memory().mark_dirty(Span::new(Gfn(0), Gfn(8 * PART))));
     let hvas = Span::sized(HVA, (8 * PART) << PAGE_SHIFT);
     let by_hva = count(&mut || vm.mark_dirty(hvas));
-    let mut harvest = Some(vm.slots().harvest_all(&mut idle).unwrap());
+    let mut harvest = Some(vm.memory().harvest_all(&mut idle).unwrap());
     let given_back = count(&mut || drop(harvest.take()));
     [by_gfn, by_hva, given_back]
 }

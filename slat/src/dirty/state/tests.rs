@@ -1,13 +1,9 @@
 use crate::table::formats::Npt4;
-use crate::table::memory::TableMemory;
 use crate::*;
 
 const SLOT: SlotId = SlotId(0);
 
 struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -23,10 +19,10 @@ fn each_taking_is_counted_and_looking_is_not() {
         let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(dirty).build().unwrap();
         let slot = Slot::new(SLOT, Gfn(0), 64, Hva(0x4000_0000)).log_dirty();
         let other = Slot::new(SlotId(1), Gfn(64), 64, Hva(0x5000_0000)).log_dirty();
-        vm.slots()
+        vm.memory()
             .commit(&mut idle, |tx| [slot, other].into_iter().try_for_each(|slot| tx.create(slot)))
             .unwrap();
-        let slots = vm.slots();
+        let slots = vm.memory();
         let first = slots.log_state(SLOT).unwrap();
         let since = |state| slots.log_state(SLOT).unwrap().takings_since(state);
         slots.mark_dirty_bits(SLOT, 0, &[1]).unwrap();

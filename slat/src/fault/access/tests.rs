@@ -8,9 +8,6 @@ use alloc::vec::Vec;
 /// Gives out each page of host memory, in pages of up to 2 MiB.
 struct Ram(Level);
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Host for Ram {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.0, ..HostPage::PLAIN })
@@ -25,7 +22,7 @@ fn vm<F: Format>(idle: &mut Idle, size: Level, slot: impl Fn(Slot) -> Slot) -> V
     let log = DirtyLog::bitmap().track(Track::DirtyBits);
     let vm = Vm::builder(Ram(size)).dirty_log(log).build().unwrap();
     let ram = slot(Slot::new(SlotId(0), Gfn(0), PAGES, BASE));
-    vm.slots().commit(idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(ram)).unwrap();
     vm
 }
 
@@ -42,13 +39,13 @@ fn make<F: Format>(vcpu: &mut Vcpu<F, Ram>, idle: &mut Idle, gfn: u64, access: A
 
 fn young<F: Format>(vm: &Vm<F, Ram>, idle: &mut Idle) -> u64 {
     let mut young = 0;
-    vm.lockless(idle).age(ALL, |seen| young += u64::from(seen.count()));
+    vm.memory().lockless(idle).age(ALL, |seen| young += u64::from(seen.count()));
     young
 }
 
 /// The dirty pages, which are then clean.
 fn dirty<F: Format>(vm: &Vm<F, Ram>, idle: &mut Idle) -> Vec<u64> {
-    let harvest = vm.slots().harvest(idle, SlotId(0)).unwrap();
+    let harvest = vm.memory().harvest(idle, SlotId(0)).unwrap();
     let pages = harvest.iter().map(|page| page.gfn.0).collect();
     harvest.commit();
     pages
@@ -94,7 +91,7 @@ fn a_walk_returns_the_leaf_that_hardware_would_use() {
     assert!(load.leaf.accessed && !load.leaf.dirty, "a load sets A alone");
     let store = make(&mut vcpu, &mut idle, 0x2ff, Access::Write);
     assert!(store.leaf.dirty && store.gfns == load.gfns);
-    assert_eq!(vm.translate(&mut idle, Gfn(0x203)), Some(store));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(0x203)), Some(store));
 }
 
 #[test]
@@ -122,9 +119,9 @@ fn found_of_translated<F: Format>() -> (u64, Vec<u64>) {
     let vm = vm::<F>(&mut idle, Level::K4, Slot::log_dirty);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut store = |idle: &mut Idle| {
-        let mapped = vm.translate(idle, Gfn(3)).filter(|found| found.leaf.accessed);
+        let mapped = vm.memory().translate(idle, Gfn(3)).filter(|found| found.leaf.accessed);
         if mapped.is_none_or(|found| !found.leaf.perms.allows(Access::Write)) {
-            vcpu.fault(idle, Fault { gpa: Gfn(3).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: Gfn(3).gpa(), access: Access::Write }).unwrap();
         }
     };
     store(&mut idle);

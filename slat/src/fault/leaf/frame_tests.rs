@@ -16,9 +16,6 @@ struct Wrong {
     answers: bool,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Wrong {}
-
 impl Host for Wrong {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let right = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN };
@@ -48,11 +45,11 @@ fn impossible<F: Format>() -> Vec<HostPage> {
 /// A VM, of which a vCPU has mapped the pages before [`PAGE`], and so remembers the table.
 fn vm<F: Format>(idle: &mut Idle, answers: bool) -> Vm<F, Wrong> {
     let vm = Vm::<F, _>::builder(Wrong { page: Mutex::new(None), answers }).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
     vm
 }
 
-const REFUSED: Result<Done, FaultError> = Err(FaultError::Host(HostError::BadFrame));
+const REFUSED: Result<Next, FaultError> = Err(FaultError::Host(HostError::BadFrame));
 
 /// Returns the impossible pages that were mapped or held, in every way, as `way: page`.
 fn mapped<F: Format>() -> Vec<std::string::String> {
@@ -68,7 +65,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let vm = vm::<F>(&mut idle, answers);
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             for gfn in 0..3 {
-                vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+                let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
             }
             *vm.host().page.lock().unwrap() = Some(page);
             let store = Fault { gpa: PAGE.gpa(), access: Access::Write };
@@ -76,17 +73,17 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let range = Span::sized(PAGE, 1);
             note("prefault", vcpu.prefault(&mut idle, range).is_err());
             // The size of the page does not matter to a frame that is held alone, but the host's error does.
-            note("hold", vm.hold(&mut idle, PAGE, Access::Write).is_err());
-            note("leaf", vm.translate(&mut idle, PAGE).is_none());
+            note("hold", vm.memory().hold(&mut idle, PAGE, Access::Write).is_err());
+            note("leaf", vm.memory().translate(&mut idle, PAGE).is_none());
             // The right page again, to read; then the host tells that the wrong one is there.
             let readable = HostPage { pfn: Pfn((HVA.0 >> PAGE_SHIFT) + PAGE.0), writable: false, ..page };
             *vm.host().page.lock().unwrap() = Some(HostPage { level: Level::K4, ..readable });
-            vcpu.fault(&mut idle, Fault { access: Access::Read, ..store }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { access: Access::Read, ..store }).unwrap();
             let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
             let mut change = vm.invalidate(hvas, Why::ChangePte);
             change.changed(&mut idle, hvas, Some(HostPage { writable: false, ..page })).settle();
             drop(change);
-            note("change", vm.translate(&mut idle, PAGE).is_none());
+            note("change", vm.memory().translate(&mut idle, PAGE).is_none());
         }
     }
     wrong
@@ -109,8 +106,8 @@ fn every_frame_of_the_format_is_mapped() {
         let last = F::pfn(Word(F::ADDRESS));
         *vm.host().page.lock().unwrap() = Some(HostPage { pfn: last, ..HostPage::PLAIN });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
-        assert_eq!(vm.translate(&mut idle, PAGE).unwrap().leaf.pfn, last, "{}", F::NAME);
+        let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+        assert_eq!(vm.memory().translate(&mut idle, PAGE).unwrap().leaf.pfn, last, "{}", F::NAME);
     }
     last::<Npt4>();
     last::<Ept4>();

@@ -13,9 +13,6 @@ struct Quick {
     asked: Mutex<u32>,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Quick {}
-
 impl Host for Quick {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let mut asked = self.asked.lock().unwrap();
@@ -38,7 +35,7 @@ fn vm() -> (Idle, Arc<Vm<Npt4, Quick>>) {
     let mut idle = Idle::take().unwrap();
     let vm = Arc::new(Vm::builder(Quick::default()).build().unwrap());
     *vm.host.vm.lock().unwrap() = Arc::downgrade(&vm);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
     (idle, vm)
 }
 
@@ -50,7 +47,7 @@ fn a_page_that_arrives_before_the_fault_returns_is_mapped() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let done = vcpu.fault(&mut idle, LOAD).unwrap();
     // Otherwise the vCPU waits, and nothing will wake it.
-    assert_eq!((done, vm.waiters(TOKEN).len()), (Done::Mapped(Level::K4), 0));
+    assert_eq!((done, vm.waiters(TOKEN).len()), (Next::Resume(Resume::Mapped(Level::K4)), 0));
     assert_eq!(vcpu.take_ready(), None);
 }
 

@@ -8,9 +8,6 @@ use std::thread;
 /// A host that backs everything by read-only pages of 2 MiB.
 struct Huge;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Huge {}
-
 impl Host for Huge {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: false, ..HostPage::PLAIN })
@@ -25,28 +22,28 @@ fn slot(gfn: u64, pages: u64) -> Slot {
     Slot::new(SlotId(0), Gfn(gfn), pages, Hva(0x4000_0000))
 }
 
-/// Reads a leaf of 2 MiB of slot 0, replaces the slot by one with the upper half, then faults on the leaf by a store.
-/// The overflow check of test builds finds an upgrade.
+/// Reads a leaf of 2 MiB of slot 0, replaces the slot by one with the upper half, then faults on the leaf by a store. No
+/// address is computed that the slot does not have: test builds check for overflow.
 #[test]
 fn a_leaf_that_reaches_out_of_its_slot_is_not_upgraded() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Huge).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gfn(300).gpa(), access };
-    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Done::Mapped(Level::M2)));
-    let before = vm.slots().generation().number();
+    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
+    let before = vm.memory().generation().number();
     thread::scope(|scope| {
-        let walk = vm.shared(&mut idle);
+        let walk = vm.memory().shared(&mut idle);
         let at = walk.descend(Gfn(300)); // as an attempt does
         scope.spawn(|| {
-            let replaced = vm.slots().commit(&mut Idle::take().unwrap(), |tx| {
+            let replaced = vm.memory().commit(&mut Idle::take().unwrap(), |tx| {
                 tx.delete(SlotId(0))?;
                 tx.create(slot(256, 256))
             });
             replaced.unwrap();
         });
-        while vm.slots().generation().number() == before {
+        while vm.memory().generation().number() == before {
             thread::yield_now();
         }
         assert!(vcpu.present(&walk, at, fault(Access::Write)).is_ok());
@@ -64,9 +61,6 @@ struct Asked {
     looks: AtomicU64,
     asks: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Asked {}
 
 impl Host for Asked {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
@@ -99,10 +93,10 @@ fn asked(host: Asked) -> (Idle, std::sync::Arc<Vm<Npt4, Asked>>) {
     let mut idle = Idle::take().unwrap();
     let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(host).build().unwrap());
     vm.host().vm.set(std::sync::Arc::downgrade(&vm)).unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 8))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 8))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..8 {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     vm.host().looks.store(0, SeqCst);
     drop(vcpu);
@@ -117,7 +111,7 @@ fn stored(knows: bool) -> (u64, u64) {
     for gfn in 0..8 {
         vm.host().writable.store(false, SeqCst);
         let store = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-        assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::Fixed));
+        assert_eq!(vcpu.fault(&mut idle, store), Ok(Next::Resume(Resume::Fixed)));
     }
     let stats = vm.stats();
     assert_eq!((stats.retries_by.lost, stats.permission_faults, stats.flushes), (0, 8, flushes));
@@ -138,7 +132,7 @@ fn an_answer_from_before_an_invalidation_upgrades_nothing() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
     drop(vcpu);
-    let mapped = vm.translate(&mut idle, Gfn(5));
+    let mapped = vm.memory().translate(&mut idle, Gfn(5));
     assert!(!mapped.is_some_and(|mapped| mapped.leaf.perms.allows(Access::Write)));
 }
 
@@ -148,9 +142,6 @@ struct Falls {
     asked: std::sync::mpsc::SyncSender<()>,
     ended: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Falls {}
 
 impl Host for Falls {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
@@ -178,10 +169,10 @@ fn an_answer_beside_a_change_of_the_leaf_is_about_a_part() {
     let (end, ended) = std::sync::mpsc::sync_channel(1);
     let host = Falls { fallen: false.into(), asked, ended: ended.into() };
     let vm = Vm::<Npt4, _>::builder(host).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(slot(0, 512))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gpa(0), access };
-    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     // It changes nothing here: the leaf is read-only.
     let change = vm.invalidate(Span::sized(Hva(0x4000_1000), 1), Why::Protect);
     thread::scope(|scope| {
@@ -194,6 +185,6 @@ fn an_answer_beside_a_change_of_the_leaf_is_about_a_part() {
         vcpu.ask(&mut idle, fault(Access::Write), (super::super::By::GUEST, seat), &mut false).unwrap();
     });
     drop(vcpu);
-    let mapped = vm.translate(&mut idle, Gfn(1));
+    let mapped = vm.memory().translate(&mut idle, Gfn(1));
     assert!(!mapped.is_some_and(|mapped| mapped.leaf.perms.allows(Access::Write)));
 }

@@ -37,7 +37,7 @@ impl<F: Format> Aged<F> {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Computed(Flat)).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 2 * LARGE, BASE);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         Self { idle, vm }
     }
 
@@ -48,7 +48,7 @@ impl<F: Format> Aged<F> {
         let mut l2 = vcpu.nested(&mut self.idle, ept).unwrap();
         let mut touch = |&g2: &u64| {
             let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Read)).unwrap();
-            matches!(done, L2Done::Handled { done: Done::Mapped(_), .. })
+            matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
         };
         g2s.iter().map(&mut touch).collect()
     }
@@ -62,7 +62,10 @@ impl<F: Format> Aged<F> {
             self.vm.age(&mut self.idle, all, &mut |seen| young.extend(seen.pages().map(frame)));
         } else {
             let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-            self.vm.lockless(&mut self.idle).age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+            self.vm
+                .memory()
+                .lockless(&mut self.idle)
+                .age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
         }
         young
     }
@@ -76,7 +79,7 @@ fn frames_of_l2_are_told_once<F: Format>(by_hva: bool) {
     // links, none is set here: L1's links then say that nothing below was accessed, which says nothing about L2.
     let mut vcpu = aged.vm.vcpu(VcpuId(0)).unwrap();
     for frame in [DATA + 9, DATA + 5] {
-        vcpu.fault(&mut aged.idle, Fault { gpa: Gfn(frame).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut aged.idle, Fault { gpa: Gfn(frame).gpa(), access: Access::Read }).unwrap();
     }
     drop(vcpu);
     let all = [DATA + 3, DATA + 5, DATA + 9];

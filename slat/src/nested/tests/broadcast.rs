@@ -20,9 +20,6 @@ struct Slow {
     early: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Slow {}
-
 impl Host for Slow {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
@@ -60,7 +57,7 @@ fn returns_early(patience: Duration) -> bool {
     let table = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap();
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(1).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     // The shadow exists before L1 flushes it.
     let _ = vcpu.nested(&mut idle, table).unwrap();
@@ -97,7 +94,7 @@ fn a_flush_of_shadows_alone_counts_as_one_edit() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut l2 = vcpu.nested(&mut idle, ept(CHAIN[0], 4, true)).unwrap();
     let done = l2.fault(&mut idle, L1Access::new(Gpa(0x123), Access::Read)).unwrap();
-    assert!(matches!(done, L2Done::Handled { done: Done::Mapped(_), .. }), "{done:?}");
+    assert!(matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. }), "{done:?}");
     put(CHAIN[3], 0);
     let before = vm.stats();
     vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 512), |_: &EptTable| true);

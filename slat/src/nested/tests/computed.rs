@@ -1,6 +1,6 @@
 //! A host whose memory is a function: for tests whose tables of L1 follow a rule and are never written.
 
-use crate::table::{TableMemory, Word};
+use crate::table::Word;
 use crate::*;
 
 /// The host address of L1's first frame.
@@ -20,9 +20,6 @@ pub(super) trait Contents: Sync + Send {
 /// A host with these contents. Frame and address are equal.
 #[derive(Default)]
 pub(super) struct Computed<C>(pub(super) C);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl<C: Contents> TableMemory for Computed<C> {}
 
 impl<C: Contents> Host for Computed<C> {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

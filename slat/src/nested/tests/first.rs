@@ -4,7 +4,7 @@ use crate::inject::{self, Point};
 use crate::nested::*;
 use crate::table::formats::Npt4;
 use crate::table::pool::Cache;
-use crate::table::{Heap, TableMemory};
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use crate::*;
 use core::ptr::NonNull;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,22 +24,30 @@ struct Slow {
 
 // SAFETY: the heap's own functions.
 unsafe impl TableMemory for Slow {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         let meeting = self.meeting.get().and_then(|meeting| meeting.lock().unwrap().take());
         if let Some((asked, go_on)) = meeting {
             asked.send(()).unwrap();
             go_on.recv_timeout(LONG).unwrap();
         }
-        Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
-        unsafe { Heap.free_chunk(chunk) }
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Slow {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         unreachable!("{hva:?}: L2 does not run")
     }
@@ -57,7 +65,7 @@ fn ept() -> EptTable {
 fn vm() -> (Vm<Npt4, Slow>, Cache) {
     let vm = Vm::<Npt4, _>::builder(Slow::default()).vcpus(2).build().unwrap();
     let mut taken = Cache::default();
-    vm.pool.top_up(vm.host(), &mut taken, vm.pool.free() as usize, || false).unwrap();
+    vm.pool.top_up(vm.tables(), &mut taken, vm.pool.free() as usize, || false).unwrap();
     (vm, taken)
 }
 

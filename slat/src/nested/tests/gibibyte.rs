@@ -1,9 +1,9 @@
 //! Leaves of L2 of 1 GiB: when T, memslot, host and format allow them, and how a change of a part of one edits them.
 
 use crate::nested::*;
-use crate::sync::prim::{AtomicU64, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::table::Word;
 use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Npt5, Pae, Sv48x4};
-use crate::table::{TableMemory, Word};
 use crate::tries::tries;
 use crate::*;
 use fastrand::Rng;
@@ -29,11 +29,11 @@ type Moment = (Sender<()>, Receiver<()>);
 struct Whole {
     words: Vec<AtomicU64>,
     moved: Mutex<BTreeMap<u64, Pfn>>,
+    /// Once, after the host has looked, and before it answers.
     moment: Mutex<Option<Moment>>,
+    /// Whether it sleeps before each answer.
+    sleeps: AtomicBool,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Whole {}
 
 impl Whole {
     fn new() -> Self {
@@ -41,6 +41,7 @@ impl Whole {
             words: (0..4 * LARGE).map(|_| AtomicU64::new(0)).collect(),
             moved: Mutex::default(),
             moment: Mutex::default(),
+            sleeps: AtomicBool::new(false),
         };
         host.words[LARGE as usize].store(2 << 12 | 7, Relaxed);
         host.maps(1);
@@ -86,18 +87,24 @@ impl Whole {
     }
 }
 
-impl Host for Whole {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+impl Whole {
+    fn answer(&self, hva: Hva) -> HostPage {
         let page = self.behind(GIB + (hva.0 - BASE.0 >> PAGE_SHIFT));
         if let Some((go, done)) = self.moment.lock().unwrap().take() {
             go.send(()).unwrap();
             done.recv().unwrap();
         }
-        Some(page)
+        page
+    }
+}
+
+impl Host for Whole {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        (!self.sleeps.load(Relaxed)).then(|| self.answer(hva))
     }
 
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(self.answer(hva))
     }
 
     fn read(&self, hva: Hva) -> Option<Word> {
@@ -107,8 +114,8 @@ impl Host for Whole {
 
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Whole> {
     let vm = Vm::<F, _>::builder(Whole::new()).build().unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, TABLES))).unwrap();
-    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(GIB), 2 * GIB, BASE))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, TABLES))).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(GIB), 2 * GIB, BASE))).unwrap();
     vm
 }
 
@@ -121,7 +128,7 @@ fn ept() -> EptTable {
 fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Whole>, idle: &mut Idle, g2: u64) -> u8 {
     let mut l2 = vcpu.nested(idle, ept()).unwrap();
     match l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Write)).unwrap() {
-        L2Done::Handled { done: Done::Mapped(level), .. } => level.number(),
+        L2Done::Handled { done: Next::Resume(Resume::Mapped(level)), .. } => level.number(),
         _ => 0,
     }
 }
@@ -193,7 +200,7 @@ fn mapped_by_one<F: Format>() {
     assert_eq!([LARGE, GIB - 1].map(|g2| frame(&mut vcpu, &mut idle, g2)), [None; 2]);
     assert_eq!(touch(&mut vcpu, &mut idle, LARGE), 2);
     // A log needs small pages.
-    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
     assert_eq!(touch(&mut vcpu, &mut idle, 8), 1);
     drop(vcpu);
     let pages = vm.table_pages(&mut idle);
@@ -221,7 +228,7 @@ fn frames_that_l2_accessed_by_a_gibibyte_leaf_are_young() {
         assert_eq!(touch(&mut vcpu, &mut idle, 7), 3);
         let ages = |idle: &mut Idle| {
             let (mut young, all) = (0, Span::new(Gfn(GIB), Gfn(2 * GIB)));
-            vm.lockless(idle).age(all, |seen| young += seen.pages().count());
+            vm.memory().lockless(idle).age(all, |seen| young += seen.pages().count());
             young
         };
         assert!(ages(&mut idle) > 0);
@@ -308,4 +315,46 @@ fn elsewhere() -> (u8, Option<Pfn>) {
 #[test]
 fn a_page_that_moved_is_not_mapped_by_the_gibibyte_around_it() {
     assert_eq!(elsewhere(), (2, None));
+}
+
+/// While a host that sleeps is asked for page 7, the move of page 5 ends, which had begun before. Returns what L2 maps at
+/// page 5.
+fn beside_a_move() -> Option<Pfn> {
+    const MOVES: u64 = 5;
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    // The host has no page of 1 GiB, since another one has moved.
+    moves(&vm, &mut idle, GIB + 300 * LARGE, Some(Pfn(98)));
+    let change = vm.invalidate(Span::sized(BASE + (MOVES << PAGE_SHIFT), 1), Why::Migrate);
+    vm.host().sleeps.store(true, Relaxed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let ((go, goes), (done, is_done)) = (channel(), channel());
+    *vm.host().moment.lock().unwrap() = Some((go, is_done));
+    std::thread::scope(|scope| {
+        let host = vm.host();
+        scope.spawn(move || {
+            goes.recv().unwrap();
+            host.moved.lock().unwrap().insert(GIB + MOVES, Pfn(99));
+            drop(change);
+            done.send(()).unwrap();
+        });
+        touch(&mut vcpu, &mut idle, 7);
+    });
+    frame(&mut vcpu, &mut idle, MOVES)
+}
+
+#[test]
+fn an_answer_beside_a_change_of_a_part_is_about_a_part() {
+    assert_eq!(beside_a_move(), None);
+}
+
+#[test]
+fn a_page_of_which_a_part_changes_is_mapped_small() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let change = vm.invalidate(Span::sized(BASE + (5 << PAGE_SHIFT), 1), Why::Migrate);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7), 1);
+    drop(change);
+    assert_eq!(touch(&mut vcpu, &mut idle, 7 + LARGE), 2, "the table of the GiB is linked");
 }

@@ -45,9 +45,6 @@ struct Bytes {
 
 const WRITABLE: u64 = 1 << 63;
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Bytes {}
-
 fn page(hva: Hva) -> usize {
     ((hva.0 - BASE.0) >> PAGE_SHIFT) as usize
 }
@@ -233,10 +230,10 @@ impl World<'_> {
         let (vm, vcpu) = (self.vms[0], &mut self.vcpus[0]);
         for _ in 0..4 {
             let done = vcpu.fault(idle, Fault { gpa, access }).map_err(|error| format!("{error}"))?;
-            if done == Done::Mmio {
+            if done == Next::Emulate(Emulate::NoMemory) {
                 return Ok(End::Device(g1));
             }
-            let Some(Mapping { leaf, .. }) = vm.translate(idle, Gfn(g1)) else { continue };
+            let Some(Mapping { leaf, .. }) = vm.memory().translate(idle, Gfn(g1)) else { continue };
             if access != Access::Write || leaf.perms.allows(Access::Write) {
                 return Ok(use_page(vm.host(), leaf.pfn, access, value));
             }
@@ -271,7 +268,9 @@ impl World<'_> {
                         Err(format!("{address}"))
                     };
                 }
-                L2Done::Handled { done: Done::Mmio, gpa } => return Ok(End::Device(gpa.gfn().0)),
+                L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa } => {
+                    return Ok(End::Device(gpa.gfn().0));
+                }
                 L2Done::Handled { .. } => {}
             }
         }
@@ -411,7 +410,7 @@ impl World<'_> {
     /// Harvests a log of both: the same data pages are dirty.
     fn harvest(&mut self, idle: &mut Idle) -> Result<(), String> {
         let mut dirty = self.vms.map(|vm| {
-            let harvest = vm.slots().harvest(idle, SlotId(1)).unwrap();
+            let harvest = vm.memory().harvest(idle, SlotId(1)).unwrap();
             let dirty: Vec<u64> = harvest.iter().map(|page| page.gfn.0).collect();
             harvest.commit();
             dirty
@@ -443,7 +442,7 @@ impl World<'_> {
             33..=36 => self.host(idle),
             37 => {
                 let g1s = Span::sized(Gfn(self.rng.u64(DATA..PAGES)), 2);
-                self.vms.iter().for_each(|vm| _ = vm.write_protect(idle, g1s).settle());
+                self.vms.iter().for_each(|vm| _ = vm.memory().write_protect(idle, g1s).settle());
             }
             38 => {
                 let hvas = Span::sized(BASE + (DATA << PAGE_SHIFT), (PAGES - DATA) << PAGE_SHIFT);
@@ -475,11 +474,11 @@ fn world(mode: (u64, u64), seed: u64, steps: u32, ends: &mut Ends) -> Result<(),
         let data = Slot::new(SlotId(1), Gfn(DATA), PAGES - DATA, at(DATA));
         let large = Slot::new(SlotId(2), Gfn(LARGE), LARGE_PAGES, at(PAGES));
         let data = if seed.is_multiple_of(2) { data.log_dirty() } else { data };
-        vm.slots()
+        vm.memory()
             .commit(&mut idle, |tx| [tables, data, large].into_iter().try_for_each(|slot| tx.create(slot)))
             .unwrap();
         if !seed.is_multiple_of(2) {
-            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
+            vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
         }
         vm
     });
@@ -534,7 +533,7 @@ fn stores_after_flush() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Bytes::new()).vcpus(2).without_two_stages().build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), PAGES, BASE);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     let put = |frame: u64, nth: u64, entry: u64| {
         vm.host().words[(frame * 512 + nth) as usize].store(entry, Relaxed);
     };

@@ -42,9 +42,6 @@ impl Halves {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Halves {}
-
 impl Host for Halves {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let page = (hva.0 - BASE.0) >> PAGE_SHIFT;
@@ -82,7 +79,7 @@ fn vm() -> Vm<Npt4, Halves> {
 impl<'vm> World<'vm> {
     fn new(vm: &'vm Vm<Npt4, Halves>, idle: &mut Idle) -> Self {
         let slot = Slot::new(SlotId(0), Gfn(0), PAGES, BASE);
-        vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         let ept = EptTable::new(1 << 12 | 3 << 3 | 6, EptFeatures::of(46)).unwrap();
         let vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let world = Self { vm, vcpu, ept, next: 0x10_0000 };
@@ -157,7 +154,7 @@ impl<'vm> World<'vm> {
 }
 
 fn is_mapped(done: L2Done, level: Level) -> bool {
-    matches!(done, L2Done::Handled { done: Done::Mapped(found), .. } if found == level)
+    matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(found)), .. } if found == level)
 }
 
 #[test]
@@ -221,15 +218,15 @@ fn a_log_takes_large_leaves_apart() {
     let vm = vm();
     let mut world = World::new(&vm, &mut idle);
     assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
-    world.vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
+    world.vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
     assert!(is_mapped(world.touch(&mut idle, 8, Access::Write), Level::K4));
-    let harvest = world.vm.slots().harvest(&mut idle, SlotId(0)).unwrap();
+    let harvest = world.vm.memory().harvest(&mut idle, SlotId(0)).unwrap();
     assert_eq!(harvest.iter().map(|page| page.gfn).collect::<Vec<_>>(), [Gfn(DATA + 8)]);
     harvest.commit();
     assert!(world.frames(&mut idle)[8].is_some());
     // Armed: the next store is logged again.
     assert!(is_mapped(world.touch(&mut idle, 8, Access::Write), Level::K4));
-    assert!(world.vm.slots().is_dirty(Gfn(DATA + 8)));
+    assert!(world.vm.memory().is_dirty(Gfn(DATA + 8)));
 }
 
 #[test]
@@ -241,9 +238,9 @@ fn frames_whose_stores_are_watched_are_mapped_small() {
     let mut world = World::new(&vm, &mut idle);
     assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
     let watch = Span::sized(Gfn(DATA + 3), 1);
-    let _watch = world.vm.slots().track_writes(&mut idle, watch, std::sync::Arc::new(Deaf)).unwrap();
+    let _watch = world.vm.memory().track_writes(&mut idle, watch, std::sync::Arc::new(Deaf)).unwrap();
     let done = world.touch(&mut idle, 3, Access::Write);
-    assert!(matches!(done, L2Done::Handled { done: Done::WriteTracked, .. }), "{done:?}");
+    assert!(matches!(done, L2Done::Handled { done: Next::Emulate(Emulate::Tracked), .. }), "{done:?}");
     // Frames that are not watched have been split off.
     let parts = world.frames(&mut idle);
     assert!(parts[7].is_some() && parts[3].is_none());
@@ -254,7 +251,7 @@ fn frames_whose_stores_are_watched_are_mapped_small() {
 fn parts_after_invlpg() -> usize {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Halves::new()).without_two_stages().build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
     // A and D are set: this host exchanges no words.
     for (level, link) in [(1, 2), (2, 3)] {
         vm.host().words[level * 512].store(link << 12 | 0x27, Relaxed);
@@ -304,7 +301,8 @@ fn world(seed: u64, steps: u32) -> Result<BTreeSet<u8>, String> {
         match rng.u8(..12) {
             0..=4 => {
                 let access = if rng.bool() { Access::Write } else { Access::Fetch };
-                if let L2Done::Handled { done: Done::Mapped(level), .. } = world.touch(&mut idle, g2, access)
+                if let L2Done::Handled { done: Next::Resume(Resume::Mapped(level)), .. } =
+                    world.touch(&mut idle, g2, access)
                 {
                     levels.insert(level.number());
                 }

@@ -51,7 +51,7 @@ impl<F: Format> World<F> {
                 .build()
                 .unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), 3 * LARGE, BASE);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         Self { idle, vm }
     }
 
@@ -133,7 +133,7 @@ fn young_at_each<F: Format>(moves: bool) {
         let mut young = Vec::new();
         let World { idle, vm } = &mut world;
         let all = Span::new(Gfn(0), Gfn(LARGE));
-        vm.lockless(idle).age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+        vm.memory().lockless(idle).age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
         assert_eq!(young, [DATA], "{nth}");
     }
 }
@@ -153,7 +153,7 @@ fn moved_around() -> u64 {
     assert_eq!(world.mapped(0..480), [469]);
     let pages = world.block_pages();
     world.moves(DATA, 1);
-    assert_eq!(world.mapped(0..480), []);
+    assert!(world.mapped(0..480).is_empty());
     pages
 }
 

@@ -21,11 +21,11 @@ fn a_page_of_a_table_that_is_out_is_asked_for() {
     for frame in &CHAIN[..4] {
         world.set_page(*frame, OUT);
     }
-    let stop = world.vm.slots().try_walk_l1(&table, STORE);
+    let stop = world.vm.memory().try_walk_l1(&table, STORE);
     let hva = BASE + (CHAIN[0] << 12);
     let gpa = Gfn(CHAIN[0]).gpa();
     assert_eq!(stop, Err(L1Stop::Ask { gpa, hva, access: Access::Read }), "the first of them");
-    assert_eq!(world.vm.slots().look_l1(&table, LOAD.gpa), stop);
+    assert_eq!(world.vm.memory().look_l1(&table, LOAD.gpa), stop);
     // Each page once to be read, and once to be written.
     assert_eq!(world.walk(&table, STORE).unwrap().gfn, Gfn(0x77));
     assert_eq!(world.vm.host().resolved.load(Relaxed), 8);
@@ -61,16 +61,18 @@ fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
         let mut l2 = vcpu.nested(idle, table).unwrap();
         let done = l2.fault(idle, access);
         let gpa = Gfn(frame).gpa();
-        let Ok(L2Done::Handled { done: Done::Pending, gpa: at }) = done else {
+        let Ok(L2Done::Handled { done: Next::Leave(Leave::Pending(token)), gpa: at }) = done else {
             panic!("{frame:#x}: {done:?}")
         };
         assert_eq!(at.gfn().gpa(), gpa);
-        let token = l2.vcpu().pending_token().unwrap();
         set(frame, THERE);
         assert_eq!(vm.ready(token), 1);
         assert_eq!(l2.take_ready(), Some(token));
         let done = l2.fault(idle, access);
-        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{frame:#x}: {done:?}");
+        assert!(
+            matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+            "{frame:#x}: {done:?}"
+        );
         vm.zap_all(idle).unwrap();
     }
 }
@@ -127,7 +129,7 @@ fn an_entry_that_changes_is_read_again_and_not_for_ever() {
 fn a_walk_dirties_each_table_once_and_a_look_none() {
     let mut world = World::new();
     let table = chain(&world);
-    let look = world.vm.slots().look_l1(&table, LOAD.gpa).unwrap();
+    let look = world.vm.memory().look_l1(&table, LOAD.gpa).unwrap();
     assert!(
         !look.accessed && !look.dirty && look.rights.perms == Perms::RX && look.allowed.perms == Perms::RWX
     );
@@ -198,8 +200,9 @@ pub(super) fn told_of_a_walk() -> [Stores; 2] {
     let told = std::sync::Arc::new(Told::default());
     let tracked = [CHAIN[1], CHAIN[3]].map(Gfn);
     let World { vm, idle, .. } = &mut world;
-    let trackings = tracked.map(|gfn| vm.track_writes(idle, Span::sized(gfn, 1), told.clone()).unwrap());
-    let leaf = vm.slots().walk_l1(idle, &table, STORE).unwrap();
+    let trackings =
+        tracked.map(|gfn| vm.memory().track_writes(idle, Span::sized(gfn, 1), told.clone()).unwrap());
+    let leaf = vm.memory().walk_l1(idle, &table, STORE).unwrap();
     assert!(leaf.accessed && leaf.dirty && leaf.gfn == Gfn(0x77));
     drop(trackings);
     let now = tracked.map(|gfn| (gfn.gpa(), world.get(gfn.0, 0)));
@@ -221,13 +224,13 @@ fn a_walk_that_may_not_sleep_says_which_store_is_to_be_told() {
     let table = chain(&world);
     let told = std::sync::Arc::new(Told::default());
     let World { vm, idle, .. } = &mut world;
-    let tracking = vm.track_writes(idle, Span::sized(Gfn(CHAIN[0]), 1), told.clone()).unwrap();
-    let stop = vm.slots().try_walk_l1(&table, STORE).unwrap_err();
+    let tracking = vm.memory().track_writes(idle, Span::sized(Gfn(CHAIN[0]), 1), told.clone()).unwrap();
+    let stop = vm.memory().try_walk_l1(&table, STORE).unwrap_err();
     let L1Stop::Tracked { gpa, word } = stop else { panic!("{stop}") };
     assert_eq!(gpa, Gfn(CHAIN[0]).gpa());
-    vm.slots().tell_l1_store(idle, gpa, word);
+    vm.memory().tell_l1_store(idle, gpa, word);
     assert_eq!(*told.0.lock().unwrap(), [(gpa, word.0)]);
-    assert!(vm.slots().try_walk_l1(&table, STORE).is_ok());
+    assert!(vm.memory().try_walk_l1(&table, STORE).is_ok());
     drop(tracking);
     assert_eq!(word.0, world.get(CHAIN[0], 0), "the store was made");
 }

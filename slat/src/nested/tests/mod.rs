@@ -83,9 +83,6 @@ struct Ram {
     resolved: AtomicU64,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Ram {}
-
 impl Ram {
     fn new() -> Self {
         Self {
@@ -154,7 +151,7 @@ impl World {
         let rom = Slot::new(SlotId(1), Gfn(READ_ONLY), NOWHERE - READ_ONLY, at(READ_ONLY)).readonly();
         let alias = Slot::new(SlotId(2), ALIAS, ALIASES, at(0)).log_dirty();
         let all = [ram, rom, alias];
-        vm.slots().commit(&mut idle, |tx| all.into_iter().try_for_each(|slot| tx.create(slot))).unwrap();
+        vm.memory().commit(&mut idle, |tx| all.into_iter().try_for_each(|slot| tx.create(slot))).unwrap();
         let mut world = Self { idle, vm };
         world.clean();
         world
@@ -163,14 +160,14 @@ impl World {
     /// Cleans all pages.
     fn clean(&mut self) {
         for id in [SlotId(0), SlotId(2)] {
-            self.vm.slots().harvest(&mut self.idle, id).unwrap().commit();
+            self.vm.memory().harvest(&mut self.idle, id).unwrap().commit();
         }
     }
 
     /// Returns the dirty frames of tables, in order; those of the alias after all others.
     fn dirty(&self) -> Vec<u64> {
         let frames = (0..FRAMES).chain(ALIAS.0..ALIAS.0 + ALIASES);
-        frames.filter(|&frame| self.vm.slots().is_dirty(Gfn(frame))).collect()
+        frames.filter(|&frame| self.vm.memory().is_dirty(Gfn(frame))).collect()
     }
 
     fn put(&self, frame: u64, entry: u64, word: u64) {
@@ -186,7 +183,7 @@ impl World {
     }
 
     fn walk<T: L1Format>(&mut self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
-        self.vm.slots().walk_l1(&mut self.idle, table, access)
+        self.vm.memory().walk_l1(&mut self.idle, table, access)
     }
 
     /// Returns the fault that the walk ends with.

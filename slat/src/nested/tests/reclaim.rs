@@ -41,7 +41,10 @@ fn touches(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64
     for table in 0..TABLES {
         let gpa = Gfn(table * 512 + table).gpa();
         let done = l2.fault(idle, L1Access::new(gpa, Access::Write)).unwrap();
-        let is_there = matches!(done, L2Done::Handled { done: Done::Mapped(Level::K4) | Done::Spurious, .. });
+        let is_there = matches!(
+            done,
+            L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious), .. }
+        );
         assert!(is_there, "{done:?}");
         assert_eq!(l2.translate(gpa).unwrap().pfn, Pfn((BASE.0 >> PAGE_SHIFT) + 512 + table));
     }
@@ -55,7 +58,7 @@ fn mapped(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64)
 fn vm(idle: &mut Idle) -> Vm<Npt4, Computed<Flat>> {
     let vm = Vm::<Npt4, _>::builder(Computed::<Flat>::default()).build().unwrap();
     let slot = Slot::new(SlotId(0), Gfn(0), 2048, BASE);
-    vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+    vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
     vm
 }
 
@@ -70,7 +73,7 @@ fn shadows_that_no_vcpu_holds_go_first_and_the_coldest_of_them() {
     let vm = vm(&mut idle);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let own = Fault { gpa: Gfn(700).gpa(), access: Access::Write };
-    vcpu.fault(&mut idle, own).unwrap();
+    let _ = vcpu.fault(&mut idle, own).unwrap();
     for root in 1..=4 {
         touches(&mut vcpu, &mut idle, root);
     }
@@ -79,7 +82,7 @@ fn shadows_that_no_vcpu_holds_go_first_and_the_coldest_of_them() {
     touches(&mut vcpu, &mut idle, 5);
     assert!(vm.stats().table_bytes <= vm.pool.budget() * PAGE_SIZE);
     assert_eq!(vm.stats().tables_reclaimed, 1);
-    assert!(vm.translate(&mut idle, Gfn(700)).is_some(), "L1's own mappings stay");
+    assert!(vm.memory().translate(&mut idle, Gfn(700)).is_some(), "L1's own mappings stay");
     let left: std::vec::Vec<_> = (1..=5).map(|root| mapped(&mut vcpu, &mut idle, root)).collect();
     assert_eq!(left, [0, TABLES, TABLES, TABLES, TABLES]);
     drop(vcpu);
@@ -116,7 +119,7 @@ impl Translations for &mut Processor {
 fn shadows_that_vcpus_share_are_reclaimed_and_flushed() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Computed::<Flat>::default()).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2048, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2048, BASE))).unwrap();
     let (mut first, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
     touches(&mut first, &mut idle, 1);
     touches(&mut second, &mut idle, 1);

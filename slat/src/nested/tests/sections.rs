@@ -4,8 +4,9 @@
 //! If the engine read it outside of a section, it would read it after that.
 
 use super::*;
-use crate::table::Heap;
+use crate::notify::begun::Scope;
 use crate::table::formats::X64;
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -55,6 +56,15 @@ impl<F: Format> Recorder<F> {
 
 // SAFETY: the heap's own functions.
 unsafe impl<F: Format> TableMemory for Recorder<F> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        Heap.lend(pages)
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         self.record("at");
         Heap.at(pfn)
@@ -62,6 +72,10 @@ unsafe impl<F: Format> TableMemory for Recorder<F> {
 }
 
 impl<F: Format> Host for Recorder<F> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.record("lookup");
         let frame = (hva.0 - BASE.0) >> PAGE_SHIFT;
@@ -106,7 +120,7 @@ impl<F: Format> Host for Recorder<F> {
 fn calls() -> Calls {
     let mut idle = Idle::take().unwrap();
     let vm = Recorder::<Npt4>::vm(|builder| builder);
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE))).unwrap();
     let put = |frame, entry, word| vm.host().put(frame, entry, word);
     for level in 0..3 {
         put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
@@ -125,17 +139,17 @@ fn calls() -> Calls {
             let done = l2.fault(&mut idle, access);
             assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
             drop(l2.enter(&mut idle, &mut NoTlb));
-            let _ = vm.slots().try_walk_l1(&table, access);
-            let _ = vm.slots().look_l1(&table, access.gpa);
+            let _ = vm.memory().try_walk_l1(&table, access);
+            let _ = vm.memory().look_l1(&table, access.gpa);
         }
         let (at, mut bytes) = (Gfn(40).gpa(), [0; 12]);
-        vm.slots().read_bytes(&mut idle, at, &mut bytes).unwrap();
-        vm.slots().write_bytes(&mut idle, at, &bytes).unwrap();
+        vm.memory().read_bytes(&mut idle, at, &mut bytes).unwrap();
+        vm.memory().write_bytes(&mut idle, at, &bytes).unwrap();
         vcpu.l1_flushes(|_: &EptTable| true);
         let _ = vcpu.nested(&mut idle, table).unwrap();
         vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1024), |_: &EptTable| true);
         for gfn in [20, 21, 22] {
-            vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
         }
         drop(
             vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle(),
@@ -171,7 +185,7 @@ fn calls_without_a_token() -> Calls {
     let mut idle = Idle::take().unwrap();
     let vm = Recorder::<X64>::vm(Builder::without_two_stages);
     let ram = Slot::new(SlotId(0), Gfn(0), READ_ONLY, BASE).log_dirty();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     // The guest's table, in long mode: its page 7 is at linear page 5 of the lowest 2 MiB.
     for level in 0..3 {
         vm.host().put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
@@ -187,8 +201,8 @@ fn calls_without_a_token() -> Calls {
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
     let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
-    core::mem::forget(change.begin_event(&mut idle, None));
-    let slots = vm.slots();
+    change.begun.edit(&mut idle, &Scope::Whole, None);
+    let slots = vm.memory();
     drop(idle);
 
     vm.host().calls.lock().unwrap().clear();

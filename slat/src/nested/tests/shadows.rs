@@ -38,9 +38,6 @@ struct Moving {
     sleeps: bool,
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Moving {}
-
 const WRITABLE: u64 = 1 << 63;
 
 fn page(hva: Hva) -> usize {
@@ -179,7 +176,7 @@ impl World<'_> {
                 break;
             }
             match l2.fault(idle, access).map_err(|error| format!("{error}"))? {
-                L2Done::Handled { done: Done::Mapped(_) | Done::Spurious, .. } => {
+                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {
                     *happened.entry("mapped").or_default() += 1;
                 }
                 L2Done::ForL1(_) => {
@@ -256,8 +253,8 @@ impl World<'_> {
         if self.logs {
             slot = slot.log_dirty();
         }
-        self.vm.slots().commit(idle, |tx| tx.delete(slot.id)).unwrap();
-        self.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.delete(slot.id)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         self.bases[nth] = at;
         // A new slot's log begins empty.
         self.written.retain(|g1| !slot.gfns.contains(Gfn(*g1)));
@@ -266,12 +263,12 @@ impl World<'_> {
     /// The slot with L1's tables is replaced by other memory: a copy in which one entry differs.
     fn move_tables(&mut self, idle: &mut Idle) {
         let (first, len) = SLOTS[0];
-        self.vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
         let (root, g2) = (self.rng.usize(..2), self.rng.u64(..G2S));
         let word = self.rng.u64(DATA..PAGES) << 12 | 6 << 3 | READ_WRITE;
         self.vm.host().word(entry(root, g2)).store(word, Relaxed);
         let slot = Slot::new(SlotId(0), Gfn(first), len, BASE);
-        self.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         // L1 does nothing here: no vCPU may use the old mapping.
         for (.., allowed) in &mut self.vcpus {
             allowed.insert((root, g2), [word].into());
@@ -280,7 +277,7 @@ impl World<'_> {
 
     fn harvest(&mut self, idle: &mut Idle) -> Result<(), String> {
         for id in [1, 2] {
-            let Ok(harvest) = self.vm.slots().harvest(idle, SlotId(id)) else { continue };
+            let Ok(harvest) = self.vm.memory().harvest(idle, SlotId(id)) else { continue };
             let dirty: BTreeSet<u64> = harvest.iter().map(|page| page.gfn.0).collect();
             let (first, len) = SLOTS[id as usize];
             let lost =
@@ -342,7 +339,7 @@ impl World<'_> {
             28 => {
                 self.logs = true;
                 for id in [1, 2] {
-                    self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(id), true)).unwrap();
+                    self.vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(id), true)).unwrap();
                 }
                 self.written.clear();
             }
@@ -355,7 +352,7 @@ impl World<'_> {
             }
             _ => {
                 let g1s = Span::sized(Gfn(self.rng.u64(DATA..PAGES)), 2);
-                self.vm.write_protect(idle, g1s).settle();
+                self.vm.memory().write_protect(idle, g1s).settle();
             }
         }
         Ok(())
@@ -368,7 +365,7 @@ pub(super) fn world(seed: u64, steps: u32, happened: &mut Happened) -> Result<()
     let vm = Vm::<Npt4, _>::builder(Moving::new(seed % 4 == 3)).vcpus(VCPUS).build().unwrap();
     for (id, (first, len)) in (0..).zip(SLOTS) {
         let slot = Slot::new(SlotId(id), Gfn(first), len, BASE + (first << PAGE_SHIFT));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     }
     let features = EptFeatures { accessed_dirty: true, ..EptFeatures::of(46) };
     let tables = ROOTS.map(|root| {
@@ -419,7 +416,7 @@ fn a_shadow_goes_to_another_table_empty() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Moving::new(false)).build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), PAGES, BASE);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     for level in 0..3 {
         vm.host().words[((8 + level) * 512) as usize].store((9 + level) << 12 | 7, Relaxed);
     }
@@ -428,7 +425,10 @@ fn a_shadow_goes_to_another_table_empty() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let access = L1Access::new(Gpa(0), Access::Read);
     let mut l2 = vcpu.nested(&mut idle, table(8)).unwrap();
-    assert!(matches!(l2.fault(&mut idle, access), Ok(L2Done::Handled { done: Done::Mapped(_), .. })));
+    assert!(matches!(
+        l2.fault(&mut idle, access),
+        Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
+    ));
     // Eight shadows, for one vCPU: the ninth table gets the first one's.
     for root in 12..20 {
         assert_eq!(vcpu.nested(&mut idle, table(root)).unwrap().translate(access.gpa), None);
@@ -439,7 +439,7 @@ fn a_shadow_goes_to_another_table_empty() {
 fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Moving::new(sleeps)).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
     for level in 0..3 {
         vm.host().words[((8 + level) * 512) as usize].store((9 + level) << 12 | 7, Relaxed);
     }
@@ -457,7 +457,7 @@ fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
 fn l2_gets_no_frame_that_the_format_cannot_hold() {
     for sleeps in [false, true] {
         let [right, wrong] = impossible(sleeps);
-        assert!(matches!(right, Ok(L2Done::Handled { done: Done::Mapped(Level::K4), .. })));
+        assert!(matches!(right, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), .. })));
         assert_eq!(wrong, Err(FaultError::Host(HostError::BadFrame)));
     }
 }

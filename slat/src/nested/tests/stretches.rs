@@ -39,7 +39,7 @@ impl World {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Ept4, _>::builder(Computed(Straight)).build().unwrap();
         let slot = Slot::new(SlotId(0), Gfn(0), DATA + pages, BASE);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         let mut world = Self { idle, vm, pages };
         world.touch();
         world
@@ -55,7 +55,7 @@ impl World {
             assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
         }
         for g1 in (DATA..DATA + self.pages).step_by(64) {
-            vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();
         }
     }
 
@@ -64,24 +64,24 @@ impl World {
         let gfns = Span::new(Gfn(0), Gfn(DATA + self.pages));
         let hvas = Span::sized(BASE, (DATA + self.pages) << PAGE_SHIFT);
         let operations: [(&'static str, Operation<'_>); 13] = [
-            ("translate, visit leaves", &|vm, idle| vm.lockless(idle).for_each(gfns, |_| ())),
+            ("translate, visit leaves", &|vm, idle| vm.memory().lockless(idle).for_each(gfns, |_| ())),
             ("count table pages", &|vm, idle| _ = vm.table_pages(idle)),
-            ("age", &|vm, idle| vm.lockless(idle).age(gfns, |_| ())),
+            ("age", &|vm, idle| vm.memory().lockless(idle).age(gfns, |_| ())),
             ("age by host addresses", &|vm, idle| {
                 SecondaryMmu::young(vm, idle, hvas, Young::ClearAndFlush);
             }),
-            ("write-protect", &|vm, idle| _ = vm.write_protect(idle, gfns).settle()),
+            ("write-protect", &|vm, idle| _ = vm.memory().write_protect(idle, gfns).settle()),
             ("begin a log", &|vm, idle| {
-                vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
+                vm.memory().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).unwrap();
             }),
-            ("harvest", &|vm, idle| vm.slots().harvest(idle, SlotId(0)).unwrap().commit()),
-            ("look at a log", &|vm, idle| vm.slots().dirty(idle, SlotId(0), |_| ()).unwrap()),
+            ("harvest", &|vm, idle| vm.memory().harvest(idle, SlotId(0)).unwrap().commit()),
+            ("look at a log", &|vm, idle| vm.memory().dirty(idle, SlotId(0), |_| ()).unwrap()),
             ("invalidate", &|vm, idle| _ = vm.invalidate(hvas, Why::Unmap).apply(idle).settle()),
             ("invalidate frames", &|vm, idle| vm.take_away(idle, SpaceId(0), gfns)),
             ("take from a shadow", &|vm, idle| _ = vm.take_back_from_a_shadow(idle, false)),
             ("zap all", &|vm, idle| vm.zap_all(idle).unwrap()),
             ("delete a slot", &|vm, idle| {
-                vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
+                vm.memory().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
             }),
         ];
         let mut all = Vec::new();

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::table::{Heap, Own, TableMemory, TablesOf};
 use crate::trace::TraceEvent;
 use crate::tries::tries;
 use core::ptr::NonNull;
@@ -45,11 +46,20 @@ struct Watched {
     patience: Duration,
 }
 
-// SAFETY: the defaults keep the contract; a page is where they say.
+// SAFETY: the heap's own functions.
 unsafe impl TableMemory for Watched {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        Heap.lend(pages)
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         self.moment();
-        NonNull::new(core::ptr::with_exposed_provenance_mut(pfn.address() as usize)).unwrap()
+        Heap.at(pfn)
     }
 }
 
@@ -74,6 +84,10 @@ const WALK: u64 = 4;
 const FREED: &str = "tables are freed while a fault is in them";
 
 impl Host for Watched {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn observe(&self, event: TraceEvent) {
         if let TraceEvent::Flush { .. } = event
             && let Some(flushed) = self.flushed.lock().unwrap().take()
@@ -183,7 +197,7 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64, patience: Duration) -> Op
     }
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     drop(vcpu.nested(&mut idle, table()));
     std::thread::scope(|scope| {

@@ -23,33 +23,44 @@
 
 use super::Ticket;
 use crate::addr::{Gfn, Span};
+use core::mem::replace;
+
+/// What edits put a hole in place of, since the invalidation last found no newer one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Removed {
+    Nothing,
+    /// Something in an earlier pass: the range is being edited again.
+    Earlier,
+    /// Something in the current pass.
+    InPass,
+}
 
 impl Ticket<'_> {
     /// Records that an edit put a hole in place of a leaf, a frozen entry or a link.
     #[inline]
-    pub(crate) fn takes(&self) {
-        self.taken.in_pass.set(true);
-        self.taken.may_hide.set(true);
+    pub(crate) fn removes(&mut self) {
+        self.removed = Removed::InPass;
     }
 
     /// Rule 14, after each pass, before the flush. Returns whether another pass is due; this has then taken a new
     /// number. After a pass that `repeated` the range, none is due: this becomes wide instead.
-    pub(crate) fn must_repeat(&self, repeated: bool) -> bool {
-        let took = self.taken.in_pass.replace(false);
-        if took && self.is_followed() {
-            if !repeated {
-                self.renumber();
-                return true;
-            }
-            self.go_wide();
+    pub(crate) fn must_repeat(&mut self, repeated: bool) -> bool {
+        let removed = replace(&mut self.removed, Removed::Nothing) == Removed::InPass;
+        if !(removed && self.is_followed()) {
+            return false;
         }
-        self.taken.may_hide.set(false);
-        false
+        if repeated {
+            self.go_wide();
+        } else {
+            self.take_number(0);
+            self.removed = Removed::Earlier;
+        }
+        !repeated
     }
 
     /// Becomes wide if its edits were interrupted before the look that rule 14 demands.
-    pub(super) fn hide_nothing(&self) {
-        if self.taken.may_hide.replace(false) {
+    pub(super) fn hide_nothing(&mut self) {
+        if self.removed != Removed::Nothing {
             self.go_wide();
         }
     }
@@ -59,19 +70,14 @@ impl Ticket<'_> {
     ///
     /// A wide invalidation needs no look: it moves the epoch when it ends, and such a fault then starts over.
     pub(crate) fn is_followed(&self) -> bool {
-        if self.wide.get() {
+        if self.wide {
             return false;
         }
         // The edits before the look; pairs with the fence in `announce`: either this invalidation sees the newer number,
         // or the newer one's walk sees the edits.
         fence!(follow.look);
-        let hole = self.hole();
+        let hole = self.hole;
         self.regions.any(&self.active.lines, move |line| line.newest() > hole)
-    }
-
-    /// Continues under a new number.
-    pub(crate) fn renumber(&self) {
-        self.take_number(0);
     }
 
     /// Rule 11: publishes the frames of a leaf that reaches out of the range, and takes a new number, before the leaf
@@ -79,7 +85,7 @@ impl Ticket<'_> {
     ///
     /// It becomes wide. Its passes number only the holes of its range; a fault may link a table over the others, with
     /// the number of this moment, and a newer invalidation may have passed the leaf by.
-    pub(crate) fn widen(&self, gfns: Span<Gfn>) {
+    pub(crate) fn widen(&mut self, gfns: Span<Gfn>) {
         let published = super::span::<Gfn>(&self.claim.slot.gfns);
         if published.covers(&gfns) {
             return;
@@ -89,14 +95,14 @@ impl Ticket<'_> {
     }
 
     /// Lists it on the epoch from now on, under a new number.
-    pub(crate) fn go_wide(&self) {
-        if !self.wide.get() {
+    pub(crate) fn go_wide(&mut self) {
+        if !self.wide {
             self.publish_widely();
         }
     }
 
-    fn publish_widely(&self) {
-        if !self.wide.replace(true) {
+    fn publish_widely(&mut self) {
+        if !replace(&mut self.wide, true) {
             self.active.lines.epoch.list(self.claim.bit);
         }
         self.take_number(0);

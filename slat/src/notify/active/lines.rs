@@ -10,6 +10,7 @@
 
 use super::places::PlaceBit;
 use crate::addr::{Hva, Level, Span};
+use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded};
 use crate::table::Word;
 use alloc::boxed::Box;
@@ -47,7 +48,7 @@ pub(super) struct Regions<'a> {
     first: u64,
     end: u64,
     /// The line, if there is one region.
-    only: Option<&'a Line>,
+    only: Option<Lent<'a, Line>>,
 }
 
 /// The index of a region's line.
@@ -82,13 +83,10 @@ impl Lines {
     /// Returns the regions of a narrow invalidation of `hvas`; `None` if it is wide.
     pub(super) fn narrow(&self, hvas: Span<Hva>) -> Option<Regions<'_>> {
         let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
-        (!hvas.is_empty() && end - first <= NARROW).then(|| self.regions((first, end)))
-    }
-
-    /// Returns the regions from the first one up to the one before `end`.
-    pub(super) fn regions(&self, (first, end): (u64, u64)) -> Regions<'_> {
-        let only = (end.wrapping_sub(first) == 1).then(|| self.at(RegionLine::of_region(first)));
-        Regions { first, end, only }
+        (!hvas.is_empty() && end - first <= NARROW).then(|| {
+            let only = (end - first == 1).then(|| Lent::new(self.at(RegionLine::of_region(first))));
+            Regions { first, end, only }
+        })
     }
 }
 
@@ -98,18 +96,18 @@ impl Regions<'_> {
     /// Returns the line of its region, if it has only one.
     #[inline(always)]
     pub(super) fn only(&self) -> Option<&Line> {
-        self.only
+        self.only.as_deref()
     }
 
     /// Returns the first region, and the one after the last.
-    pub(super) fn ends(&self) -> (u64, u64) {
+    fn ends(&self) -> (u64, u64) {
         (self.first, self.end)
     }
 
     /// Calls `visit` with the line of each region. Mostly there is one.
     #[inline(always)]
     pub(super) fn each(&self, lines: &Lines, visit: impl Fn(&Line)) {
-        match self.only {
+        match self.only() {
             Some(line) => visit(line),
             None if self.first < self.end => lines.each_of(self.ends(), visit),
             None => {}
@@ -119,7 +117,7 @@ impl Regions<'_> {
     /// Whether `matches` is true of the line of any region.
     #[inline(always)]
     pub(super) fn any(&self, lines: &Lines, matches: impl Fn(&Line) -> bool) -> bool {
-        match self.only {
+        match self.only() {
             Some(line) => matches(line),
             None => lines.of_regions(self.ends()).any(matches),
         }

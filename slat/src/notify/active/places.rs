@@ -5,6 +5,7 @@
 //! taken. A thread may therefore nest any number of invalidations, and a transaction inside an invalidation waits for
 //! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
 //! to end.
+use crate::lent::Lent;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 use core::num::NonZero;
@@ -43,7 +44,7 @@ pub(super) struct Places {
 /// Exclusive use of a place, until [`Places::end`].
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
-    pub(super) slot: &'a Slot,
+    pub(super) slot: Lent<'a, Slot>,
     /// The bit of one of the first places. A place beyond them has none.
     pub(super) bit: Option<PlaceBit>,
 }
@@ -106,20 +107,6 @@ impl Places {
         self.slots.grow()
     }
 
-    /// Returns the claim that [`Claim::unbound`] took from this set.
-    pub(super) fn bind(&self, unbound: &Unbound) -> Option<Claim<'_>> {
-        match *unbound {
-            Unbound::First(bit) => {
-                let slot = &self.slots.first().get(bit.trailing_zeros() as usize)?.0;
-                Some(Claim { slot, bit: Some(bit) })
-            }
-            Unbound::Beyond(address) => {
-                let slot = self.scan(0, true).find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
-                Some(Claim { slot, bit: None })
-            }
-        }
-    }
-
     /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
     pub(super) fn claim(&self, taken: &AtomicU64) -> Option<Claim<'_>> {
         loop {
@@ -130,7 +117,7 @@ impl Places {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
-                return Some(Claim { slot: &slot.0, bit: PlaceBit::new(1 << free) });
+                return Some(Claim { slot: Lent::new(&slot.0), bit: PlaceBit::new(1 << free) });
             }
         }
         // As above.
@@ -143,7 +130,7 @@ impl Places {
         if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot, bit: None })
+        found.map(|slot| Claim { slot: Lent::new(slot), bit: None })
     }
 
     /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
@@ -159,21 +146,5 @@ impl Places {
             self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
-    }
-}
-
-/// A claim without its set.
-#[derive(Debug)]
-pub(super) enum Unbound {
-    /// One of the first places, by its bit.
-    First(PlaceBit),
-    /// A place beyond the first ones, by its address.
-    Beyond(usize),
-}
-
-impl Claim<'_> {
-    /// Returns the claim without its set.
-    pub(super) fn unbound(&self) -> Unbound {
-        self.bit.map_or_else(|| Unbound::Beyond(core::ptr::from_ref(self.slot).addr()), Unbound::First)
     }
 }

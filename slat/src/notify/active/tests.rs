@@ -114,18 +114,18 @@ fn for_pages_larger_than_a_region_all_places_are_looked_at() {
 fn an_invalidation_sees_who_is_announced_to_its_regions_after_it() {
     let active = Active::new();
     let at = |gfn| active.begin(gfns(0, 0), hvas(page(gfn).hva.0, 4096));
-    let older = at(5);
+    let mut older = at(5);
     assert!(!older.is_followed());
     let newer = at(6);
     assert!(older.is_followed() && !newer.is_followed());
     assert!(!older.must_repeat(false), "it took nothing");
-    older.takes();
+    older.removes();
     assert!(older.must_repeat(false));
     assert!(older.version() > newer.version() && !older.is_followed());
     let (version, epoch) = (older.version(), active.epoch());
     drop(at(8));
     assert!(!older.must_repeat(true) && older.version() == version, "the second pass took nothing");
-    older.takes();
+    older.removes();
     assert!(!older.must_repeat(true) && older.version() > version, "there is no third pass");
     assert!(active.epoch() != epoch && !older.is_followed(), "it is wide");
     let wide = active.begin(gfns(0, 512), NOWHERE);
@@ -174,7 +174,7 @@ fn the_set_grows_where_there_is_memory() {
 #[test]
 fn widening_is_a_new_number_over_a_larger_range() {
     let active = Active::new();
-    let a = active.begin(gfns(0, 0), hvas(page(5).hva.0, 4096));
+    let mut a = active.begin(gfns(0, 0), hvas(page(5).hva.0, 4096));
     let b = active.begin(gfns(900, 901), NOWHERE);
     let (first, epoch) = (a.version(), active.epoch());
     assert!(active.stamp_for(epoch, 0).is_ok(), "published to the page");

@@ -9,7 +9,7 @@ use crate::table::Word;
 use crate::table::formats::Ept4;
 use crate::table::freeze::Freeze;
 use crate::{Format, Level};
-use loom::cell::UnsafeCell;
+use loom::cell::UnsafeCell as Unordered;
 use std::sync::Arc;
 
 /// One invalidation unhooks a table in which a newer one edits, and would hide the newer hole.
@@ -18,11 +18,11 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::new(Shared::new(link(0), hole(0)));
         // SAFETY: the thread that gets it is joined before the set is dropped.
         let active: &'static Active = unsafe { &*(&raw const shared.active) };
-        let older = active.begin(older.0, older.1);
+        let mut older = active.begin(older.0, older.1);
         let theirs = shared.clone();
         let unhooker = loom::thread::spawn(move || {
             let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
-            older.takes();
+            older.removes();
             if older.must_repeat(false) {
                 theirs.edit(&older);
             }
@@ -67,13 +67,13 @@ fn pass_by() {
     let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
     // SAFETY: the threads that get it are joined before the set is dropped.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
-    let older = active.begin(NARROW.0, NARROW.1);
+    let mut older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
     let zap = loom::thread::spawn(move || {
         for pass in 0.. {
             Shared::zap(&older, &theirs.tables[0], true);
             // A pass that took nothing would end it: then it would never become wide here.
-            older.takes();
+            older.removes();
             if !older.must_repeat(pass > 0) {
                 break;
             }
@@ -119,7 +119,7 @@ fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
             let allowed = stamp.is_ok() && theirs.writable.load(Relaxed) == 1;
             let _ = frozen.thaw(leaf(1, if allowed { WRITE } else { 0 }));
         });
-        let ticket = shared.active.begin(gfns, hvas);
+        let mut ticket = shared.active.begin(gfns, hvas);
         if (gfns, hvas) == BESIDE {
             ticket.widen(WIDE.0);
         }
@@ -155,9 +155,9 @@ fn an_upgrade_gives_no_permission_that_a_widened_invalidation_withdraws() {
 /// The first one's place may go to another invalidation at once, over other frames.
 fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
+        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), Unordered::new(0)));
         shared.0.cached.store(1, Relaxed);
-        let invalidate = move |(shared, host): &(Shared, UnsafeCell<u64>), change: bool| {
+        let invalidate = move |(shared, host): &(Shared, Unordered<u64>), change: bool| {
             let ticket = shared.active.begin(gfns, hvas);
             if Shared::zap(&ticket, &shared.tables[0], mistake != Mistake::NoAdoption) {
                 // The shootdown: its answers are full fences.

@@ -1,14 +1,11 @@
 //! Tests of a reader that stays in its version, beside more new versions than there are cells.
 
 use super::CELLS;
-use crate::table::{TableMemory, formats::Npt4};
+use crate::table::formats::Npt4;
 use crate::*;
 use std::thread;
 
 struct Nowhere;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nowhere {}
 
 impl Host for Nowhere {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -28,7 +25,7 @@ fn a_version_outlives_every_newer_one_while_it_is_read() {
             let mut idle = Idle::take().unwrap();
             for id in 0..CELLS {
                 let slot = Slot::new(SlotId(id as u32), Gfn(id), 1, Hva(id << PAGE_SHIFT));
-                vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+                vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
             }
         });
         // Either the writer asks this seat because it waits, or it has published its last version.

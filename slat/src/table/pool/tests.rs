@@ -1,8 +1,9 @@
 //! The pool against a plain list of used pages, for chunks and for single pages.
 
 use super::*;
+use crate::addr::{PAGE_SHIFT, Pfn};
 use crate::table::free_pages::KEPT;
-use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
+use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES, Heap};
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         self.state.lock().unwrap().lent.values().sum::<usize>() as u64
     }
 
-    fn lend(&self, pages: usize) -> Option<NonNull<u8>> {
+    fn take(&self, pages: usize) -> Option<NonNull<u8>> {
         if self.lent() + pages as u64 > self.most {
             return None;
         }
@@ -63,7 +64,7 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         NonNull::new(std::ptr::with_exposed_provenance_mut(address))
     }
 
-    fn take_back(&self, block: NonNull<u8>, pages: usize) {
+    fn put(&self, block: NonNull<u8>, pages: usize) {
         let mut state = self.state.lock().unwrap();
         if state.lent.remove(&block.as_ptr().addr()) != Some(pages) {
             state.wrong = Some("a block went back that was not lent");
@@ -79,7 +80,7 @@ impl<const SINGLE: bool> Lender<SINGLE> {
 impl<const SINGLE: bool> Drop for Lender<SINGLE> {
     fn drop(&mut self) {
         for &page in &self.state.get_mut().unwrap().spare {
-            // SAFETY: allocated in `lend`.
+            // SAFETY: allocated in `take`.
             unsafe { dealloc(std::ptr::with_exposed_provenance_mut(page), layout(1)) };
         }
     }
@@ -89,22 +90,21 @@ impl<const SINGLE: bool> Drop for Lender<SINGLE> {
 unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        assert!(!SINGLE);
-        self.lend(CHUNK_PAGES)
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        assert!(SINGLE || pages == CHUNK_PAGES);
+        let first = self.take(pages)?;
+        Some((first, Pfn(first.as_ptr().addr() as u64 >> PAGE_SHIFT)))
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.take_back(chunk, CHUNK_PAGES);
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        if self.at(pfn) != first {
+            self.state.lock().unwrap().wrong = Some("a block went back with the frame of another");
+        }
+        self.put(first, pages);
     }
 
-    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
-        assert!(SINGLE);
-        self.lend(pages)
-    }
-
-    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-        self.take_back(first, pages);
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 

@@ -1,7 +1,6 @@
 //! A host whose frame is the address, with switches for its answers. One type for many tests: each host's type compiles
 //! a whole engine.
 
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU64,
@@ -52,9 +51,6 @@ impl Identity {
         }
     }
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {

@@ -19,7 +19,7 @@ type Vm = slat::Vm<Npt4, Identity>;
 fn vm(log: DirtyLog) -> (Idle, Vm) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::builder(Identity::default()).max_slots(8).dirty_log(log).build().unwrap();
-    vm.slots()
+    vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(LOGS, Gfn(0), PAGES, Hva(0x4000_0000)).log_dirty())?;
             tx.create(Slot::new(SILENT, Gfn(0x1000), PAGES, Hva(0x5000_0000)))
@@ -31,13 +31,13 @@ fn vm(log: DirtyLog) -> (Idle, Vm) {
 
 fn bits(vm: &Vm, idle: &mut Idle) -> [u64; 2] {
     let mut bits = [0; 2];
-    vm.slots().dirty_bits(idle, LOGS, &mut bits).unwrap();
+    vm.memory().dirty_bits(idle, LOGS, &mut bits).unwrap();
     bits
 }
 
 /// The error, its text and its number, for each wrong call on a log.
 fn refusals(vm: &Vm, idle: &mut Idle, id: SlotId) -> Vec<(DirtyError, String, i32)> {
-    let slots = vm.slots();
+    let slots = vm.memory();
     let mut room = [0; 2];
     let errors = [
         slots.harvest(idle, id).err(),
@@ -102,7 +102,7 @@ fn a_clear_out_of_rule_is_an_error_and_clears_nothing() {
         (0, u64::MAX),
         (!63, u64::MAX),
     ] {
-        let refused = vm.slots().clear_dirty(&mut idle, LOGS, first, pages, &all).unwrap_err();
+        let refused = vm.memory().clear_dirty(&mut idle, LOGS, first, pages, &all).unwrap_err();
         let expected = if first.is_multiple_of(64) {
             DirtyError::Range { id: LOGS, first, pages, of: PAGES }
         } else {
@@ -116,7 +116,7 @@ fn a_clear_out_of_rule_is_an_error_and_clears_nothing() {
     // A valid call, beside it.
     for (first, pages, cleared) in [(0, 0, 0), (64, 0, 0), (64, 36, 12), (0, 64, 22), (0, 100, 0)] {
         assert_eq!(
-            vm.slots().clear_dirty(&mut idle, LOGS, first, pages, &all),
+            vm.memory().clear_dirty(&mut idle, LOGS, first, pages, &all),
             Ok(cleared),
             "{first} {pages}"
         );
@@ -128,7 +128,7 @@ fn a_clear_out_of_rule_is_an_error_and_clears_nothing() {
 fn too_little_room_for_the_bits_is_an_error() {
     let (mut idle, vm) = vm(DirtyLog::bitmap());
     let before = bits(&vm, &mut idle);
-    let slots = vm.slots();
+    let slots = vm.memory();
     for words in 0..2 {
         let mut room = vec![7; words];
         let refused = slots.dirty_bits(&mut idle, LOGS, &mut room).unwrap_err();
@@ -148,7 +148,7 @@ fn bits_past_the_range_clear_nothing() {
     let (mut idle, vm) = vm(DirtyLog::bitmap());
     let before = bits(&vm, &mut idle);
     // Of 100 pages the second word has 36.
-    assert_eq!(vm.slots().clear_dirty(&mut idle, LOGS, 64, 36, &[!0 << 36, !0]), Ok(0));
+    assert_eq!(vm.memory().clear_dirty(&mut idle, LOGS, 64, 36, &[!0 << 36, !0]), Ok(0));
     assert_eq!(bits(&vm, &mut idle), before);
 }
 

@@ -12,7 +12,6 @@
 
 use super::subject::access;
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -28,9 +27,6 @@ struct Interrupted {
     read_only: AtomicBool,
     next: Mutex<Vec<(Sender<()>, Receiver<()>)>>,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Interrupted {}
 
 impl Host for Interrupted {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -54,7 +50,7 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<F, _>::builder(Interrupted::default()).dirty_log(DirtyLog::bitmap().track(track));
     let vm = vm.build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
     access(&vm, &mut idle, PAGE, Access::Write);
     let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
     drop(vm.invalidate(hvas, Why::WriteProtect).apply(&mut idle).settle());
@@ -80,8 +76,8 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
         assert_eq!(refused, Err(FaultError::Host(HostError::Fault)), "{track:?}");
     });
     assert!(vm.host().next.lock().unwrap().is_empty(), "the host was asked twice");
-    assert_eq!(vm.translate(&mut idle, PAGE), None, "taken away");
-    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    assert_eq!(vm.memory().translate(&mut idle, PAGE), None, "taken away");
+    let harvest = vm.memory().harvest(&mut idle, SLOT).unwrap();
     assert!(harvest.iter().map(|page| page.gfn).eq([PAGE]), "{track:?}: {harvest:?}");
     harvest.commit();
 }

@@ -13,7 +13,7 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
     while !walks(vm, gfn, access) {
         let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap();
         assert!(
-            !matches!(done, Done::Mmio | Done::RingFull),
+            !matches!(done, Next::Emulate(_) | Next::Leave(_)),
             "{gfn:?} has a slot, and rings are emptied: {done:?}"
         );
     }
@@ -21,10 +21,10 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
 
 /// A hardware walk; false if it faults. There is no other thread.
 fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
-    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
+    let (mut table, mut level) = (vm.memory().root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
-        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
+        let entry = unsafe { vm.tables().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
         let word = entry.load();
         match word.kind::<F>(level) {
             Kind::Table(below) => {
@@ -64,7 +64,7 @@ impl<F: Format> Slat<F> {
     }
 
     fn gfn(&self, idle: &mut Idle, id: u32, page: u64) -> Gfn {
-        self.vm.slots().get(idle, SlotId(id)).unwrap().gfns.start + page
+        self.vm.memory().get(idle, SlotId(id)).unwrap().gfns.start + page
     }
 
     fn bytes(&self, id: u32) -> u64 {
@@ -75,7 +75,7 @@ impl<F: Format> Slat<F> {
         let gpa = Gfn(self.shapes[id as usize].places[place]).gpa();
         let flags = if log { Region::LOG_DIRTY } else { 0 };
         let region = Region { slot: SlotId(id), flags, gpa, bytes: self.bytes(id), hva: hva(id, 0) };
-        self.vm.slots().set(idle, region).expect("nothing is in the way");
+        self.vm.memory().set(idle, region).expect("nothing is in the way");
     }
 
     /// Returns the pages of a harvest, after checking it against itself; then ends it.
@@ -104,7 +104,7 @@ impl<F: Format> Slat<F> {
 
 impl<F: Format> Subject for Slat<F> {
     fn ask(&mut self, idle: &mut Idle, operation: &Operation) -> Result<Reply, i32> {
-        let slots = self.vm.slots();
+        let slots = self.vm.memory();
         let errno = |error: DirtyError| error.errno();
         match *operation {
             Operation::Create { id, log } => {
@@ -116,7 +116,7 @@ impl<F: Format> Subject for Slat<F> {
                 Ok(Reply::Done)
             }
             Operation::Move { id, place } => {
-                let slot = self.vm.slots().get(idle, SlotId(id)).unwrap();
+                let slot = self.vm.memory().get(idle, SlotId(id)).unwrap();
                 self.set(idle, id, place, slot.log_dirty);
                 Ok(Reply::Done)
             }
@@ -134,7 +134,7 @@ impl<F: Format> Subject for Slat<F> {
                 // By frames or by host addresses, which is the same here.
                 if pages % 2 == 0 {
                     let first = self.gfn(idle, id, page);
-                    self.vm.slots().mark_dirty(Span::sized(first, pages));
+                    self.vm.memory().mark_dirty(Span::sized(first, pages));
                 } else {
                     let bytes = Span::sized(hva(id, page) + 1, pages * PAGE_SIZE - 1);
                     self.vm.mark_dirty(bytes);

@@ -1,9 +1,8 @@
 //! A VM whose host a test controls when it is asked for a page; and the final checks.
 
 use slat::baselines::{Baseline, MmuLock};
-use slat::table::Heap;
-use slat::table::TableMemory;
 use slat::table::formats::Npt4;
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::*;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -46,15 +45,19 @@ pub struct Staged {
 
 // SAFETY: the heap's own functions, counted.
 unsafe impl TableMemory for Staged {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.lent.fetch_add(1, SeqCst);
-        Heap.alloc_chunk()
+        Heap.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         self.lent.fetch_sub(1, SeqCst);
-        // SAFETY: the caller's word.
-        unsafe { Heap.free_chunk(chunk) }
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
@@ -88,13 +91,17 @@ pub struct Lent<'h>(pub &'h Staged);
 
 // SAFETY: by way of the host's own.
 unsafe impl TableMemory for Lent<'_> {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.0.alloc_chunk()
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.0.lend(pages)
     }
 
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
-        unsafe { self.0.free_chunk(chunk) }
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { self.0.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
@@ -103,6 +110,10 @@ fn gfn_of(hva: Hva) -> Gfn {
 }
 
 impl Host for Lent<'_> {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let gfn = gfn_of(hva);
         if self.0.looked_up.lock().unwrap().take_if(|panics| *panics == gfn).is_some() {
@@ -144,7 +155,7 @@ pub fn on_a_vm(lock: MmuLock, test: impl FnOnce(&TestVm<'_>, &mut Idle)) {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::builder(Lent(&host)).vcpus(4).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap();
         let slot = Slot::new(RAM, ALL.start, ALL.len(), HVA);
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         test(&vm, &mut idle);
         is_sound(&vm, &mut idle);
     });
@@ -157,11 +168,11 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
     host.read_only.store(false, SeqCst);
     for id in 0..4 {
         for gfn in (ALL.start.0..ALL.end.0).step_by(61) {
-            store(vm, idle, VcpuId(id), Gfn(gfn)).unwrap();
+            let _ = store(vm, idle, VcpuId(id), Gfn(gfn)).unwrap();
         }
     }
     for gfn in (ALL.start.0..ALL.end.0).step_by(61).map(Gfn) {
-        let found = vm.translate(idle, gfn).unwrap();
+        let found = vm.memory().translate(idle, gfn).unwrap();
         let pfn = found.leaf.pfn + (gfn.0 - found.gfns.start.0);
         assert_eq!(pfn, host.page(gfn).pfn, "{gfn:?} is mapped to what the host has");
         assert!(found.leaf.perms.allows(Access::Write));
@@ -174,7 +185,7 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
 }
 
 /// A store of the guest's, by a fault.
-pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<Done, FaultError> {
+pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<Next, FaultError> {
     let mut vcpu = vm.vcpu(id).expect("it is free");
     vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }

@@ -22,7 +22,7 @@ fn panics() -> ! {
 fn in_the_guest() {
     for lock in POLICIES {
         on_a_vm(lock, |vm, idle| {
-            store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+            let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
             dies(vm, |vm, idle| {
                 let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
                 let _guest = vcpu.enter(idle, &mut NoTlb);
@@ -30,7 +30,7 @@ fn in_the_guest() {
             });
             // No thread waits for its answer, and its number is free.
             unmap(vm, idle, ALL);
-            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }
 }
@@ -41,8 +41,8 @@ fn in_the_host_that_is_asked() {
         on_a_vm(lock, |vm, idle| {
             vm.host().0.will(Gfn(5), When::Panics);
             dies(vm, |vm, idle| assert!(store(vm, idle, VcpuId(0), Gfn(5)).is_ok()));
-            assert_eq!(vm.translate(idle, Gfn(5)), None);
-            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(vm.memory().translate(idle, Gfn(5)), None);
+            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }
 }
@@ -58,7 +58,7 @@ fn in_the_host_that_answers_without_sleeping() {
                 // A grace period ends, because the section did.
                 unmap(vm, idle, ALL);
                 vm.collect(idle);
-                store(vm, idle, VcpuId(0), Gfn(4)).unwrap();
+                let _ = store(vm, idle, VcpuId(0), Gfn(4)).unwrap();
             }
         });
     }
@@ -72,14 +72,14 @@ fn in_an_upgrade() {
             let host = vm.host().0;
             host.read_only.store(true, SeqCst);
             let read = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
-            vm.vcpu(VcpuId(0)).unwrap().fault(idle, read).unwrap();
-            let before = vm.translate(idle, Gfn(5));
+            let _ = vm.vcpu(VcpuId(0)).unwrap().fault(idle, read).unwrap();
+            let before = vm.memory().translate(idle, Gfn(5));
             host.read_only.store(false, SeqCst);
             *host.looked_up.lock().unwrap() = Some(Gfn(5));
             dies(vm, |vm, idle| assert!(store(vm, idle, VcpuId(0), Gfn(5)).is_ok()));
             assert!(before.is_some());
-            assert_eq!(vm.translate(idle, Gfn(5)), before, "the guest still has its page");
-            assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Done::Fixed));
+            assert_eq!(vm.memory().translate(idle, Gfn(5)), before, "the guest still has its page");
+            assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Next::Resume(Resume::Fixed)));
         });
     }
 }
@@ -92,16 +92,17 @@ fn in_a_recovery() {
             let host = vm.host().0;
             host.large.store(true, SeqCst);
             for gfn in [0, 512, 1024] {
-                assert_eq!(store(vm, idle, VcpuId(0), Gfn(gfn)), Ok(Done::Mapped(Level::M2)));
+                assert_eq!(store(vm, idle, VcpuId(0), Gfn(gfn)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
             }
-            assert_eq!(vm.split(idle, ALL, Level::K4), Ok(3));
+            assert_eq!(vm.memory().split(idle, ALL, Level::K4), Ok(3));
             *host.looked_up.lock().unwrap() = Some(Gfn(512));
             dies(vm, |vm, idle| {
-                let _ = vm.recover(idle, ALL);
+                let _ = vm.memory().recover(idle, ALL);
             });
-            let levels = [5, 517, 1029].map(|gfn| vm.translate(idle, Gfn(gfn)).map(|found| found.level));
+            let levels =
+                [5, 517, 1029].map(|gfn| vm.memory().translate(idle, Gfn(gfn)).map(|found| found.level));
             assert_eq!(levels, [Some(Level::M2), Some(Level::K4), Some(Level::K4)]);
-            assert_eq!(vm.recover(idle, ALL), 2);
+            assert_eq!(vm.memory().recover(idle, ALL), 2);
         });
     }
 }
@@ -109,16 +110,16 @@ fn in_a_recovery() {
 #[test]
 fn in_a_transaction() {
     on_a_vm(MmuLock::None, |vm, idle| {
-        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         dies(vm, |vm, idle| {
-            let _ = vm.slots().commit(idle, |tx| -> Result<(), SlotError> {
+            let _ = vm.memory().commit(idle, |tx| -> Result<(), SlotError> {
                 tx.delete(RAM)?;
                 tx.create(Slot::new(SlotId(3), Gfn(0), 8, Hva(0)).log_dirty())?;
                 panics()
             });
         });
-        assert_eq!((vm.slots().len(), vm.slots().find(idle, Gfn(5)).unwrap().id), (1, RAM));
-        assert!(vm.translate(idle, Gfn(5)).is_some(), "nothing has changed");
+        assert_eq!((vm.memory().len(), vm.memory().find(idle, Gfn(5)).unwrap().id), (1, RAM));
+        assert!(vm.memory().translate(idle, Gfn(5)).is_some(), "nothing has changed");
     });
 }
 
@@ -127,8 +128,8 @@ fn in_a_transaction() {
 fn in_a_change_of_the_host() {
     for lock in POLICIES {
         on_a_vm(lock, |vm, idle| {
-            store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
-            store(vm, idle, VcpuId(0), Gfn(6)).unwrap();
+            let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+            let _ = store(vm, idle, VcpuId(0), Gfn(6)).unwrap();
             let before = vm.stats().flushes.paid;
             dies(vm, |vm, idle| {
                 let event = Event::new(hvas(ALL), Why::Reclaim);
@@ -138,8 +139,11 @@ fn in_a_change_of_the_host() {
                 });
             });
             assert_eq!(vm.stats().flushes.paid, before + 1);
-            assert!(vm.translate(idle, Gfn(5)).is_none() && vm.translate(idle, Gfn(6)).is_some());
-            assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Done::Mapped(Level::K4)));
+            assert!(
+                vm.memory().translate(idle, Gfn(5)).is_none()
+                    && vm.memory().translate(idle, Gfn(6)).is_some()
+            );
+            assert_eq!(store(vm, idle, VcpuId(1), Gfn(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }
 }
@@ -148,8 +152,8 @@ fn in_a_change_of_the_host() {
 fn in_an_observer() {
     for lock in POLICIES {
         on_a_vm(lock, |vm, idle| {
-            store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
-            dies(vm, |vm, idle| vm.shared(idle).for_each(ALL, |_| panics()));
+            let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+            dies(vm, |vm, idle| vm.memory().shared(idle).for_each(ALL, |_| panics()));
             unmap(vm, idle, ALL);
             vm.collect(idle);
         });

@@ -14,10 +14,10 @@ fn a_refusal_is_told_and_forgotten() {
                     let refused = store(vm, idle, VcpuId(0), gfn);
                     assert_eq!(refused, Err(FaultError::Host(error)));
                     assert_eq!(refused.unwrap_err().to_string(), error.to_string());
-                    assert_eq!(vm.translate(idle, gfn), None);
+                    assert_eq!(vm.memory().translate(idle, gfn), None);
                 }
             }
-            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }
 }
@@ -30,6 +30,8 @@ fn a_refusal_ends_a_pre_fault_with_what_came_before_it() {
         let refused = vcpu.prefault(idle, Span::new(Gfn(0), Gfn(20)));
         assert_eq!(refused, Ok(7), "so many are there");
         drop(vcpu);
-        assert!(vm.translate(idle, Gfn(6)).is_some() && vm.translate(idle, Gfn(7)).is_none());
+        assert!(
+            vm.memory().translate(idle, Gfn(6)).is_some() && vm.memory().translate(idle, Gfn(7)).is_none()
+        );
     });
 }

@@ -16,7 +16,7 @@ fn idle() -> Idle {
 /// Operations during the wait: faults, aging, invalidations of pages that no vCPU has.
 fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
     for gfn in (1024..ALL.end.0).map(Gfn) {
-        store(vm, idle, vcpu, gfn).unwrap();
+        let _ = store(vm, idle, vcpu, gfn).unwrap();
     }
     assert!(vm.young(idle, hvas(Span::new(Gfn(1024), ALL.end)), Young::Clear));
     drop(vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle());
@@ -27,7 +27,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
     on_a_vm(MmuLock::None, |vm, idle| {
         (0..1024).for_each(|gfn| assert!(store(vm, idle, VcpuId(0), Gfn(gfn)).is_ok()));
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
-        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(many)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         let (collected, deleted) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             let go = go;
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let walk = vm.lockless(&mut idle);
+                let walk = vm.memory().lockless(&mut idle);
                 let before = walk.translate(Gfn(5));
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
@@ -53,16 +53,16 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             scope.spawn(move || {
                 let mut idle = self::idle();
                 let slot = Slot::new(SlotId(9), Gfn(1 << 20), 512, HVA);
-                vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+                vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
                 begins_too.send(()).unwrap();
-                vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(9))).unwrap();
+                vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(9))).unwrap();
                 deleted.store(true, SeqCst);
             });
             (0..2).for_each(|_| begun.recv().unwrap());
             others_go_on(vm, idle, VcpuId(1));
             // Tables are available, too, although no unmapped one can be reused yet.
             for table in 0..100 {
-                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+                let _ = store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
             }
             assert_eq!(
                 (collected.load(SeqCst), deleted.load(SeqCst)),
@@ -72,7 +72,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             go.send(()).unwrap();
         });
         assert_eq!((collected.load(SeqCst), deleted.load(SeqCst)), (true, true));
-        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
     });
 }
 
@@ -81,33 +81,33 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
 fn a_reader_that_stays_keeps_no_fault() {
     on_a_vm(MmuLock::None, |vm, idle| {
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
-        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
-        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(many)).unwrap();
+        let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         thread::scope(|scope| {
             let go = go;
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let _walk = vm.lockless(&mut idle);
+                let _walk = vm.memory().lockless(&mut idle);
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
             });
             is_inside.recv().unwrap();
             unmap(vm, idle, Span::new(Gfn(0), Gfn(512)));
             for table in 0..100 {
-                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+                let _ = store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
             }
             assert_eq!(vm.stats().tables_waiting, 1, "the one that was unmapped");
             go.send(()).unwrap();
         });
-        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+        vm.memory().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
     });
 }
 
 #[test]
 fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
     on_a_vm(MmuLock::None, |vm, idle| {
-        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let _ = store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         let (flushed, faulted) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
             });
             begun.recv().unwrap();
             scope.spawn(move || {
-                store(vm, &mut self::idle(), VcpuId(2), Gfn(5)).unwrap();
+                let _ = store(vm, &mut self::idle(), VcpuId(2), Gfn(5)).unwrap();
                 assert!(flushed.load(SeqCst), "the page comes back when the invalidation is over");
                 faulted.store(true, SeqCst);
             });
@@ -161,16 +161,20 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
     for lock in super::controlled_host::POLICIES {
         on_a_vm(lock, |vm, idle| {
             let mut stopped = vm.vcpu(VcpuId(0)).unwrap();
-            stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
+            let _ = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
             unmap(vm, idle, ALL);
             vm.collect(idle);
             vm.zap_all(idle).unwrap();
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
-            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+            vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
             others_go_on(vm, idle, VcpuId(1));
             assert_eq!(vm.unanswered().next(), None, "flushes wait for no vCPU out of the guest");
             let again = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
-            assert_eq!(again, Ok(Done::Mapped(Level::K4)), "it goes on as if nothing had been");
+            assert_eq!(
+                again,
+                Ok(Next::Resume(Resume::Mapped(Level::K4))),
+                "it goes on as if nothing had been"
+            );
         });
     }
 }
@@ -189,14 +193,18 @@ fn a_host_that_blocks_keeps_its_own_fault_only() {
                 vm.host().0.moves(Gfn(5), Pfn(0x77_7777));
                 drop(change);
                 vm.zap_all(idle).unwrap();
-                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
-                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+                vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+                vm.memory().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
                 others_go_on(vm, idle, VcpuId(1));
-                assert_eq!(vm.translate(idle, Gfn(5)), None);
+                assert_eq!(vm.memory().translate(idle, Gfn(5)), None);
                 go.send(()).unwrap();
-                assert_eq!(waiting.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+                assert_eq!(waiting.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
             });
-            assert_eq!(vm.translate(idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x77_7777), "the page of now");
+            assert_eq!(
+                vm.memory().translate(idle, Gfn(5)).unwrap().leaf.pfn,
+                Pfn(0x77_7777),
+                "the page of now"
+            );
         });
     }
 }

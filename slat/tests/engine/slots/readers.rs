@@ -67,7 +67,7 @@ impl World {
             Self { vm, begun: counter(0), done: counter(0), reading: counter(READERS), writing: counter(1) };
         let mut idle = Idle::take().unwrap();
         let first = (0..MANY).map(|id| slot_of(0, id));
-        world.vm.slots().commit(&mut idle, |tx| { first }.try_for_each(|slot| tx.create(slot))).unwrap();
+        world.vm.memory().commit(&mut idle, |tx| { first }.try_for_each(|slot| tx.create(slot))).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..READERS {
                 scope.spawn(|| {
@@ -81,7 +81,7 @@ impl World {
 
     fn write(&self, idle: &mut Idle) {
         let _leaving = Leaving(&self.writing);
-        let slots = self.vm.slots();
+        let slots = self.vm.memory();
         let mut random = Random::new(31);
         for number in 1.. {
             if self.reading.load(SeqCst) == 0 {
@@ -160,7 +160,7 @@ fn look_closely(snapshot: &Snapshot<'_>) -> (Vec<Slot>, u64) {
 #[test]
 fn a_snapshot_is_one_published_set_while_it_is_held() {
     World::churn(|world, idle| {
-        let slots = world.vm.slots();
+        let slots = world.vm.memory();
         let mut last: Option<(Generation, Vec<Slot>)> = None;
         let mut changes = 0;
         while changes < 800 && world.writing.load(SeqCst) > 0 {
@@ -187,7 +187,7 @@ fn a_snapshot_is_one_published_set_while_it_is_held() {
 #[test]
 fn a_look_up_is_of_the_present() {
     World::churn(|world, idle| {
-        let slots = world.vm.slots();
+        let slots = world.vm.memory();
         let (mut last, mut changes, mut random) = (0, 0, Random::new(32));
         while changes < 800 && world.writing.load(SeqCst) > 0 {
             let id = random.below(u64::from(MANY)) as u32;
@@ -214,7 +214,7 @@ fn negative_control_two_look_ups_see_a_mixture() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let mixtures = AtomicU64::new(0);
     World::churn(|world, idle| {
-        let slots = world.vm.slots();
+        let slots = world.vm.memory();
         while mixtures.load(SeqCst) == 0 && Instant::now() < deadline && world.writing.load(SeqCst) > 0 {
             let mut number = |id| number_of(&slots.get(idle, SlotId(id)).expect("never away"));
             let first = number(0);

@@ -7,7 +7,7 @@ use super::oracle::PAGE;
 use super::subject::Nothing;
 use crate::common::random::Random;
 use crate::common::thorough::thorough;
-use slat::memslots::Memslots;
+use slat::GuestSpace;
 use slat::slots::{Region, SlotMap};
 use slat::table::formats::Ept5;
 use slat::*;
@@ -36,7 +36,7 @@ fn create_all(mut create: impl FnMut(Slot) -> Result<(), SlotError>) -> Result<(
         .try_for_each(|n| create(slot(n, 0)))
 }
 
-type Many<'vm> = Memslots<'vm, Ept5, Nothing>;
+type Many<'vm> = GuestSpace<'vm, Ept5, Nothing>;
 
 /// One random operation on slot `n`, or refusal.
 fn operate(slots: &Many<'_>, idle: &mut Idle, model: &mut [u8], random: &mut Random) {
@@ -78,7 +78,7 @@ fn operate(slots: &Many<'_>, idle: &mut Idle, model: &mut [u8], random: &mut Ran
 fn many_slots_in_one_transaction_then_one_by_one() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Ept5, _>::builder(Nothing).max_slots(u32::MAX).build().unwrap();
-    let slots = vm.slots();
+    let slots = vm.memory();
     let before = slots.generation();
     let refused = slots.commit(&mut idle, |tx| {
         create_all(|slot| tx.create(slot))?;

@@ -9,7 +9,6 @@ use crate::common::thorough::thorough;
 use slat::memslots::Generation;
 use slat::slots::{self, Region};
 use slat::table::formats::Ept5;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +17,6 @@ pub const ARENA: u64 = 0x7000_0000_0000;
 
 /// A host with nothing behind its addresses.
 pub struct Nothing;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Nothing {}
 
 impl Host for Nothing {
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -117,7 +113,7 @@ impl Slat {
     }
 
     fn generations_now(&self) -> Vec<Generation> {
-        (0..).map_while(|space| Some(self.vm.guest_space(SpaceId(space))?.slots().generation())).collect()
+        (0..).map_while(|space| Some(self.vm.space(SpaceId(space))?.generation())).collect()
     }
 
     /// Checks that the generation of `changed` has advanced, and no other.
@@ -154,7 +150,7 @@ impl Slat {
         for space in 0..oracle.limits.spaces {
             let expected: Vec<_> =
                 oracle.by_gfn(space).iter().map(|(id, record)| slot(*id, record)).collect();
-            let slots = self.vm.guest_space(SpaceId(space as u8)).unwrap().slots();
+            let slots = self.vm.space(SpaceId(space as u8)).unwrap();
             let mut all = Vec::new();
             slots.for_each(&mut self.idle, |slot| all.push(slot));
             assert_eq!(all, expected);
@@ -174,9 +170,7 @@ impl Slat {
 impl Subject for Slat {
     fn ask(&mut self, request: &Request, expected: Result<Change, Rule>) -> Result<(), String> {
         let space = u8::try_from(request.space).ok();
-        let Some(slots) =
-            space.and_then(|space| self.vm.guest_space(SpaceId(space)).map(|space| space.slots()))
-        else {
+        let Some(slots) = space.and_then(|space| self.vm.space(SpaceId(space))) else {
             // There is no such address space to ask: counts as EINVAL, whatever else is wrong.
             return if expected.is_err_and(|rule| rule.errno() == Rule::Space.errno()) {
                 Ok(())
@@ -207,7 +201,7 @@ impl Subject for Slat {
         }
         let space = random.below(u64::from(oracle.limits.spaces)) as u32;
         let by_gfn = oracle.by_gfn(space);
-        let slots = self.vm.guest_space(SpaceId(space as u8)).unwrap().slots();
+        let slots = self.vm.space(SpaceId(space as u8)).unwrap();
         let Some(&(id, record)) = by_gfn.get(random.below(by_gfn.len().max(1) as u64) as usize) else {
             return;
         };

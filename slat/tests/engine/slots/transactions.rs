@@ -79,7 +79,7 @@ fn random_groups_are_all_or_nothing() {
             .collect();
         let named = random.one_in(2);
 
-        let slots = slat.vm.guest_space(SpaceId(space as u8)).unwrap().slots();
+        let slots = slat.vm.space(SpaceId(space as u8)).unwrap();
         let second_thoughts =
             SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule: slat::slots::Rule::Empty };
         let result = slots.commit(&mut slat.idle, |tx| {
@@ -242,16 +242,16 @@ fn slots_that_cannot_be_are_refused() {
         (Slot::new(SlotId(0), Gfn(15), 2, Hva(0)), 17),
     ] {
         let seven = at(7, 1);
-        let slots = slat.vm.slots();
+        let slots = slat.vm.memory();
         let refused = slots.commit(&mut slat.idle, |tx| tx.create(seven).and_then(|()| tx.create(slot)));
         let error = refused.expect_err(&format!("{slot:?}"));
         assert_eq!((error.errno(), error.id), (errno, slot.id), "{error}");
         slat.check_generations(None);
     }
-    assert!(slat.vm.slots().is_empty());
+    assert!(slat.vm.memory().is_empty());
 
     // Nor can a move, by its method, leave the reach of guest addresses.
-    let slots = slat.vm.slots();
+    let slots = slat.vm.memory();
     slots.commit(&mut slat.idle, |tx| tx.create(at(0, 0).readonly())).unwrap();
     for gfn in [(1 << 40) - PAGES + 1, 1 << 40, u64::MAX - PAGES, u64::MAX] {
         let refused = slots.commit(&mut slat.idle, |tx| tx.move_to(SlotId(0), Gfn(gfn)));

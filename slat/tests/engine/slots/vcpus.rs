@@ -10,7 +10,6 @@ use super::subject::ARENA;
 use crate::common::random::Random;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -37,9 +36,6 @@ fn rover(by: u64) -> Slot {
 
 /// A frame for each address; for every third it answers only when asked to sleep.
 struct Linear;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Linear {}
 
 impl Linear {
     fn page(hva: Hva) -> HostPage {
@@ -77,7 +73,7 @@ impl World {
     fn new(lock: MmuLock, idle: &mut Idle) -> Self {
         let vm =
             Vm::<Npt4, _>::builder(Linear).vcpus(2).baseline(Baseline::NONE.mmu_lock(lock)).build().unwrap();
-        vm.slots().commit(idle, |tx| tx.create(rover(0))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(rover(0))).unwrap();
         let counter = |at| AtomicU64::new(at);
         let (epoch, by, there) = (counter(0), counter(0), counter(0));
         Self {
@@ -116,12 +112,12 @@ impl World {
             let before = self.epoch.load(SeqCst);
             let expected = self.expected(gfn);
             let done = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access }).unwrap();
-            let mapped = self.vm.translate(&mut idle, gfn).map(|mapping| mapping.leaf.pfn);
+            let mapped = self.vm.memory().translate(&mut idle, gfn).map(|mapping| mapping.leaf.pfn);
             if always {
-                self.lost.fetch_add(u64::from(done == Done::Mmio), SeqCst);
+                self.lost.fetch_add(u64::from(done == Next::Emulate(Emulate::NoMemory)), SeqCst);
             }
             if before.is_multiple_of(2) && self.epoch.load(SeqCst) == before {
-                assert_eq!(done == Done::Mmio, expected.is_none(), "{gfn}: {done:?}");
+                assert_eq!(done == Next::Emulate(Emulate::NoMemory), expected.is_none(), "{gfn}: {done:?}");
                 assert_eq!(mapped, expected, "{gfn}");
                 self.known.fetch_add(1, SeqCst);
             }
@@ -136,7 +132,7 @@ impl World {
         self.there.store(there, SeqCst);
         // Frames that slots have lost are not mapped, and no vCPU can map them; the others belong to the new place.
         for gfn in (FIRST..FIRST + PAGES + SWAY).chain(GUEST.gfns.start.0..GUEST.gfns.end.0).map(Gfn) {
-            let mapped = self.vm.translate(idle, gfn).map(|mapping| mapping.leaf.pfn);
+            let mapped = self.vm.memory().translate(idle, gfn).map(|mapping| mapping.leaf.pfn);
             assert!(mapped.is_none() || mapped == self.expected(gfn), "{gfn}: {mapped:?}");
         }
         self.epoch.fetch_add(1, SeqCst);
@@ -157,7 +153,7 @@ fn a_move_is_never_mmio_and_a_deletion_always() {
     for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
         let mut idle = Idle::take().unwrap();
         let world = World::new(lock, &mut idle);
-        let slots = world.vm.slots();
+        let slots = world.vm.memory();
         std::thread::scope(|scope| {
             for id in [VcpuId(0), VcpuId(1)] {
                 let world = &world;
@@ -221,9 +217,9 @@ fn negative_control_two_transactions_are_mmio_in_between() {
         while world.vcpus.load(SeqCst) > 0 {
             let by = random.below(SWAY + 1);
             world.change(&mut idle, by, 0, |idle| {
-                world.vm.slots().commit(idle, |tx| tx.delete(ROVER)).unwrap();
+                world.vm.memory().commit(idle, |tx| tx.delete(ROVER)).unwrap();
                 std::thread::yield_now();
-                world.vm.slots().commit(idle, |tx| tx.create(rover(by))).unwrap();
+                world.vm.memory().commit(idle, |tx| tx.create(rover(by))).unwrap();
             });
         }
     });

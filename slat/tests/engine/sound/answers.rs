@@ -19,13 +19,18 @@ fn mapped_as<F: Format>(level: Level) {
     let lookup = move |hva: Hva| Some(HostPage { level, ..page(hva) });
     let vm = Vm::<F, _>::builder(By::new(lookup)).build().unwrap();
     let (large, pages) = (1 << 31, Level::G1.pages());
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, pages, pages, large))).unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(1, 0, 8, 1 << 40))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, pages, pages, large))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(1, 0, 8, 1 << 40))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for (gfn, most) in [(pages + 700, F::MAX_LEAF), (3, Level::K4)] {
         let size = level.min(most);
-        assert_eq!(vcpu.fault(&mut idle, write(gfn)), Ok(Done::Mapped(size)), "{} {level:?}", F::NAME);
-        let found = vm.translate(&mut idle, Gfn(gfn)).unwrap();
+        assert_eq!(
+            vcpu.fault(&mut idle, write(gfn)),
+            Ok(Next::Resume(Resume::Mapped(size))),
+            "{} {level:?}",
+            F::NAME
+        );
+        let found = vm.memory().translate(&mut idle, Gfn(gfn)).unwrap();
         let hva = if gfn == 3 { (1 << 40) + (3 << 12) } else { large + (700 << 12) };
         assert_eq!(found.leaf.pfn, Pfn((hva >> 12) & !(size.pages() - 1)), "{} {level:?}", F::NAME);
     }
@@ -47,11 +52,14 @@ fn leaves_are_split_down_to_any_level_that_exists() {
     let vm = Vm::<Npt4, _>::builder(By::new(|hva| Some(HostPage { level: Level::M2, ..page(hva) })))
         .build()
         .unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 31))).unwrap();
-    assert_eq!(vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)), Ok(Done::Mapped(Level::M2)));
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 31))).unwrap();
+    assert_eq!(
+        vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)),
+        Ok(Next::Resume(Resume::Mapped(Level::M2)))
+    );
     for (number, split) in [(6, 0), (5, 0), (4, 0), (3, 0), (2, 0), (1, 1)] {
         let to = Level::new(number).unwrap();
-        assert_eq!(vm.split(&mut idle, Span::new(Gfn(0), Gfn(512)), to), Ok(split), "{to:?}");
+        assert_eq!(vm.memory().split(&mut idle, Span::new(Gfn(0), Gfn(512)), to), Ok(split), "{to:?}");
     }
 }
 
@@ -60,7 +68,7 @@ fn leaves_are_split_down_to_any_level_that_exists() {
 fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
     vm!(Npt4, |hva| Some(HostPage { writable: false, ..page(hva) }), idle, vm, vcpu);
     for gfn in 0..8 {
-        vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
+        let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
     }
     vm.around(
         &mut idle,
@@ -70,7 +78,7 @@ fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
         },
     )
     .unwrap();
-    std::array::from_fn(|gfn| vm.translate(&mut idle, Gfn(gfn as u64)).map(|found| found.leaf.pfn.0))
+    std::array::from_fn(|gfn| vm.memory().translate(&mut idle, Gfn(gfn as u64)).map(|found| found.leaf.pfn.0))
 }
 
 #[test]
@@ -99,24 +107,27 @@ fn frames_beyond_the_told_page_are_zapped() {
 /// Every call that takes a span of frames, with an empty one.
 fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
     vm!(F, |hva| Some(page(hva)), idle, vm, vcpu);
-    let before = (vm.translate(&mut idle, Gfn(5)), vm.stats().leaves);
+    let before = (vm.memory().translate(&mut idle, Gfn(5)), vm.stats().leaves);
     assert!(before.0.is_some());
     let mut debts = 0;
     for why in Why::ALL {
-        let change = vm.invalidate_gfns(gfns, why);
+        let change = vm.memory().invalidate(gfns, why);
         debts += change.apply(&mut idle).pages();
     }
-    debts += vm.write_protect(&mut idle, gfns).pages();
-    vm.shared(&mut idle).write_protect(gfns).settle();
-    vm.lockless(&mut idle).for_each(gfns, |found| panic!("{found:?}"));
-    vm.lockless(&mut idle).age(gfns, |seen| panic!("{seen:?}"));
-    assert!(!vm.lockless(&mut idle).is_young(gfns));
-    assert_eq!((vm.recover(&mut idle, gfns), vm.split(&mut idle, gfns, Level::K4)), (0, Ok(0)));
-    assert_eq!(vcpu.prefault(&mut idle, gfns), Ok(0));
-    vm.slots().mark_dirty(gfns);
-    assert_eq!(vm.slots().snapshot(&mut idle).range(gfns).count(), 0);
+    debts += vm.memory().write_protect(&mut idle, gfns).pages();
+    vm.memory().shared(&mut idle).write_protect(gfns).settle();
+    vm.memory().lockless(&mut idle).for_each(gfns, |found| panic!("{found:?}"));
+    vm.memory().lockless(&mut idle).age(gfns, |seen| panic!("{seen:?}"));
+    assert!(!vm.memory().lockless(&mut idle).is_young(gfns));
     assert_eq!(
-        (vm.translate(&mut idle, Gfn(5)), vm.stats().leaves, debts),
+        (vm.memory().recover(&mut idle, gfns), vm.memory().split(&mut idle, gfns, Level::K4)),
+        (0, Ok(0))
+    );
+    assert_eq!(vcpu.prefault(&mut idle, gfns), Ok(0));
+    vm.memory().mark_dirty(gfns);
+    assert_eq!(vm.memory().snapshot(&mut idle).range(gfns).count(), 0);
+    assert_eq!(
+        (vm.memory().translate(&mut idle, Gfn(5)), vm.stats().leaves, debts),
         (before.0, before.1, 0),
         "{gfns:?}"
     );
@@ -142,19 +153,19 @@ fn an_empty_span_inside_a_large_leaf_leaves_the_leaf_alone() {
     let vm = Vm::<Npt4, _>::builder(By::new(|hva| Some(HostPage { level: Level::M2, ..page(hva) })))
         .build()
         .unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 30))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 30))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     for (start, end) in [(5, 5), (9, 3)] {
-        drop(vm.invalidate_gfns(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle());
-        assert_eq!(vm.translate(&mut idle, Gfn(7)).map(|found| found.level), Some(Level::M2));
+        drop(vm.memory().invalidate(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle());
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(7)).map(|found| found.level), Some(Level::M2));
     }
 }
 
 #[test]
 fn inverted_host_spans_are_empty() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
-    let before = vm.translate(&mut idle, Gfn(5));
+    let before = vm.memory().translate(&mut idle, Gfn(5));
     for (start, end) in [(0x4000_7000, 0x4000_1000), (u64::MAX, 0), (0x4000_5000, 0x4000_5000)] {
         let hvas = Span::new(Hva(start), Hva(end));
         for why in Why::ALL {
@@ -165,5 +176,5 @@ fn inverted_host_spans_are_empty() {
         assert!(!vm.young(&mut idle, hvas, Young::ClearAndFlush));
         vm.forget(&mut idle, hvas);
     }
-    assert_eq!(vm.translate(&mut idle, Gfn(5)), before);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), before);
 }

@@ -1,8 +1,7 @@
 //! A VM of one slot over a host that is a function, for tests of promises.
 
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Slot, SlotId, Span, TableMemory,
-    Translations, VcpuId,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Slot, SlotId, Span, Translations, VcpuId,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,9 +16,6 @@ impl By {
         Self(Box::new(answer))
     }
 }
-
-// SAFETY: table memory is the default, which keeps the promise.
-unsafe impl TableMemory for By {}
 
 impl Host for By {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -85,7 +81,7 @@ macro_rules! vm {
             .address_spaces(2)
             .build()
             .unwrap();
-        $vm.slots()
+        $vm.memory()
             .commit(&mut $idle, |tx| tx.create($crate::sound::common::ram(0, 0, 8, 0x4000_0000)))
             .unwrap();
         let mut $vcpu = $vm.vcpu(slat::VcpuId(0)).unwrap();

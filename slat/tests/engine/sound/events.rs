@@ -1,8 +1,8 @@
 //! Invalidations end, and pay their debts, however their owner ends them.
 
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
-use slat::table::TableMemory;
 use slat::table::formats::{Npt4, Sv39x4};
+use slat::table::{Heap, Own, TableMemory, TablesOf};
 use slat::*;
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ fn a_forgotten_debt_is_flushed_when_its_invalidation_ends() {
 #[test]
 fn a_forgotten_debt_is_paid_with_the_next_one_of_its_invalidation() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    vcpu.fault(&mut idle, write(6)).unwrap();
+    let _ = vcpu.fault(&mut idle, write(6)).unwrap();
     let before = vm.stats().flushes.paid;
     let all = Span::sized(Hva(0x4000_0000), 8 << 12);
     let mut change = vm.invalidate(all, Why::Reclaim);
@@ -74,11 +74,11 @@ fn no_table_page_is_lost<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) -> 
 #[test]
 fn tables_in_a_forgotten_debt_are_not_lost() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    let mut change = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap);
+    let mut change = vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap);
     forget(change.changed(&mut idle, Span::default(), None));
     drop(change);
     drop(vcpu);
-    assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None);
     assert!(no_table_page_is_lost(&vm, &mut idle), "{:?}", vm.table_pages(&mut idle));
 }
 
@@ -93,9 +93,6 @@ fn an_invalidation_that_is_leaked_leaves_its_flush_to_the_next_one() {
 /// A host that panics when it kicks these vCPUs.
 #[derive(Default)]
 struct KickPanics(Mutex<Vec<VcpuId>>);
-
-// SAFETY: table memory is the default, which keeps the promise.
-unsafe impl TableMemory for KickPanics {}
 
 impl Host for KickPanics {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
@@ -121,8 +118,8 @@ fn flushed_beside_panicking_kicks(
 ) -> (bool, [bool; 2], u64) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(KickPanics::default()).vcpus(2).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
-    vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(5)).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
+    let _ = vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(5)).unwrap();
     let (entered, over) = (Barrier::new(3), AtomicBool::new(false));
     let forgot = [AtomicBool::new(false), AtomicBool::new(false)];
     let out = thread::scope(|scope| {
@@ -159,7 +156,7 @@ fn flushed_beside_panicking_kicks(
 #[test]
 fn a_kick_that_panics_loses_no_flush() {
     let unmap = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap).apply(idle).settle());
+        drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap).apply(idle).settle());
     };
     let [first, second] = [VcpuId(0), VcpuId(1)];
     for whose in [&[first][..], &[second], &[first, second]] {
@@ -167,7 +164,7 @@ fn a_kick_that_panics_loses_no_flush() {
     }
     assert_eq!(flushed_beside_panicking_kicks(&[], unmap), (false, [true; 2], 0), "without a panic");
     let protect = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        vm.write_protect(idle, Span::sized(Gfn(5), 1)).settle();
+        vm.memory().write_protect(idle, Span::sized(Gfn(5), 1)).settle();
     };
     assert_eq!(flushed_beside_panicking_kicks(&[first], protect).1, [true; 2], "of any debt");
 }
@@ -187,7 +184,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
         let mut all: Vec<_> =
             (0..100).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
-        vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
+        let _ = vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
         // The last one is beyond the first places, and faults on its range wait for it as for any other.
         all.push(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
         let before = vm.stats().retries;
@@ -199,7 +196,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
             }
             assert!(!fault.is_finished());
             drop(all);
-            assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(fault.join().unwrap(), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         });
     }));
 }
@@ -236,12 +233,12 @@ fn a_transaction_inside_an_invalidation_waits_for_no_other() {
                     let _change = vm.invalidate(Span::sized(Hva(u64::from(i) << 21), 4096), Why::Unmap);
                     all.wait();
                     let slot = ram(1 + i, 64 + u64::from(i), 1, 1 << 40);
-                    vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
+                    vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
                     all.wait();
                 });
             }
         });
-        assert_eq!(vm.slots().len(), 49);
+        assert_eq!(vm.memory().len(), 49);
     }));
 }
 
@@ -255,7 +252,7 @@ fn an_event_that_may_not_block_waits_for_no_seat() {
             let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
                 for _ in 0..64 {
                     scope.spawn(|| {
-                        let (mut idle, slots) = (Idle::take().unwrap(), vm.slots());
+                        let (mut idle, slots) = (Idle::take().unwrap(), vm.memory());
                         let _snapshot = slots.snapshot(&mut idle);
                         held.wait();
                         release.wait();
@@ -267,7 +264,7 @@ fn an_event_that_may_not_block_waits_for_no_seat() {
             };
             vm.around(&mut idle, event, change).unwrap();
         });
-        assert_eq!(vm.translate(&mut idle, Gfn(5)), None, "it was told");
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None, "it was told");
     }));
 }
 
@@ -286,12 +283,25 @@ struct Once(AtomicBool);
 
 // SAFETY: the heap's own functions.
 unsafe impl TableMemory for Once {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        (!self.0.swap(true, SeqCst)).then(|| slat::table::Heap.alloc_chunk())?
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        (!self.0.swap(true, SeqCst)).then(|| Heap.lend(pages))?
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 
 impl Host for Once {
+    fn tables() -> impl TablesOf<Self> {
+        Own
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         Some(page(hva))
     }
@@ -305,7 +315,7 @@ impl Host for Once {
 fn a_zap_all_that_finds_no_memory_for_a_root_loses_none() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Sv39x4, _>::builder(Once(AtomicBool::new(false))).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 1 << 18, 1 << 30))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 1 << 18, 1 << 30))).unwrap();
     let mut table = 0;
     loop {
         let free = vm.table_pages(&mut idle).free;
@@ -315,7 +325,7 @@ fn a_zap_all_that_finds_no_memory_for_a_root_loses_none() {
             break;
         }
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle, write(512 * table)).unwrap();
+        let _ = vcpu.fault(&mut idle, write(512 * table)).unwrap();
         table += 1;
     }
     assert!(table > 50, "{table} leaf tables");
@@ -328,15 +338,15 @@ const LONG: u64 = 1 << 28;
 /// returns before the last page is marked.
 fn a_transaction_overtakes(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> bool {
     vm!(Npt4, (|hva| Some(page(hva))) as fn(Hva) -> Option<HostPage>, idle, vm, _vcpu);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(1, LONG, LONG, 1 << 42).log_dirty())).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(1, LONG, LONG, 1 << 42).log_dirty())).unwrap();
     let is_marked = |idle: &mut Idle, page| {
-        let cleaned = vm.slots().clear_dirty(idle, SlotId(1), page, 64, &[u64::MAX]);
+        let cleaned = vm.memory().clear_dirty(idle, SlotId(1), page, 64, &[u64::MAX]);
         cleaned.unwrap() > 0
     };
     thread::scope(|scope| {
         scope.spawn(|| marks(&vm, &mut Idle::take().unwrap()));
         while !is_marked(&mut idle, 0) {}
-        vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
         !is_marked(&mut idle, LONG - 64)
     })
 }
@@ -350,7 +360,7 @@ fn a_transaction_overtakes_in_one_of_many_tries(marks: impl Fn(&Vm<Npt4, By>, &m
 #[test]
 fn a_transaction_does_not_wait_for_all_pages_that_a_device_marks() {
     assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, _| {
-        vm.slots().mark_dirty(Span::sized(Gfn(LONG), LONG));
+        vm.memory().mark_dirty(Span::sized(Gfn(LONG), LONG));
     }));
     assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, _| {
         vm.mark_dirty(Span::sized(Hva(1 << 42), LONG << 12));
@@ -361,11 +371,11 @@ fn a_transaction_does_not_wait_for_all_pages_that_a_device_marks() {
 #[test]
 fn negative_control_a_transaction_waits_for_a_reader_that_holds_one_section() {
     assert!(!a_transaction_overtakes(|vm, _| {
-        let slots = vm.slots();
+        let slots = vm.memory();
         let (ready, done) = (Barrier::new(2), AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut idle, slots) = (Idle::take().unwrap(), vm.slots());
+                let (mut idle, slots) = (Idle::take().unwrap(), vm.memory());
                 let _snapshot = slots.snapshot(&mut idle);
                 ready.wait();
                 while !done.load(SeqCst) {

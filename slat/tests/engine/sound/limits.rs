@@ -28,7 +28,11 @@ fn a_thread_begins_applies_and_ends_a_thousand_invalidations() {
             let last = all.split_off(all.len() / 2);
             drop(all);
             last.into_iter().rev().for_each(drop);
-            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)), "{many}");
+            assert_eq!(
+                vcpu.fault(&mut idle, write(5)),
+                Ok(Next::Resume(Resume::Mapped(Level::K4))),
+                "{many}"
+            );
         }
     }));
 }
@@ -43,7 +47,7 @@ fn where_all_places_are_taken_a_thread_that_may_not_wait_is_told_so() {
         assert_eq!(vm.try_invalidate(hva5(), Why::Clear).err(), Some(Again));
         all.pop();
         drop(vm.try_invalidate(hva5(), Why::Clear).unwrap().apply(&mut idle).settle());
-        assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+        assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None);
     }));
 }
 
@@ -72,7 +76,7 @@ fn events_nest_a_hundred_deep_or_say_again() {
             );
             let reached = nested(&vm, &mut idle, Event { may_block: false, ..event }, 100);
             assert!((1..100).contains(&reached), "{reached}: one that may not ends where there is no more");
-            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
+            assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     }));
 }
@@ -86,7 +90,7 @@ fn two_hundred_threads_that_hold_a_version_of_the_slots_look_at_the_next_one() {
         thread::scope(|scope| {
             for i in 0..200 {
                 scope.spawn(move || {
-                    let (mut idle, slots) = (Idle::take().unwrap(), vm.slots());
+                    let (mut idle, slots) = (Idle::take().unwrap(), vm.memory());
                     let look = || {
                         all.wait();
                         assert_eq!(slots.len(), 1);
@@ -98,15 +102,15 @@ fn two_hundred_threads_that_hold_a_version_of_the_slots_look_at_the_next_one() {
                         look();
                         assert_eq!(snapshot.len(), 1);
                     } else {
-                        let walk = vm.lockless(&mut idle);
+                        let walk = vm.memory().lockless(&mut idle);
                         look();
                         assert!(walk.translate(Gfn(5)).is_some());
                     }
                 });
             }
         });
-        vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
-        assert!(vm.slots().is_empty(), "a grace period looks at all of them");
+        vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
+        assert!(vm.memory().is_empty(), "a grace period looks at all of them");
     }));
 }
 
@@ -114,15 +118,15 @@ fn two_hundred_threads_that_hold_a_version_of_the_slots_look_at_the_next_one() {
 fn a_thread_holds_a_thousand_harvests() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-        vm.slots().commit(&mut idle, |tx| tx.create(ram(1, 64, 64, 1 << 40).log_dirty())).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(ram(1, 64, 64, 1 << 40).log_dirty())).unwrap();
         let mut held = Vec::new();
         for i in 0..1000 {
-            vcpu.fault(&mut idle, write(64 + i % 64)).unwrap();
-            held.push(vm.slots().harvest_all(&mut idle).unwrap());
+            let _ = vcpu.fault(&mut idle, write(64 + i % 64)).unwrap();
+            held.push(vm.memory().harvest_all(&mut idle).unwrap());
         }
         assert_eq!(held.iter().map(Harvest::pages).sum::<u64>(), 1000);
         drop(held);
-        let again = vm.slots().harvest_all(&mut idle).unwrap();
+        let again = vm.memory().harvest_all(&mut idle).unwrap();
         assert_eq!(again.pages(), 64, "what is given back is dirty");
         again.commit();
     }));

@@ -3,7 +3,7 @@
 use super::common::{page, vm};
 use crate::common::own::Own;
 use slat::map::{Map, Place, ReachError};
-use slat::table::{Heap, Version, Word, formats::*};
+use slat::table::{Heap, TableMemory, Version, Word, formats::*};
 use slat::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -129,19 +129,28 @@ fn a_page_beyond_the_format_has_no_entry() {
 #[test]
 fn a_format_of_another_crate_works_by_an_unsafe_impl() {
     vm!(Own, |hva| Some(page(hva)), idle, vm, _vcpu);
-    assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
-    assert_eq!(vm.translate(&mut idle, Gfn(6)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(6)), None);
     edges::<Own>();
 }
 
 /// Memory with `chunks` chunks, of 63 table pages each.
 struct Few(AtomicUsize);
 
-// SAFETY: chunks and frames are the default's.
+// SAFETY: the heap's own functions.
 unsafe impl TableMemory for Few {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+    fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         self.0.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).ok()?;
-        Heap.alloc_chunk()
+        Heap.lend(pages)
+    }
+
+    unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        // SAFETY: required of the caller.
+        unsafe { Heap.take_back(first, pfn, pages) }
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        Heap.at(pfn)
     }
 }
 

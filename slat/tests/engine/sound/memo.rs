@@ -2,7 +2,7 @@
 
 use super::common::{Tlb, hva5, page, ram, vm, write};
 use slat::table::formats::Npt4;
-use slat::{Done, Gfn, Idle, Level, SlotId, Span, VcpuId, Why};
+use slat::{Emulate, Gfn, Idle, Level, Next, Resume, SlotId, Span, VcpuId, Why};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Barrier, mpsc};
@@ -14,7 +14,7 @@ use std::thread;
 #[test]
 fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(1, 8, 8, 0x9000_0000))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(1, 8, 8, 0x9000_0000))).unwrap();
     let (in_guest, held) = (Barrier::new(2), Barrier::new(3));
     let (deleting, deletes) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
@@ -24,7 +24,7 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         scope.spawn(move || {
             let (mut idle, mut tlb) = (Idle::take().unwrap(), Tlb::default());
             let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
-            vcpu.fault(&mut idle, write(9)).unwrap();
+            let _ = vcpu.fault(&mut idle, write(9)).unwrap();
             let mut guest = vcpu.enter(&mut idle, &mut tlb).poll();
             in_guest.wait();
             while !guest.kicked() {
@@ -36,21 +36,25 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
         });
         in_guest.wait();
         scope.spawn(move || {
-            let (mut idle, slots) = (Idle::take().unwrap(), vm.slots());
+            let (mut idle, slots) = (Idle::take().unwrap(), vm.memory());
             let _snapshot = slots.snapshot(&mut idle);
             held.wait();
             let _ = released.recv();
         });
         scope.spawn(move || {
             held.wait();
-            vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
+            vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(1))).unwrap();
         });
         held.wait();
         deletes.recv().unwrap();
 
         let retries = vm.stats().retries;
-        assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Done::Mapped(Level::K4)), "in A: confirms it");
-        assert_eq!(vcpu.fault(&mut idle, write(2)), Ok(Done::Mapped(Level::K4)), "in A");
+        assert_eq!(
+            vcpu.fault(&mut idle, write(1)),
+            Ok(Next::Resume(Resume::Mapped(Level::K4))),
+            "in A: confirms it"
+        );
+        assert_eq!(vcpu.fault(&mut idle, write(2)), Ok(Next::Resume(Resume::Mapped(Level::K4))), "in A");
         scope.spawn(move || {
             // The fault on B waits for the invalidation that covers it.
             while vm.stats().retries == retries {
@@ -58,12 +62,12 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
             }
             answer.send(()).unwrap();
         });
-        assert_eq!(vcpu.fault(&mut idle, write(9)), Ok(Done::Mmio), "B is gone");
+        assert_eq!(vcpu.fault(&mut idle, write(9)), Ok(Next::Emulate(Emulate::NoMemory)), "B is gone");
         let again = vcpu.fault(&mut idle, write(9));
         release.send(()).unwrap();
-        assert_eq!(again, Ok(Done::Mmio), "B is still gone");
+        assert_eq!(again, Ok(Next::Emulate(Emulate::NoMemory)), "B is still gone");
     });
-    assert_eq!(vm.translate(&mut idle, Gfn(9)), None);
+    assert_eq!(vm.memory().translate(&mut idle, Gfn(9)), None);
 }
 
 /// Beside an active invalidation in its own 2 MiB a frame is confirmed alone: a host that panics during that fault
@@ -101,8 +105,8 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
             }
             end.wait();
         });
-        assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert!(vm.stats().retries > retries, "the fault waited for the invalidation that covers it");
     });
-    drop(vm.invalidate_gfns(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
 }

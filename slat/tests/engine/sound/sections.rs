@@ -30,7 +30,7 @@ fn slot(id: u32) -> Slot {
 fn beside_transactions(vm: &Vm<Npt4, Identity>, reads: impl Fn(&mut Idle, VcpuId) + Sync) -> u64 {
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let create = |idle: &mut Idle, from| {
-        vm.slots().commit(idle, |tx| (from..ALL).try_for_each(|id| tx.create(slot(id)))).unwrap();
+        vm.memory().commit(idle, |tx| (from..ALL).try_for_each(|id| tx.create(slot(id)))).unwrap();
     };
     create(&mut Idle::take().unwrap(), 0);
     thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn beside_transactions(vm: &Vm<Npt4, Identity>, reads: impl Fn(&mut Idle, VcpuId
             for _ in 0..COMMITS / 2 {
                 let delete =
                     |tx: &mut Transaction<'_>| (KEPT..ALL).try_for_each(|id| tx.delete(SlotId(id)).map(drop));
-                vm.slots().commit(&mut idle, delete).unwrap();
+                vm.memory().commit(&mut idle, delete).unwrap();
                 create(&mut idle, KEPT);
             }
             stop.store(true, Relaxed);
@@ -64,12 +64,12 @@ fn memslots_that_stay_are_found_beside_transactions_on_others() {
     let count = beside_transactions(&vm, |idle, _| {
         for id in (0..KEPT).map(SlotId) {
             let gfn = slot(id.0).gfns.start;
-            vm.slots().mark_dirty_bits(id, 0, &[1]).unwrap();
-            assert!(vm.slots().dirty_bits(idle, id, &mut [0]).is_ok());
-            vm.slots().dirty(idle, id, |_| ()).unwrap();
-            let _ = vm.slots().is_dirty(gfn);
-            assert_eq!(vm.slots().find(idle, gfn), Some(slot(id.0)));
-            vm.slots().harvest(idle, id).unwrap().commit();
+            vm.memory().mark_dirty_bits(id, 0, &[1]).unwrap();
+            assert!(vm.memory().dirty_bits(idle, id, &mut [0]).is_ok());
+            vm.memory().dirty(idle, id, |_| ()).unwrap();
+            let _ = vm.memory().is_dirty(gfn);
+            assert_eq!(vm.memory().find(idle, gfn), Some(slot(id.0)));
+            vm.memory().harvest(idle, id).unwrap().commit();
         }
     });
     assert!(count > 0);
@@ -85,7 +85,7 @@ fn pages_of_a_ring_are_told_beside_transactions_on_other_memslots() {
         for kept in 0..KEPT {
             let gfn = slot(kept).gfns.start + u64::from(id.0);
             let store = Fault { gpa: gfn.gpa(), access: Access::Write };
-            if let Done::Mapped(_) | Done::Fixed = vcpu.fault(idle, store).unwrap() {
+            if let Next::Resume(Resume::Mapped(_) | Resume::Fixed) = vcpu.fault(idle, store).unwrap() {
                 stored.push(gfn);
             }
         }

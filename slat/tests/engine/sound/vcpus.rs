@@ -3,7 +3,7 @@
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
 use slat::slots::Hint;
 use slat::table::formats::{Ept4NoAd, Npt4};
-use slat::{CpuId, Done, Gfn, Idle, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm, Why};
+use slat::{CpuId, Gfn, Idle, Next, Resume, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm, Why};
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -69,9 +69,9 @@ fn slots_outlive_a_reader_whose_guard_was_leaked() {
             for _ in 0..20 {
                 let create = |i| ram(i, u64::from(i) * 2, 1, 1 << 30);
                 let mut all = slots.clone();
-                vm.slots().commit(&mut idle, |tx| all.try_for_each(|i| tx.create(create(i)))).unwrap();
+                vm.memory().commit(&mut idle, |tx| all.try_for_each(|i| tx.create(create(i)))).unwrap();
                 let mut all = slots.clone();
-                vm.slots()
+                vm.memory()
                     .commit(&mut idle, |tx| all.try_for_each(|i| tx.delete(SlotId(i)).map(drop)))
                     .unwrap();
             }
@@ -101,13 +101,13 @@ fn a_deletion_waits_for_a_reader_whose_guard_was_leaked() {
     };
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(By::new(host)).build().unwrap();
-    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     forget(vcpu.enter(&mut idle, &mut Tlb::default()));
     thread::scope(|scope| {
         scope.spawn(|| {
             is_set_within(5000, &INSIDE);
-            vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(0))).unwrap();
+            vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.delete(SlotId(0))).unwrap();
             DELETED.store(true, SeqCst);
         });
         let _ = vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2)));
@@ -123,7 +123,7 @@ fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By>) + Send + 'st
         thread::scope(|scope| {
             let flush = scope
                 .spawn(|| drop(vm.invalidate(hva5(), Why::Unmap).apply(&mut Idle::take().unwrap()).settle()));
-            while vm.translate(&mut idle, Gfn(5)).is_some() {
+            while vm.memory().translate(&mut idle, Gfn(5)).is_some() {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_millis(20)); // the flush has begun by now, most likely
@@ -152,7 +152,7 @@ fn a_prefault_that_takes_tables_back_does_not_wait_for_its_own_vcpu() {
     assert!(ends(|| {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(By::new(page_of)).table_budget(16 << 12).build().unwrap();
-        vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 64 << 9, 0x4000_0000))).unwrap();
+        vm.memory().commit(&mut idle, |tx| tx.create(ram(0, 0, 64 << 9, 0x4000_0000))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for table in 0..40 {
             forget(vcpu.enter(&mut idle, &mut Tlb::default()));
@@ -207,7 +207,7 @@ fn a_fault_after_a_prefault_that_panicked_is_the_guests() {
     let prefault = catch_unwind(AssertUnwindSafe(|| vcpu.prefault(&mut idle, Span::new(Gfn(2), Gfn(3)))));
     assert!(prefault.is_err());
     PANICS.store(false, SeqCst);
-    assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Done::Fixed));
+    assert_eq!(vcpu.fault(&mut idle, write(1)), Ok(Next::Resume(Resume::Fixed)));
 }
 
 #[test]
@@ -278,13 +278,13 @@ fn a_hint_answers_for_the_slots_that_it_is_asked_about() {
         let vm = Vm::<Npt4, _>::builder(By::new(|_| None)).address_spaces(2).build().unwrap();
         for space in [SpaceId(0), SpaceId(1)] {
             let slot = ram(0, 0, 8, hva + (u64::from(space.0) << 20));
-            vm.guest_space(space).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+            vm.space(space).unwrap().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         }
         vm
     });
     for _ in 0..2 {
         for (vm, space) in [(0, 0), (1, 0), (1, 1), (0, 1)] {
-            let slots = vms[vm].guest_space(SpaceId(space)).unwrap().slots();
+            let slots = vms[vm].space(SpaceId(space)).unwrap();
             let snapshot = slots.snapshot(&mut idle);
             assert!(snapshot.find(Gfn(3)).is_some());
             assert_eq!(snapshot.find_with(&hint, Gfn(3)), snapshot.find(Gfn(3)), "VM {vm}, space {space}");

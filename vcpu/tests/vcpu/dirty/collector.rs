@@ -119,7 +119,7 @@ impl<'w, F: Format> Collector<'w, F> {
         self.judge_pages();
         self.judge_bytes(idle);
         if self.round == ROUNDS - 1 {
-            self.world.vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, false)).unwrap();
+            self.world.vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, false)).unwrap();
         }
     }
 
@@ -131,14 +131,14 @@ impl<'w, F: Format> Collector<'w, F> {
             faults: stats.mapped_faults + stats.permission_faults,
             flushes: stats.flushes.paid,
             splits: stats.splits[0],
-            slot_changes: self.world.vm.slots().generation().number(),
+            slot_changes: self.world.vm.memory().generation().number(),
             ..self.tally
         }
     }
 
     /// Starts the log. Copies what was stored before, where a new log does not tell every page.
     fn begin_log(&mut self, idle: &mut Idle) {
-        self.world.vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+        self.world.vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
         if !self.world.setting.initially_set {
             (0..PAGES).for_each(|page| self.copy(idle, page));
         }
@@ -147,7 +147,7 @@ impl<'w, F: Format> Collector<'w, F> {
     /// Takes a part of the log, or all of it where this is the `last` time. Returns the number of told pages.
     fn take(&mut self, idle: &mut Idle, last: bool) -> u64 {
         self.tally.harvests += 1;
-        let slots = self.world.vm.slots();
+        let slots = self.world.vm.memory();
         let harvest = match self.world.setting.way {
             Way::Manual => return self.get_and_clear(idle, last),
             Way::Harvest => slots.harvest(idle, SLOT),
@@ -232,7 +232,7 @@ impl<'w, F: Format> Collector<'w, F> {
     /// `GET`, and `CLEAR` of a part. Returns the number of cleared pages.
     fn get_and_clear(&mut self, idle: &mut Idle, last: bool) -> u64 {
         let world = self.world;
-        let slots = world.vm.slots();
+        let slots = world.vm.memory();
         let mut bits = [0; WORDS_OF_LOG];
         let set = slots.dirty_bits(idle, SLOT, &mut bits).unwrap();
         let counted: u64 = bits.iter().map(|word| u64::from(word.count_ones())).sum();
@@ -292,7 +292,7 @@ impl<'w, F: Format> Collector<'w, F> {
 
     /// While all threads stand still, the last harvest must have taken everything.
     fn check_nothing_is_left(&mut self, idle: &mut Idle) {
-        let slots = self.world.vm.slots();
+        let slots = self.world.vm.memory();
         let left = match self.world.setting.way {
             Way::Manual => slots.dirty_bits(idle, SLOT, &mut [0; WORDS_OF_LOG]),
             Way::Harvest => slots.harvest(idle, SLOT).map(|harvest| harvest.pages()),

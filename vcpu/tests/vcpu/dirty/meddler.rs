@@ -87,16 +87,16 @@ impl<'w, F: Format> Meddler<'w, F> {
             7 => self.snapshot = Some(world.space.fork(idle).unwrap()),
             8 => self.snapshot = None,
             9 => world.space.clear_soft_dirty(idle, hvas).unwrap(),
-            10..12 => vm.lockless(idle).age(gfns, |_| {}),
+            10..12 => vm.memory().lockless(idle).age(gfns, |_| {}),
             12 => {
                 let young = random.pick(&[Young::Test, Young::Clear, Young::ClearAndFlush]);
                 SecondaryMmu::young(&**vm, idle, hvas, young);
             }
-            13 => _ = vm.write_protect(idle, gfns).settle(),
+            13 => _ = vm.memory().write_protect(idle, gfns).settle(),
             14 => vm.zap_all(idle).unwrap(),
             // In place, whatever the sizes are. A slot that logs keeps its small pages.
-            15 if random.one_in(2) => _ = vm.split(idle, gfns, Level::K4).unwrap(),
-            15 => _ = vm.recover(idle, gfns),
+            15 if random.one_in(2) => _ = vm.memory().split(idle, gfns, Level::K4).unwrap(),
+            15 => _ = vm.memory().recover(idle, gfns),
             16 => {
                 // The budget frees tables with all that is in them.
                 vm.set_table_budget(idle, random.below(12) * PAGE_SIZE);
@@ -129,19 +129,19 @@ impl<'w, F: Format> Meddler<'w, F> {
     fn steal(&mut self, idle: &mut Idle) {
         if matches!(self.world.setting.way, Way::Harvest | Way::HarvestAll) && self.stolen.take().is_none() {
             // In the middle of a round the log may still be off.
-            self.stolen = self.world.vm.slots().harvest(idle, SLOT).ok();
+            self.stolen = self.world.vm.memory().harvest(idle, SLOT).ok();
         }
     }
 
     fn move_slot(&mut self, idle: &mut Idle) {
         let to = self.random.pick(&PLACES);
-        self.world.vm.slots().commit(idle, |tx| tx.move_to(SLOT, to).map(drop)).unwrap();
+        self.world.vm.memory().commit(idle, |tx| tx.move_to(SLOT, to).map(drop)).unwrap();
         self.world.base.store(to.0, SeqCst);
     }
 
     /// Switches the neighbour's log on or off, or deletes the neighbour and creates it without a log.
     fn change_the_neighbour(&mut self, idle: &mut Idle) {
-        let slots = self.world.vm.slots();
+        let slots = self.world.vm.memory();
         if self.random.one_in(3) {
             slots.commit(idle, |tx| tx.delete(NEIGHBOUR).map(drop)).unwrap();
             slots.commit(idle, |tx| tx.create(neighbour())).unwrap();

@@ -37,7 +37,7 @@ impl<F: Format> Machine<F> {
         let host = HostView::new(&space).with_broadcast(move |_| sabotage);
         let vm = Arc::new(Vm::<F, _>::builder(host).vcpus(1).dirty_log(log).build().unwrap());
         space.register(&vm);
-        vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+        vm.memory().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
         Self { ksm, space, vm }
     }
 
@@ -49,12 +49,12 @@ impl<F: Format> Machine<F> {
     }
 
     fn log(&self, idle: &mut Idle, on: bool) {
-        self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     }
 
     /// Takes and commits a harvest. Returns its pages.
     fn harvest(&self, idle: &mut Idle) -> Vec<u64> {
-        let harvest = self.vm.slots().harvest(idle, SLOT).unwrap();
+        let harvest = self.vm.memory().harvest(idle, SLOT).unwrap();
         let pages = harvest.iter().map(|page| page.page).collect();
         harvest.commit();
         pages
@@ -112,7 +112,7 @@ fn changes<F: Format>() -> Vec<Change<F>> {
             drop(machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Exit).apply(idle).settle());
         }),
         ("by frames", |machine, idle| {
-            drop(machine.vm.invalidate_gfns(Span::new(Gfn(9), Gfn(10)), Why::Unmap).apply(idle).settle());
+            drop(machine.vm.memory().invalidate(Span::new(Gfn(9), Gfn(10)), Why::Unmap).apply(idle).settle());
         }),
         ("reclaim, told page by page", |machine, idle| {
             let hvas = Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE);
@@ -141,7 +141,7 @@ fn changes<F: Format>() -> Vec<Change<F>> {
         }),
         ("swap", |machine, idle| {
             machine.space.pageout(idle, Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE)).unwrap();
-            assert_eq!(machine.vm.translate(idle, Gfn(9)), None);
+            assert_eq!(machine.vm.memory().translate(idle, Gfn(9)), None);
         }),
         ("a look who uses it", |machine, idle| {
             Balancer::new(&machine.space, Settings::default()).scan(idle, 1 << 30).unwrap();
@@ -156,15 +156,15 @@ fn changes<F: Format>() -> Vec<Change<F>> {
         }),
         ("zap all", |machine, idle| machine.vm.zap_all(idle).unwrap()),
         ("aging", |machine, idle| {
-            machine.vm.lockless(idle).age(Span::new(Gfn(0), Gfn(PAGES)), |_| {});
+            machine.vm.memory().lockless(idle).age(Span::new(Gfn(0), Gfn(PAGES)), |_| {});
             SecondaryMmu::young(&*machine.vm, idle, Span::sized(HVA, 16 * PAGE_SIZE), Young::ClearAndFlush);
         }),
         ("write protection by the VMM", |machine, idle| {
-            machine.vm.write_protect(idle, Span::new(Gfn(0), Gfn(16))).settle();
+            machine.vm.memory().write_protect(idle, Span::new(Gfn(0), Gfn(16))).settle();
         }),
         ("split and recover", |machine, idle| {
-            machine.vm.split(idle, Span::new(Gfn(0), Gfn(512)), Level::K4).unwrap();
-            machine.vm.recover(idle, Span::new(Gfn(0), Gfn(512)));
+            machine.vm.memory().split(idle, Span::new(Gfn(0), Gfn(512)), Level::K4).unwrap();
+            machine.vm.memory().recover(idle, Span::new(Gfn(0), Gfn(512)));
         }),
         ("tables taken back", |machine, idle| {
             machine.vm.set_table_budget(idle, 0);
@@ -173,7 +173,7 @@ fn changes<F: Format>() -> Vec<Change<F>> {
         }),
         ("a move and back", |machine, idle| {
             for to in [Gfn(0x8000), Gfn(0)] {
-                machine.vm.slots().commit(idle, |tx| tx.move_to(SLOT, to).map(drop)).unwrap();
+                machine.vm.memory().commit(idle, |tx| tx.move_to(SLOT, to).map(drop)).unwrap();
             }
         }),
     ]
@@ -228,7 +228,7 @@ const RING: u8 = 3;
 
 /// Takes page 9's store from the log in one of the ways.
 fn taken<F: Format>(machine: &Machine<F>, idle: &mut Idle, way: u8) -> Vec<u64> {
-    let slots = machine.vm.slots();
+    let slots = machine.vm.memory();
     let pages = |harvest: Harvest<'_, F, HostView>| {
         let pages = harvest.iter().map(|page| page.page).collect();
         harvest.commit();
@@ -306,7 +306,7 @@ fn after_a_failed_copy(end: End) -> Vec<u64> {
     let mut cpu = machine.cpu();
     machine.log(&mut idle, true);
     run_op(&mut cpu, &mut idle, Op::Store(70, 1));
-    let harvest = machine.vm.slots().harvest(&mut idle, SLOT).unwrap();
+    let harvest = machine.vm.memory().harvest(&mut idle, SLOT).unwrap();
     assert_eq!(harvest.pages(), 1);
     run_op(&mut cpu, &mut idle, Op::Store(71, 1));
     match end {
@@ -364,7 +364,7 @@ fn a_log_that_follows_another_is_told_of_the_next_store() {
             tx.set_log_dirty(SLOT, false)?;
             tx.set_log_dirty(SLOT, true)
         };
-        machine.vm.slots().commit(idle, both).unwrap();
+        machine.vm.memory().commit(idle, both).unwrap();
     };
     let with_a_move_and_back: Change = |machine, idle| {
         let all = |tx: &mut slots::Transaction<'_>| {
@@ -373,14 +373,14 @@ fn a_log_that_follows_another_is_told_of_the_next_store() {
             tx.set_log_dirty(SLOT, true)?;
             tx.move_to(SLOT, Gfn(0)).map(drop)
         };
-        machine.vm.slots().commit(idle, all).unwrap();
+        machine.vm.memory().commit(idle, all).unwrap();
     };
     let made_again: Change = |machine, idle| {
         let both = |tx: &mut slots::Transaction<'_>| {
             tx.delete(SLOT)?;
             tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA).log_dirty())
         };
-        machine.vm.slots().commit(idle, both).unwrap();
+        machine.vm.memory().commit(idle, both).unwrap();
     };
     for track in TRACKS {
         for thp in [false, true] {
@@ -420,7 +420,7 @@ fn a_log_that_begins_set_is_armed_where_it_is_cleared() {
             run_op(&mut cpu, &mut idle, Op::Store(9, 1));
             run_op(&mut cpu, &mut idle, Op::Store(700, 1));
             machine.log(&mut idle, true);
-            let slots = machine.vm.slots();
+            let slots = machine.vm.memory();
             let mut bits = [0; (PAGES / 64) as usize];
             assert_eq!(slots.dirty_bits(&mut idle, SLOT, &mut bits), Ok(PAGES));
             assert_eq!(slots.clear_dirty(&mut idle, SLOT, 0, 128, &[u64::MAX; 2]), Ok(128));

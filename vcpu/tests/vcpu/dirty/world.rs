@@ -155,7 +155,7 @@ impl<F: Format> World<F> {
             .dirty_log(setting.policy());
         let vm = Arc::new(builder.build().unwrap());
         space.register(&vm);
-        vm.slots()
+        vm.memory()
             .commit(idle, |tx| {
                 tx.create(Slot::new(SLOT, PLACES[0], PAGES, HVA))?;
                 tx.create(neighbour())
@@ -190,7 +190,7 @@ impl<F: Format> World<F> {
     /// Restores memory to what was stored, in pages as large as possible, and maps it so. One life then does
     /// not depend on the one before. Called while all stand still.
     pub fn renew_memory(&self, idle: &mut Idle) {
-        self.vm.slots().commit(idle, |tx| tx.move_to(SLOT, PLACES[0]).map(drop)).unwrap();
+        self.vm.memory().commit(idle, |tx| tx.move_to(SLOT, PLACES[0]).map(drop)).unwrap();
         self.base.store(PLACES[0].0, SeqCst);
         let memory = Span::sized(HVA, PAGES * PAGE_SIZE);
         self.space.dontneed(idle, memory).unwrap();
@@ -203,7 +203,7 @@ impl<F: Format> World<F> {
         let base = Gfn(self.base.load(SeqCst));
         for page in 0..PAGES {
             let access = if page % 3 == 0 { Access::Write } else { Access::Read };
-            vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
+            let _ = vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
             if access == Access::Write {
                 // This counts for the round before. This round's log may tell the page only if the log begins
                 // while threads work.

@@ -14,8 +14,8 @@
 use super::kinds::{Builds, Ept, Kind, Paging, Scope};
 use crate::tries::tries;
 use slat::nested::NestedError;
+use slat::table::Word;
 use slat::table::formats::{Ept4, Npt4, Npt5, X64};
-use slat::table::{TableMemory, Word};
 use slat::*;
 use slat_vcpu::cpu::{Core, Exit, L2Exit, Program, Step};
 use slat_vcpu::nested::{Said, Since};
@@ -43,9 +43,6 @@ pub struct Unique {
     frames: Vec<AtomicU64>,
     next: AtomicU64,
 }
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Unique {}
 
 fn number(hva: Hva) -> usize {
     ((hva.0 - BASE.0) / PAGE_SIZE) as usize
@@ -180,7 +177,7 @@ impl<F: Format, K: Kind> World<F, K> {
         let vm = builder.build().unwrap();
         for (id, first, end) in [(0, 0, DATA), (1, DATA, DATA + 12), (2, DATA + 12, PAGES)] {
             let slot = Slot::new(SlotId(id), Gfn(first), end - first, BASE + first * PAGE_SIZE);
-            vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         }
         for root in 0..K::ROOTS {
             for (table, entry, link) in [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 1, 4)] {
@@ -270,16 +267,16 @@ impl<F: Format, K: Kind> World<F, K> {
         match lot.u8(..16) {
             // Where table memory is short at this moment, nothing is zapped.
             0 => _ = self.vm.zap_all(idle),
-            1 => _ = self.vm.write_protect(idle, Span::sized(Gfn(first), pages)).settle(),
+            1 => _ = self.vm.memory().write_protect(idle, Span::sized(Gfn(first), pages)).settle(),
             5 => {
                 let (id, logs) = (SlotId(1 + lot.u32(..2)), lot.bool());
                 // Where another thread holds a harvest, the commit is refused until that harvest ends.
-                let _ = self.vm.slots().commit(idle, |tx| tx.set_log_dirty(id, logs));
-                if let Ok(harvest) = self.vm.slots().harvest(idle, id) {
+                let _ = self.vm.memory().commit(idle, |tx| tx.set_log_dirty(id, logs));
+                if let Ok(harvest) = self.vm.memory().harvest(idle, id) {
                     harvest.commit();
                 }
             }
-            6 => self.vm.lockless(idle).age(Span::sized(Gfn(first), pages), |_| {}),
+            6 => self.vm.memory().lockless(idle).age(Span::sized(Gfn(first), pages), |_| {}),
             7 => {
                 let now = self.vm.stats().table_bytes;
                 self.vm.set_table_budget(idle, now - now / 4);

@@ -88,7 +88,7 @@ impl<F: Format> Machine<F> {
         for (id, first) in [(0, 0), (1, half)] {
             let slot = Slot::new(SlotId(id), Gfn(first), half, HVA + first * PAGE_SIZE).log_dirty();
             let slot = if id == 0 { slot } else { Slot { log_dirty: false, ..slot } };
-            vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            vm.memory().commit(idle, |tx| tx.create(slot)).unwrap();
         }
         Self { arena, space, vm, given: AtomicU64::new(0) }
     }
@@ -109,13 +109,13 @@ impl<F: Format> Machine<F> {
         match random.u8(..32) {
             0 if left_out == LeftOut::Nothing => drop(self.space.fork(idle)),
             1 => self.vm.zap_all(idle).unwrap(),
-            2 => _ = self.vm.write_protect(idle, Span::sized(Gfn(page), 8)).settle(),
+            2 => _ = self.vm.memory().write_protect(idle, Span::sized(Gfn(page), 8)).settle(),
             3 => {
-                if let Ok(harvest) = self.vm.slots().harvest(idle, SlotId(0)) {
+                if let Ok(harvest) = self.vm.memory().harvest(idle, SlotId(0)) {
                     harvest.commit();
                 }
             }
-            4 => self.vm.lockless(idle).age(Span::sized(Gfn(0), 256), |_| {}),
+            4 => self.vm.memory().lockless(idle).age(Span::sized(Gfn(0), 256), |_| {}),
             5 => _ = self.vm.invalidate(hvas, Why::Clear).apply(idle).settle(),
             _ => return self.space.migrate(idle, hvas).unwrap(),
         }

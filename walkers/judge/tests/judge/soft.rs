@@ -57,8 +57,14 @@ struct Zeroes([u64; 512]);
 
 static NOTHING: Zeroes = Zeroes([0; 512]);
 
-// SAFETY: only `at` is used, and of a chunk it is the address.
+// SAFETY: it lends nothing; of a page of the heap `at` is the address.
 unsafe impl TableMemory for Memory {
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
+        None
+    }
+
+    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {}
+
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         // Allocations lie within 1 TiB.
         let exists = self.known.iter().any(|known| known >> 40 == pfn.address() >> 40);

@@ -34,7 +34,7 @@ pub fn measure(report: &mut Report) -> Result<(), Error> {
     let (bytes, count) = LARGE;
     let slots = || Layout::new(count, bytes / PAGE_SIZE, 1).slots();
     let vm = empty_vm(count)?;
-    vm.slots().commit(&mut idle()?, |tx| slots().try_for_each(|slot| tx.create(slot)))?;
+    vm.memory().commit(&mut idle()?, |tx| slots().try_for_each(|slot| tx.create(slot)))?;
     // A VM does not tell how much its slots take: these are the same slots.
     let lent = vm.stats().lent_bytes as f64 + SlotMap::build(slots()).bytes() as f64;
     let large = params! { "memory of": "an empty VM of 12 TiB", "slots": count };

@@ -25,11 +25,11 @@ pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant> {
 pub fn by_hint(cells: Cells) -> Result<Option<Entrant>, Error> {
     let vm = empty_vm(cells.0)?;
     let idle = || Idle::take().expect("this thread runs no vCPU");
-    vm.slots().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
+    vm.memory().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
     let hints: Vec<Hint> = cells.slots().map(|_| Hint::default()).collect();
     let frames = cells.frames();
     let sample = move || {
-        let (slots, mut idle) = (vm.slots(), idle());
+        let (slots, mut idle) = (vm.memory(), idle());
         let snapshot = slots.snapshot(&mut idle);
         let find = |gfn: Gfn| {
             let hint = &hints[(gfn.0 / (2 * super::PAGES)) as usize];

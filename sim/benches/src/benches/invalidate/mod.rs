@@ -209,7 +209,7 @@ impl Lap {
     ) -> Result<Vec<Tally>, String> {
         let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
         let elsewhere = layout.place(0).start;
-        vm.lockless(&mut idle()?).for_each(ALL, |mapping| {
+        vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
             right += u64::from(mapping.leaf.pfn == frame(mapping.gfns.start));
             there += u64::from(mapping.gfns.start < elsewhere);
             leaves[usize::from(mapping.level.number()) - 1] += 1;
@@ -365,7 +365,7 @@ mod tests {
         let first = layout.starts[0];
         vm.host().set(crate::host::hva_of(first), Some(crate::host::first_page(first + 1)));
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.fault(&mut idle().unwrap(), Fault { gpa: first.gpa(), access: Access::Write }).unwrap();
+        let _ = vcpu.fault(&mut idle().unwrap(), Fault { gpa: first.gpa(), access: Access::Write }).unwrap();
         assert_eq!(
             failed(0),
             ["every page that is mapped is mapped to its frame", "no page of a vCPU was taken away"]

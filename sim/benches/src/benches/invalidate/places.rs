@@ -6,7 +6,7 @@ use super::super::{Over, Setting, Work};
 use crate::host::hvas_of;
 use crate::world::Ordering::Relaxed;
 use core::sync::atomic::AtomicU64;
-use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Vcpu, VcpuId, Vm, Why};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, Next, Resume, Span, Vcpu, VcpuId, Vm, Why};
 
 /// Frames of a leaf table.
 pub const TABLE: u64 = Level::M2.pages();
@@ -75,7 +75,7 @@ pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<(), String> {
 fn fill<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, place: Span<Gfn>) -> u64 {
     let fault = |gfn: Gfn| Fault { gpa: gfn.gpa(), access: Access::Write };
     // What fails is not counted, and so found by the checks.
-    let is_mapped = |&gfn: &Gfn| matches!(vcpu.fault(idle, fault(gfn)), Ok(Done::Mapped(_)));
+    let is_mapped = |&gfn: &Gfn| matches!(vcpu.fault(idle, fault(gfn)), Ok(Next::Resume(Resume::Mapped(_))));
     gfns(place).filter(is_mapped).count() as u64
 }
 

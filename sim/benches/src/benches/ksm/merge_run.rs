@@ -290,7 +290,7 @@ impl<'p> MergeRun<'p> {
                 let read = space.read(&mut idle, hva, &mut found);
                 right += u64::from(read.is_ok() && found == stage.page(memory, number, gfn));
                 let host = space.lookup(hva, Access::Read);
-                let leaf = vm.vm.translate(&mut idle, gfn).map(|found| found.leaf);
+                let leaf = vm.vm.memory().translate(&mut idle, gfn).map(|found| found.leaf);
                 mapped += u64::from(host.zip(leaf).is_some_and(|(host, leaf)| {
                     self.arena.is_merged(host.pfn)
                         && leaf.pfn == host.pfn

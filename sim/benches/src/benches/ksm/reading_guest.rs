@@ -7,13 +7,13 @@
 use super::notified_vm::{Counted, NotifiedVm};
 use super::page_contents::{Memory, PAGE, Stage};
 use crate::benches::page_order::PageOrder;
-use crate::benches::program::{Next, NoFrame, Program, Use};
+use crate::benches::program::{NoFrame, Program, Step, Use};
 use crate::world::{copy, now};
 use core::iter::StepBy;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::table::formats::Ept4;
-use slat::{Done, Fault, FaultError, Gfn, Host, Idle, Pfn, Vcpu};
+use slat::{Fault, FaultError, Gfn, Host, Idle, Next, Pfn, Resume, Vcpu};
 use slat_mm::Arena;
 
 /// What a simulated arena fills freed frames with.
@@ -40,15 +40,15 @@ pub struct ReadingGuest<'m> {
 }
 
 impl Program for ReadingGuest<'_> {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Step {
         if self.left == 0 {
-            return Next::Leave;
+            return Step::Leave;
         }
         self.left -= 1;
         let (pages, every) = &mut self.writes;
         let write = if self.left.is_multiple_of(*every) { pages.next() } else { None };
         self.stores = write.is_some();
-        write.map_or_else(|| Next::Load(Gfn(self.way.go_on())), |page| Next::Store(Gfn(page)))
+        write.map_or_else(|| Step::Load(Gfn(self.way.go_on())), |page| Step::Store(Gfn(page)))
     }
 
     /// Stores to all of the page, or loads its ends and compares.
@@ -80,14 +80,14 @@ impl Program for ReadingGuest<'_> {
         idle: &mut Idle,
         fault: Fault,
         why: NoFrame,
-    ) -> Result<Done, FaultError> {
+    ) -> Result<Next, FaultError> {
         let (vm, began) = (self.vm.0, now());
         let in_window = vm.is_changing(fault.gpa.gfn());
         let done = vcpu.fault(idle, fault);
         vm.add(Counted::FaultNs, now() - began);
         vm.add(Counted::Faults, 1);
         // A page that is mapped meanwhile was not lost: another vCPU's fault was about to allow stores to it.
-        if why == NoFrame::Missing && matches!(done, Ok(Done::Mapped(_))) {
+        if why == NoFrame::Missing && matches!(done, Ok(Next::Resume(Resume::Mapped(_)))) {
             vm.add(Counted::Missing, 1);
             vm.add(Counted::InWindow, in_window.into());
         }

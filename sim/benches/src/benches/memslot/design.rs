@@ -29,21 +29,21 @@ pub trait Design: Host + Sized + 'static {
         idle: &mut Idle,
         mut slots: impl Iterator<Item = Slot>,
     ) -> Result<(), String> {
-        let made = vm.slots().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot)));
+        let made = vm.memory().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot)));
         made.map_err(|error| error.to_string())
     }
     /// Adds one.
     fn create(vm: &Machine<Self>, idle: &mut Idle, slot: Slot) -> Result<(), String> {
-        vm.slots().commit(idle, |tx| tx.create(slot)).map_err(|error| error.to_string())
+        vm.memory().commit(idle, |tx| tx.create(slot)).map_err(|error| error.to_string())
     }
     /// Moves one.
     fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), String> {
-        let moved = vm.slots().commit(idle, |tx| tx.move_to(id, gfn));
+        let moved = vm.memory().commit(idle, |tx| tx.move_to(id, gfn));
         moved.map(|_| ()).map_err(|error| error.to_string())
     }
     /// What slot `id` is.
     fn get(vm: &Machine<Self>, idle: &mut Idle, id: SlotId) -> Option<Slot> {
-        vm.slots().get(idle, id)
+        vm.memory().get(idle, id)
     }
     /// The host takes the pages of `hvas` away, once no vCPU uses them any more.
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {

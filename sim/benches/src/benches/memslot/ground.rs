@@ -122,7 +122,7 @@ impl Ground {
     }
 
     fn versions(&self) -> u64 {
-        self.vm.slots().generation().number()
+        self.vm.memory().generation().number()
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         let mut idle = Idle::take().unwrap();
         ground.vm.host().set(hva_of(beside), Some(first_page(last)));
         let fault = Fault { gpa: beside.gpa(), access: Access::Read };
-        ground.vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, fault).unwrap();
+        let _ = ground.vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, fault).unwrap();
         let id = ground.layout.last().id;
         SimHost::move_to(&ground.vm, &mut idle, id, ground.layout.end()).unwrap();
         drop(idle);

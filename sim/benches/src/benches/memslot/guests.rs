@@ -12,7 +12,7 @@
 //! Each leaves for the first time when it has been where it goes.
 
 use super::layout::{ACTIVE, Layout};
-use crate::benches::program::{Next, Program, Use};
+use crate::benches::program::{Program, Step, Use};
 use crate::host::{first_page, other_page};
 use crate::world::{Ordering, pause};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -97,24 +97,24 @@ impl<'m> Laps<'m> {
 }
 
 impl Program for Laps<'_> {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Step {
         if self.at == self.half().end {
             if self.meeting.guest.finished() <= self.lap {
                 self.meeting.guest.finish(self.lap + 1);
                 if self.lap == 0 {
-                    return Next::Leave;
+                    return Step::Leave;
                 }
             }
             match self.meeting.host.finished() {
-                GONE => return Next::Leave,
+                GONE => return Step::Leave,
                 host if host > self.lap + 1 => self.lap += 1,
-                _ => return Next::Wait,
+                _ => return Step::Wait,
             }
             self.at = self.half().start;
         }
         let gfn = self.at;
         self.at = gfn + 1;
-        Next::Store(gfn)
+        Step::Store(gfn)
     }
 
     fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use {
@@ -171,23 +171,23 @@ impl<'m> Round<'m> {
 }
 
 impl Program for Round<'_> {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Step {
         self.turns += 1;
         self.over |= self.meeting.host.is_gone();
         if self.turns == self.warm || self.over && self.left == 0 {
-            return Next::Leave;
+            return Step::Leave;
         }
         self.left -= u64::from(self.over);
         match &mut self.path {
-            Path::Few(pages) if pages.is_empty() => Next::Wait,
-            Path::Few(pages) => Next::Store(pages.start + self.turns % pages.len()),
+            Path::Few(pages) if pages.is_empty() => Step::Wait,
+            Path::Few(pages) => Step::Store(pages.start + self.turns % pages.len()),
             Path::Area(at, end) => {
                 match self.turns % 4 {
-                    0 => return Next::Load(self.last.gfns.start + (self.turns / 4 + *at) % ACTIVE),
+                    0 => return Step::Load(self.last.gfns.start + (self.turns / 4 + *at) % ACTIVE),
                     1 => *at = (*at + 1) % *end,
                     _ => {}
                 }
-                Next::Load(Gfn(*at))
+                Step::Load(Gfn(*at))
             }
         }
     }

@@ -7,7 +7,6 @@ use crate::benches::tests::setting;
 use crate::benches::{Check, Policy, Setting, Tally, Work};
 use crate::host::SimHost;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, SlotId, Span, VcpuId, Why};
 
 const ALL: [Test; 7] = [
@@ -78,9 +77,6 @@ const STUCK: u8 = 2;
 /// A slot that moves away does not come back.
 const LOST: u8 = 3;
 
-// SAFETY: the defaults keep the trait's contract.
-unsafe impl<const LIE: u8> TableMemory for Liar<LIE> {}
-
 impl<const LIE: u8> Host for Liar<LIE> {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.0.lookup(hva, access)
@@ -109,7 +105,7 @@ impl<const LIE: u8> Design for Liar<LIE> {
         if LIE == STUCK || LIE == LOST && moves.is_multiple_of(2) {
             return Ok(());
         }
-        vm.slots().commit(idle, |tx| tx.move_to(id, gfn)).map(|_| ()).map_err(|error| error.to_string())
+        vm.memory().commit(idle, |tx| tx.move_to(id, gfn)).map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {

@@ -10,11 +10,11 @@ use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
 use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::table::Word;
 use slat::table::formats::Ept4;
-use slat::table::{TableMemory, Word};
 use slat::{
-    Access, Done, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Slot, SlotId, Span, Vcpu, VcpuId,
-    Vm, Why,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next, Pfn, Resume, Slot, SlotId, Span, Vcpu,
+    VcpuId, Vm, Why,
 };
 
 /// Frames of L2 that show one frame of L1.
@@ -202,9 +202,6 @@ impl L1Memory {
     }
 }
 
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for L1Memory {}
-
 impl Host for L1Memory {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.large(hva).or_else(|| self.pages.lookup(hva, access))
@@ -261,7 +258,7 @@ impl Engine {
         let builder = Vm::builder(layout.host()).vcpus(layout.vcpus);
         let (vm, first) = (with_one_slot(builder, layout.frames())?, layout.first_large());
         let large = Slot::new(SlotId(1), first, TABLE * TABLE, hva_of(first));
-        vm.slots().commit(&mut idle()?, |tx| tx.create(large)).map_err(|error| error.to_string())?;
+        vm.memory().commit(&mut idle()?, |tx| tx.create(large)).map_err(|error| error.to_string())?;
         Ok(Self { vm })
     }
 }
@@ -291,7 +288,7 @@ impl Side for Engine {
     fn fault(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, g2: Gfn) -> bool {
         let Ok(mut l2) = vcpu.nested(idle, ept()) else { return false };
         let done = l2.fault(idle, L1Access::new(g2.gpa(), Access::Write));
-        matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. }))
+        matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. }))
     }
 
     fn flush(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>) {

@@ -125,7 +125,7 @@ mod tests {
             Balanced::new(space, PAGES * PAGE_SIZE, (Some(settings), walk, false), |vm| vm).unwrap();
         let (mut idle, mut vcpu) = (idle().unwrap(), balanced.vm.vcpu(VcpuId(0)).unwrap());
         for gfn in (0..PAGES).step_by(4).map(Gfn) {
-            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+            let _ = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
         }
         drop(vcpu);
         balanced

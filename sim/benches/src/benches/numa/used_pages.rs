@@ -6,7 +6,7 @@ use super::{CALLS, FLUSHES};
 use crate::benches::hardware::Tlb;
 use crate::benches::host_faults::host_has;
 use crate::benches::page_order::PageOrder;
-use crate::benches::program::{Next, Program, Seen, Use};
+use crate::benches::program::{Program, Seen, Step, Use};
 use crate::benches::vcpu_programs::VcpuPrograms;
 use crate::benches::vm_setup::{idle, right_by};
 use crate::benches::{Check, Figure, Point, Policy, Setting};
@@ -161,10 +161,10 @@ impl UsedPages {
 }
 
 impl Program for Guest<'_> {
-    fn next(&mut self) -> Next {
-        let Some(left) = self.left.checked_sub(1) else { return Next::Leave };
+    fn next(&mut self) -> Step {
+        let Some(left) = self.left.checked_sub(1) else { return Step::Leave };
         self.left = left;
-        Next::Load(self.pages.used[self.way.go_on() as usize])
+        Step::Load(self.pages.used[self.way.go_on() as usize])
     }
 
     /// While a range is scanned, a guest may use what the scan takes away; when the scan is over, only after a hint.

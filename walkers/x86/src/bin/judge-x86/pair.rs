@@ -18,8 +18,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use slat::{
-    Access, Done, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Access, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, Pfn, Slot,
+    SlotId, Span, Translations, VcpuId, Vm, Why,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
@@ -81,9 +81,6 @@ struct Moving {
     mail: &'static Mail,
     flushes: bool,
 }
-
-// SAFETY: the defaults keep the contract; memory is mapped one to one.
-unsafe impl TableMemory for Moving {}
 
 impl Moving {
     fn frame(&self, page: u64, side: u64) -> Pfn {
@@ -234,7 +231,7 @@ fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
             Exit::Call => {}
             Exit::Memory(fault) => {
                 let done = vcpu.fault(&mut idle, Fault { gpa: fault.gpa, access: fault.access });
-                if !done.is_ok_and(|done| done != Done::Mmio) {
+                if !done.is_ok_and(|done| done != Next::Emulate(Emulate::NoMemory)) {
                     return shared.is_wrong(Wrong::Fault);
                 }
             }
@@ -280,7 +277,7 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
         Slot::new(SlotId(1), fixed.gfn, fixed.pages, FIXED + fixed.pfn.address()),
     ];
     let created =
-        shared.vm.slots().commit(&mut idle, |tx| slots.into_iter().try_for_each(|slot| tx.create(slot)));
+        shared.vm.memory().commit(&mut idle, |tx| slots.into_iter().try_for_each(|slot| tx.create(slot)));
     created.expect("two slots that do not overlap");
     // ORDER(pair): Release; pairs with the Acquire in `second`.
     NEXT.store((&raw const shared).cast_mut().cast(), Release);
@@ -317,9 +314,9 @@ fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) ->
         let page = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (PAGES - 1);
         match round % 16 {
             13 => {
-                let _ = vm.write_protect(idle, Span::sized(FIRST + page / 2, PAGES / 2)).settle();
+                let _ = vm.memory().write_protect(idle, Span::sized(FIRST + page / 2, PAGES / 2)).settle();
             }
-            14 => vm.lockless(idle).age(Span::sized(FIRST, PAGES), |_| ()),
+            14 => vm.memory().lockless(idle).age(Span::sized(FIRST, PAGES), |_| ()),
             15 => {
                 vm.zap_all(idle).expect("memory for a root");
                 outcome.zaps += 1;

@@ -35,7 +35,7 @@ use super::design::{Design, Machine};
 use crate::host::SimHost;
 use crate::world::pause;
 use publish::Published;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, TableMemory, VcpuId, Why};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, VcpuId, Why};
 
 /// Ids are below this: as many as the kernel lets users have on x86.
 pub const IDS: u32 = 32_764;
@@ -100,9 +100,6 @@ impl Array {
     }
 }
 
-// SAFETY: the trait's defaults keep its contract.
-unsafe impl TableMemory for Adapter {}
-
 impl Adapter {
     /// What is behind a guest frame: nothing, a slot that is going, or a page.
     #[inline(always)]
@@ -158,7 +155,7 @@ impl Design for Adapter {
 
     fn prepare(vm: &Machine<Self>, idle: &mut Idle) -> Result<(), String> {
         let all = Slot::new(SlotId(0), Gfn(0), FRAMES, Hva(0));
-        vm.slots().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
+        vm.memory().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
     }
 
     fn populate(vm: &Machine<Self>, _: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), String> {
@@ -195,7 +192,7 @@ impl Design for Adapter {
 fn replace(vm: &Machine<Adapter>, idle: &mut Idle, place: usize, new: Option<Record>) {
     let mut writer = vm.host().slots.writer();
     let old = writer.current().records()[place];
-    let going = vm.invalidate_gfns(old.slot().gfns, Why::Slot);
+    let going = vm.memory().invalidate(old.slot().gfns, Why::Slot);
     writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
     let _going = going.apply(idle).settle();
     writer.publish(|next, now| next.copy(now, Some(place), new));
@@ -209,6 +206,6 @@ fn around(
     change: &mut impl FnMut(),
 ) {
     let Some(gfns) = parts.next() else { return change() };
-    let _invalidation = vm.invalidate_gfns(gfns, Why::Clear).apply(idle).settle();
+    let _invalidation = vm.memory().invalidate(gfns, Why::Clear).apply(idle).settle();
     around(vm, idle, parts, change);
 }

@@ -139,7 +139,8 @@ fn the_array_has_one_reader() {
 fn every_alias_of_a_page_goes() {
     with_aliases(|vm, idle| {
         assert!(fault(vm, idle, 9) && fault(vm, idle, 101) && fault(vm, idle, 102));
-        let frame = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn);
+        let frame =
+            |idle: &mut Idle, gfn| vm.memory().translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn);
         let (first, second) = (first_page(Gfn(1)).pfn, first_page(Gfn(2)).pfn);
         assert_eq!([9, 101, 102].map(|gfn| frame(idle, gfn)), [Some(first), Some(first), Some(second)]);
         Adapter::take_away(vm, idle, hvas_of(Span::sized(Gfn(1), 1)));
@@ -154,11 +155,11 @@ fn what_a_slot_mapped_goes_with_it() {
     with_aliases(|vm, idle| {
         assert!(fault(vm, idle, 9) && fault(vm, idle, 100));
         Adapter::move_to(vm, idle, SlotId(1), Gfn(10)).unwrap();
-        assert_eq!(vm.translate(idle, Gfn(9)), None, "moved, over its own old place");
+        assert_eq!(vm.memory().translate(idle, Gfn(9)), None, "moved, over its own old place");
         assert!(!fault(vm, idle, 9) && fault(vm, idle, 10));
         let place = vm.host().slots.writer().current().place_of(SlotId(2)).unwrap();
         super::replace(vm, idle, place, None);
-        assert_eq!(vm.translate(idle, Gfn(100)), None);
+        assert_eq!(vm.memory().translate(idle, Gfn(100)), None);
         assert!(!fault(vm, idle, 100));
         assert_eq!(vm.stats().leaves, [1, 0, 0]);
         assert!(Adapter::move_to(vm, idle, SlotId(2), Gfn(0)).is_err());
