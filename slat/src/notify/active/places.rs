@@ -6,7 +6,6 @@
 //! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
 //! to end.
 use crate::lent::Lent;
-use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 use core::num::NonZero;
@@ -62,27 +61,45 @@ impl Places {
     /// Returns every place that an invalidation counted by N can have. Relaxed is enough: an invalidation counts its
     /// place before it moves N by a Release, and the caller has read N by an Acquire.
     pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
-        let first = self.slots.first().iter().take(self.used.load(Relaxed) as usize);
-        first.chain(self.used_beyond()).map(|slot| &slot.0)
+        let first = u64::MAX.checked_shr(64 - self.used.load(Relaxed) as u32).unwrap_or(0);
+        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
+        // caller has found in N is counted: it was counted before N moved.
+        self.scan(first, self.beyond.load(order!(places.look, Acquire)) > 0)
     }
 
     /// Returns the first places whose bits are set; and all places beyond them, if any of those is listed.
     pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
-        let first = bits(first).map_while(|bit| self.slots.first().get(bit as usize));
-        first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
+        self.scan(first, beyond > 0)
     }
 
-    /// Returns all places beyond the first ones, if any is taken.
-    fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
-        // caller has found in N is counted: it was counted before N moved.
-        let any = self.beyond.load(order!(places.look, Acquire)) > 0;
-        self.beyond(any)
+    /// Returns the first places whose bits are set; and all places beyond them, if any is to be looked at.
+    #[inline(always)]
+    fn scan(&self, mut first: u64, beyond: bool) -> impl Iterator<Item = &Slot> {
+        // Block and place.
+        let mut next = (if beyond { 0 } else { BLOCKS }, 0);
+        // Mostly nothing is listed.
+        core::iter::from_fn(move || {
+            if first == 0 && next.0 == BLOCKS { None } else { self.step(&mut first, &mut next) }
+        })
     }
 
-    /// Returns all places beyond the first ones, if `any`.
-    fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
-        self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
+    /// A step of [`scan`](Self::scan), compiled once for its many callers.
+    #[inline(never)]
+    fn step(&self, first: &mut u64, (block, at): &mut (usize, usize)) -> Option<&Slot> {
+        if *first != 0 {
+            let bit = first.trailing_zeros() as usize;
+            *first &= *first - 1;
+            return self.slots.first().get(bit).map(|slot| &slot.0);
+        }
+        while *block < BLOCKS {
+            let places = self.slots.get(*block)?;
+            if let Some(slot) = places.get(*at) {
+                *at += 1;
+                return Some(&slot.0);
+            }
+            (*block, *at) = (*block + 1, 0);
+        }
+        None
     }
 
     /// Adds a block. False if all blocks exist, or without memory.
@@ -106,14 +123,14 @@ impl Places {
         // As above.
         let claim = order!(active.claim_beyond, Acquire);
         let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
-        // Counted before the caller moves N by a Release; see `used_beyond`.
+        // Counted before the caller moves N by a Release; see `used`.
         let beyond = &self.beyond.0;
         beyond.fetch_add(1, Relaxed);
-        let found = self.beyond(true).find(|slot| take(slot));
+        let found = self.scan(0, true).find(|slot| take(slot));
         if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: Lent::new(&slot.0), bit: None })
+        found.map(|slot| Claim { slot: Lent::new(slot), bit: None })
     }
 
     /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
@@ -125,7 +142,7 @@ impl Places {
         if let Some(bit) = claim.bit {
             taken.fetch_and(!bit.get(), order);
         } else {
-            // Pairs with `used_beyond`.
+            // Pairs with `used`.
             self.beyond.fetch_sub(1, order!(places.end, Release));
             claim.slot.taken.store(false, order);
         }
