@@ -164,7 +164,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
         }
-        let pursuit = match self.pursue((start, by.wanted(fault)), walk.seat, Some(at), None) {
+        let levels = (Level::K4, self.memo.reach);
+        let pursuit = match self.pursue((start, by.wanted(fault)), walk, at, levels) {
             Ok(pursuit) => pursuit,
             Err(stop) => {
                 if stop == Stop::NoMemslot {
@@ -179,20 +180,17 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.install(walk, at, by, answer)
     }
 
-    /// The steps before the host is asked, for the page at the lowest entry `at`, if a walk is there, and of at least the
-    /// level of `leaf`, if the entry is a leaf.
+    /// The steps before the host is asked, for the page at the lowest entry `at`, and of the `levels` of a stamp.
     #[inline(always)]
     fn pursue(
         &mut self,
         (start, wanted): (Start, Wanted),
-        seat: &Seat,
-        at: Option<At<'_>>,
-        leaf: Option<Level>,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        levels: (Level, Level),
     ) -> Result<Pursuit, Stop> {
-        let (vm, space) = (self.vm, self.space);
-        let sought = start.find(wanted, |gfn| self.memo.slot(vm, space, seat, gfn, at))?;
-        let levels = leaf.map_or((Level::K4, self.memo.reach), |level| (level, level));
-        sought.stamp((&vm.active, &space.watched), levels, at.map_or(Word::OLDEST, |at| at.word))
+        let sought = start.find(wanted, |gfn| self.memo.slot(walk, at, gfn))?;
+        sought.stamp((&self.vm.active, &self.space.watched), levels, at.word)
     }
 
     fn stopped(&self, stop: Stop) -> Outcome {
@@ -225,12 +223,17 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         asked: &mut bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
-        let start = Start::now(&vm.active);
+        let (levels, watched) = ((Level::K4, self.memo.reach), &self.space.watched);
+        let sought = Start::now(&vm.active).find(by.wanted(fault), |gfn| {
+            let reading = self.space.memslots.read(&vm.reads, seat);
+            self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
+        });
         // If the attempt saw a newer hole, it has already raised the region's number to that hole's.
-        let pursuit = match self.pursue((start, by.wanted(fault)), seat, None, None) {
-            Ok(pursuit) => pursuit,
-            Err(stop) => return Ok(self.stopped(stop)),
-        };
+        let pursuit =
+            match sought.and_then(|sought| sought.stamp((&vm.active, watched), levels, Word::OLDEST)) {
+                Ok(pursuit) => pursuit,
+                Err(stop) => return Ok(self.stopped(stop)),
+            };
         if core::mem::replace(asked, true) {
             self.count_retry(fault, RetryCause::Asked);
         }
@@ -246,7 +249,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
-        if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(*pursuit.slot()) {
+        if self.memo.slot(&walk, at, gfn) != Some(*pursuit.slot()) {
             // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }

@@ -53,11 +53,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         if fault.access != Access::Write {
             // Every leaf allows loads. If the slot allows this fetch, the host did not when the page was mapped.
-            let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
+            let slot = self.memo.slot(walk, at, fault.gpa.gfn());
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
             return Ok(if refused { self.emulated(Emulate::ReadOnly) } else { Outcome::Ask });
         }
-        if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
+        if at.level > Level::K4 && self.logs(walk, at, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
@@ -112,8 +112,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// Whether stores to `gfn` are logged, for the section of `walk`.
-    pub(super) fn logs(&mut self, walk: &Walk<'_, F, H, Shared>, gfn: Gfn) -> bool {
-        let slot = self.memo.slot(walk.vm, walk.space, walk.seat, gfn, None);
+    pub(super) fn logs(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> bool {
+        let slot = self.memo.slot(walk, at, gfn);
         slot.is_some_and(|slot| slot.log_dirty)
     }
 
@@ -161,7 +161,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Pursuit, Outcome> {
         let wanted = (Start::now(&walk.vm.active), Wanted::new(fault.gpa.gfn(), Access::Write));
-        self.pursue(wanted, walk.seat, Some(at), Some(at.level)).map_err(|stop| self.stopped(stop))
+        self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| self.stopped(stop))
     }
 
     /// Decides what to thaw the frozen entry to. Never sleeps.

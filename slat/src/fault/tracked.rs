@@ -40,7 +40,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         let store = fault.access == Access::Write;
         // A large page must be split before it becomes writable in a slot that logs.
-        let whole = at.level > Level::K4 && store && self.logs(walk, fault.gpa.gfn());
+        let whole = at.level > Level::K4 && store && self.logs(walk, at, fault.gpa.gfn());
         let gives_write = store && leaf.host_writable && !whole;
         let word = if gives_write { F::set_writable(at.word, true) } else { at.word };
         let mut given = F::restore(word, at.level);

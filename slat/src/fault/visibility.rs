@@ -91,7 +91,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         wanted: &Wanted,
     ) -> Option<bool> {
         wanted.private?;
-        wanted.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, wanted.gfn, Some(at))?)
+        wanted.disagrees(&self.memo.slot(walk, at, wanted.gfn)?)
     }
 }
 
