@@ -1,13 +1,7 @@
 //! The smallest hypervisor: one vCPU, RAM, a ROM and an exit handler. Copy it; REPLACE marks the stubs.
+use slat::{table::formats::Ept4, *};
 
-use slat::table::formats::Ept4;
-use slat::{
-    Access, CpuId, Emulate, Fault, FaultError, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, Next,
-    PAGE_SIZE, Pfn, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why,
-};
-
-/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever. Tables are on the heap: on bare
-/// metal also implement `TableMemory` and `Host::tables`, unless memory is mapped one to one.
+/// REPLACE: your memory; here address `RAM` + x is frame 0x9000 + x / 4096. Tables are on the heap (`Host::tables`).
 struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
 impl Host for Machine {
@@ -15,63 +9,37 @@ impl Host for Machine {
         let offset = hva.0.checked_sub(RAM.0).ok_or(HostError::Fault)?;
         Ok(HostPage { pfn: Pfn(0x9000 + offset / PAGE_SIZE), ..HostPage::PLAIN })
     }
-    fn kick(&self, _vcpu: VcpuId) {} // REPLACE: an IPI that makes it leave the guest
+    fn kick(&self, _vcpu: VcpuId) {} // REPLACE: an IPI to its processor
 }
-
-/// REPLACE: INVEPT, on the processor that this thread is on. Called when a vCPU enters the guest, or answers a kick.
-struct Tlb(CpuId);
-impl Translations for Tlb {
-    fn cpu(&self) -> CpuId {
-        self.0 // a vCPU that comes from another processor flushes everything here
-    }
+/// REPLACE: this processor. Here the guest makes one access each time, until it halts.
+struct Vmx(Vec<Fault>);
+impl Translations for Vmx {
     fn flush_all(&mut self) {} // INVEPT
     fn flush(&mut self, _gfns: Span<Gfn>) {} // INVEPT
 }
-
-/// REPLACE: VMLAUNCH with this EPTP. Here the guest makes one access. Returns whether that is an EPT violation.
-fn violates(vm: &Vm<Ept4, Machine>, idle: &mut Idle, eptp: Pfn, Fault { gpa, access }: Fault) -> bool {
-    assert_eq!(eptp, vm.memory().root(), "the processor walks the current tables");
-    vm.memory().translate(idle, gpa.gfn()).is_none_or(|found| !found.leaf.perms.allows(access))
-}
-
-/// Runs the guest until it has made the access, or until the caller must act before it can.
-fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, fault: Fault) -> Result<Option<Next>, FaultError> {
-    let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
-    loop {
-        let ready = vcpu.enter(idle, &mut tlb); // carries out pending flushes
-        let eptp = ready.root(); // at each entry: `zap_all` replaces the root. REPLACE: into the VMCS
-        // REPLACE `|| ()`: disable interrupts, so that a kick waits. If one came first, enter again.
-        let Go::In(guest, ()) = ready.go(|| ()) else { continue };
-        drop(guest); // out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
-        if !violates(vcpu.vm(), idle, eptp, fault) {
-            return Ok(None);
-        }
-        match vcpu.fault(idle, fault)? {
-            Next::Resume(_) => {} // the guest repeats the access
-            // Mmio: emulate a device. WriteTracked: `emulate_store`. RingFull: harvest the ring. MemoryFault:
-            // `set_private`, or stop. Pending: wait for the token. NeedsPage: provide the page.
-            act => return Ok(Some(act)),
-        }
+impl Processor for Vmx {
+    type Exit = Option<Fault>; // an EPT violation, or a halt
+    fn run(&mut self, _tables: Pfn, _: &mut InGuest<'_>) -> Option<Fault> {
+        self.0.pop() // EPTP from `_tables`, VMRESUME, GUEST_PHYSICAL_ADDRESS; `block_interrupts` is CLI
     }
 }
-
-/// Makes a VM, and lets its guest access memory.
+/// Makes a VM, runs its guest, and takes a page back.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build()?;
-    // 2 MiB of RAM at guest address 0, a ROM of 64 KiB below 4 GiB: gfn, pages, and the host address behind them.
-    let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
-    let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();
+    let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM); // 2 MiB at guest address 0
+    let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + (2 << 30)).readonly(); // 64 KiB below 4 GiB
     vm.memory().commit(&mut idle, |tx| tx.create(ram).and_then(|()| tx.create(rom)))?;
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
-    let mut access = |idle: &mut Idle, gpa, access| run(&mut vcpu, idle, Fault { gpa: Gpa(gpa), access });
-    assert_eq!(access(&mut idle, 0xffff_fff0, Access::Fetch)?, None); // the reset vector
-    assert_eq!(access(&mut idle, 0xffff_fff0, Access::Write)?, Some(Next::Emulate(Emulate::ReadOnly))); // a ROM stays as it is
-    assert_eq!(access(&mut idle, 0x5008, Access::Write)?, None);
-    // The host wants the page: begin, edit and flush; it changes its own table and frees the frame; end.
-    vm.change(&mut idle, Span::sized(RAM + 0x5000, PAGE_SIZE), Why::Unmap, |_| {}); // REPLACE: in the closure
-    vm.zap_all(&mut idle)?; // all of the guest, by a new root
-    assert_eq!(access(&mut idle, 0x5008, Access::Read)?, None); // asks the host again
-    println!("{:#?}", vm.stats());
-    Ok(())
+    let stores = [0xffff_fff0, 0x5008, 0x5010].map(|gpa| Fault { gpa: Gpa(gpa), access: Access::Write });
+    let mut vmx = Vmx(stores.into());
+    while let Some(fault) = vcpu.run(&mut idle, &mut vmx) {
+        match vcpu.fault(&mut idle, fault)? {
+            Next::Resume(_) => vm.zap_all(&mut idle)?, // the guest repeats the access, here on other tables
+            Next::Emulate(why) => println!("a device: {why:?}, {fault:?}"), // REPLACE: emulate the instruction
+            Next::Leave(why) => return Err(format!("REPLACE: harvest, convert, or wait: {why:?}").into()),
+        }
+    }
+    vm.change(&mut idle, Span::sized(RAM, PAGE_SIZE), Why::Unmap, |_| {}); // REPLACE: unmap it in the closure
+    Ok(println!("{}", vm.stats()))
 }

@@ -210,7 +210,7 @@ pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
 #[doc(inline)]
 pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
 #[doc(inline)]
-pub use vcpu::{Go, InGuest, Ready, Vcpu};
+pub use vcpu::{Go, InGuest, Processor, Ready, Vcpu};
 #[doc(inline)]
 pub use vm::{Builder, Vm};
 #[doc(inline)]

@@ -1,5 +1,9 @@
 //! A vCPU: a seat on the read side, spare table pages, and a slot in shootdowns.
 
+mod run;
+
+pub use run::Processor;
+
 use crate::addr::Pfn;
 use crate::callbacks::Finally;
 use crate::dirty::ring::Ring;

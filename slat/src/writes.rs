@@ -167,7 +167,6 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
             change.edit(idle, &Scope::Whole, None);
             change.settle(true);
         }
-        drop(change);
         Ok(tracking)
     }
 

@@ -26,10 +26,37 @@ pub fn folder(name: &str) -> PathBuf {
     // In memory if possible: nothing here must survive a crash.
     let memory = PathBuf::from("/dev/shm");
     let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    remove_abandoned(&base);
     let folder = base.join(format!("slat-pager-{name}-{}", std::process::id()));
     _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     folder
+}
+
+/// Removes the folders of processes that have gone: a test that fails leaves its folder, which is memory.
+fn remove_abandoned(base: &Path) {
+    for entry in std::fs::read_dir(base).unwrap().flatten() {
+        let name = entry.file_name();
+        let ours = name.to_str().and_then(|name| name.strip_prefix("slat-pager-")?.rsplit_once('-'));
+        let process = ours.and_then(|(_, process)| process.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_a_process_that_has_gone_is_removed() {
+    let mine = folder("mine");
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let theirs = mine.with_file_name(format!("slat-pager-theirs-{}", gone.id()));
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::create_dir(mine.join("more")).unwrap();
+    let other = folder("other");
+    assert_eq!([&theirs, &mine, &other].map(|folder| folder.exists()), [false, true, true]);
+    std::fs::remove_dir_all(mine).unwrap();
+    std::fs::remove_dir_all(other).unwrap();
 }
 
 /// Makes a file with the image of the templates.
