@@ -51,6 +51,7 @@ use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
+use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
@@ -68,7 +69,7 @@ pub struct Fault {
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    Done(Next),
+    Done(Done),
     /// Something changed: retry.
     Retry,
     /// A wide invalidation began or ended before the host was asked. No work was lost: retry.
@@ -102,22 +103,35 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.quick(fault) {
             return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
-        self.fault_in_full(idle, fault, By::GUEST).inspect_err(|_| self.observed(fault, FaultResult::Failed))
+        let done = self.fault_in_full(idle, fault, By::GUEST);
+        self.answered(fault, done)
+    }
+
+    /// Reports a fault that failed. Otherwise returns the next step.
+    #[inline(always)]
+    fn answered(&self, fault: Fault, done: Result<Done, FaultError>) -> Result<Next, FaultError> {
+        match done {
+            Ok(done) => Ok(done.next(self.token)),
+            Err(error) => {
+                self.observed(fault, FaultResult::Failed);
+                Err(error)
+            }
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
         // Checked once, because one fault pushes at most one page.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Next::Leave(Leave::RingFull));
+            return Ok(Done::RingFull);
         }
         let mut faulting = Faulting { vcpu: self, idle, fault, by, seat, asked: false };
         let done = faulting.pursue()?;
-        if matches!(done, Next::Leave(Leave::Pending(_))) {
+        if done == Done::Pending {
             return self.pending(idle, fault, by);
         }
         self.observed(fault, done.into());
@@ -140,7 +154,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if let Some(private) = self.disagrees(&walk, at, &by.wanted(fault)) {
-            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
+            return Ok(Outcome::Done(Done::MemoryFault { private }));
         }
         Ok(match at.word.kind::<F>(at.level) {
             Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
@@ -197,8 +211,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         match stop {
             Stop::NoMemslot => self.emulated(Emulate::NoMemory),
             Stop::Forbidden => self.emulated(Emulate::ReadOnly),
-            Stop::OtherKind { private } => Outcome::Done(Next::Leave(Leave::MemoryFault { private })),
-            Stop::Tracked => Outcome::Done(Next::Emulate(Emulate::Tracked)),
+            Stop::OtherKind { private } => Outcome::Done(Done::MemoryFault { private }),
+            Stop::Tracked => Outcome::Done(Done::Emulate(Emulate::Tracked)),
             Stop::Covered => Outcome::Covered,
             Stop::Moved => Outcome::Moved,
         }
@@ -242,9 +256,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(HostError::Pending) => {
                 self.waiting.ever = true;
                 self.token = vm.host.token(pursuit.hva());
-                return Ok(Outcome::Done(Next::Leave(Leave::Pending(self.token))));
+                return Ok(Outcome::Done(Done::Pending));
             }
-            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Next::Leave(Leave::NeedsPage))),
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
             Err(error) => return Err(error.into()),
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
@@ -318,7 +332,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Outcome::Retry);
         }
         walk.seat.tally.add(Count::installed(at.level));
-        Ok(Outcome::Done(Next::Resume(Resume::Mapped(at.level))))
+        Ok(Outcome::Done(Done::Mapped(at.level)))
     }
 }
 
@@ -334,11 +348,11 @@ struct Faulting<'a, 'vm, F: Format, H: Host> {
 }
 
 impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
-    type Done = Next;
+    type Done = Done;
     type Error = FaultError;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<Result<Next, Again>, FaultError> {
+    fn attempt(&mut self) -> Result<Result<Done, Again>, FaultError> {
         let Self { vcpu, idle, fault, by, seat, .. } = self;
         if vcpu.cache.len() < usize::from(F::LEVELS) {
             // The result is ignored, because not every fault needs a table. A fault that misses a page returns the

@@ -261,7 +261,9 @@ mod tests {
         let vm = vm(&mut idle);
         let (mut vcpu, mut cpu) = (vm.vcpu(VcpuId(0)).unwrap(), cpu(&vm));
         let fault = Fault { gpa: Gpa(0), access: Access::Read };
-        let Next::Leave(Leave::Pending(token)) = vcpu.fault(&mut idle, fault).unwrap() else { panic!("it is late") };
+        let Next::Leave(Leave::Pending(token)) = vcpu.fault(&mut idle, fault).unwrap() else {
+            panic!("it is late")
+        };
         vm.ready(token);
         vcpu.run(&mut idle, &mut cpu);
         assert_eq!((&cpu.tokens[..], cpu.entries.len()), (&[token][..], 1));
