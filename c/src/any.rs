@@ -18,8 +18,8 @@ use slat::table::formats::{
 use slat::{
     Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Fault, FaultError, Format, Gfn, Gpa,
     GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Next, Population,
-    Prefault, SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu, VcpuId,
-    Vm, Why, WriteListener, WriteTracking,
+    Prefault, Reason, SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Unanswered, Vcpu,
+    VcpuId, Vm, WriteListener, WriteTracking,
 };
 
 /// The operations of a transaction.
@@ -39,7 +39,7 @@ pub(crate) trait AnyVm: SecondaryMmu {
     fn host(&self) -> &CHost;
     fn mark_dirty(&self, hvas: Span<Hva>);
     fn vcpu(&self, id: VcpuId) -> Option<Box<dyn AnyVcpu + '_>>;
-    fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again>;
+    fn invalidate(&self, hvas: Span<Hva>, why: Reason) -> Result<Box<dyn AnyChange + '_>, Again>;
     /// Harvests one slot, or all slots of the space.
     fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>>;
     fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<Box<dyn AnyHarvest + '_>>;
@@ -145,7 +145,7 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         Some(Box::new(self.vcpu(id)?))
     }
 
-    fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again> {
+    fn invalidate(&self, hvas: Span<Hva>, why: Reason) -> Result<Box<dyn AnyChange + '_>, Again> {
         Ok(Box::new(Some(self.try_invalidate(hvas, why)?)))
     }
 

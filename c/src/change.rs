@@ -10,7 +10,7 @@ use crate::vm::Child;
 use crate::{slat_page, slat_thread, slat_vm, slat_why_raw};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use slat::{Hva, Span, Why};
+use slat::{Hva, Reason, Span};
 
 /// A change of the host's tables. One call at a time may use it, from any thread.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub extern "C" fn slat_invalidate_begin(
     guarded(|| {
         let (child, change) = (Child::of(given(vm)?), given(change)?);
         let hvas = pages(hva, bytes).ok_or(SLAT_EINVAL)?;
-        let why = *Why::ALL.get(why as usize).filter(|why| **why != Why::Slot).ok_or(SLAT_EINVAL)?;
+        let why = *Reason::ALL.get(why as usize).filter(|why| **why != Reason::Slot).ok_or(SLAT_EINVAL)?;
         let held = Held::new(child.vm().invalidate(hvas, why)?);
         let made = slat_change { held, hvas, child };
         change.write(Box::into_raw(Box::new(made)));

@@ -455,7 +455,7 @@ fn enumerations_are_numbered_as_in_the_engine() {
         slat_why::SLAT_CHANGE_PTE,
     ];
     for (number, name) in names.into_iter().enumerate() {
-        let spelled = slat::Why::ALL[number].name().replace('-', "_").to_uppercase();
+        let spelled = slat::Reason::ALL[number].name().replace('-', "_").to_uppercase();
         assert_eq!((name as usize, format!("{name:?}")), (number, format!("SLAT_{spelled}")));
     }
 }

@@ -37,7 +37,7 @@ use crate::unwound::IfUnwound;
 use crate::user_fault::Served;
 use crate::vma::{Backing, EVERYWHERE, Prot, Stage, Vma, aligned};
 use slat::notify::NoPages;
-use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
+use slat::{Gfn, Hva, Idle, Level, Pages, Reason, Span};
 use std::sync::Arc;
 
 impl AddressSpace {
@@ -70,7 +70,7 @@ impl AddressSpace {
                 }
             });
         });
-        let result = self.empty(&self.state.read(), idle, pages, Why::Unmap);
+        let result = self.empty(&self.state.read(), idle, pages, Reason::Unmap);
         mapped.disarm();
         self.edit(claim, |edit| edit.free(hvas));
         self.let_files_go(&gone);
@@ -122,8 +122,8 @@ impl AddressSpace {
         }
         self.outlast(pages);
         let (why, edit): (_, fn(Pte) -> Pte) = match prot {
-            Prot::None => (Why::Clear, Pte::parked),
-            _ => (Why::Protect, Pte::read_only),
+            Prot::None => (Reason::Clear, Pte::parked),
+            _ => (Reason::Protect, Pte::read_only),
         };
         let as_before = IfUnwound::run(|| {
             self.edit(&claim, |edit| {
@@ -148,7 +148,7 @@ impl AddressSpace {
     pub fn dontneed(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         let pages = pages_of(aligned(hvas)?);
         let state = self.state.read();
-        self.empty(&state, idle, pages, Why::Clear)
+        self.empty(&state, idle, pages, Reason::Clear)
     }
 
     /// Ends the address space: unmaps everything, and refuses later faults, maps and forks
@@ -164,7 +164,7 @@ impl AddressSpace {
         });
         self.outlast(pages_of(EVERYWHERE));
         end_service(gone.iter_mut().filter_map(Vma::end_service));
-        let result = self.empty(&self.state.read(), idle, pages_of(EVERYWHERE), Why::Exit);
+        let result = self.empty(&self.state.read(), idle, pages_of(EVERYWHERE), Reason::Exit);
         self.let_files_go(&gone);
         result
     }
@@ -209,7 +209,7 @@ impl AddressSpace {
                 });
             };
             if vma.prot == Prot::ReadWrite {
-                self.around(&self.state.read(), idle, pages, Why::WriteProtect, &mut share);
+                self.around(&self.state.read(), idle, pages, Reason::WriteProtect, &mut share);
             } else {
                 share(idle, &mut NoPages); // nothing is writable: nothing is withdrawn
             }
@@ -225,7 +225,7 @@ impl AddressSpace {
     }
 
     /// Empties the range inside a notification, then frees frames that have no other reference.
-    fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Why) -> Result<(), MmError> {
+    fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Reason) -> Result<(), MmError> {
         let mut released = self.arena.released();
         let mut result = Ok(());
         self.around(state, idle, pages, why, &mut |_, _| {

@@ -8,12 +8,12 @@
 //! | empty | private file | read | the file's page, not writable |
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
-//! | protnone | any | any | mapped again as it was; or, first, **moved to the faulting node** ([`Why::Migrate`]) |
+//! | protnone | any | any | mapped again as it was; or, first, **moved to the faulting node** ([`Reason::Migrate`]) |
 //! | swapped | any | any | read back, then parked |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
-//! | not writable | private | write | **a copy in its place** ([`Why::ChangePte`]), then again |
+//! | not writable | private | write | **a copy in its place** ([`Reason::ChangePte`]), then again |
 //!
 //! A fault on an empty entry may first wait for a registered handler ([`crate::user_fault`]).
 //!
@@ -32,8 +32,8 @@
 //! | copy | flush before it |
 //! |---|---|
 //! | a broken share, here; also for pins, KSM's unmerging and guests of other VMs, which all fault | [`Pages::settle`](slat::Pages::settle), under the page lock |
-//! | migration, NUMA | `Why::Migrate` is eager: it has taken its whole range away, adopted the debts of others, and flushed |
-//! | a pinned page, in a fork | `Why::WriteProtect` is eager: it has write-protected its whole range, adopted the debts of others, and flushed |
+//! | migration, NUMA | `Reason::Migrate` is eager: it has taken its whole range away, adopted the debts of others, and flushed |
+//! | a pinned page, in a fork | `Reason::WriteProtect` is eager: it has write-protected its whole range, adopted the debts of others, and flushed |
 //! | a private mapping's first write to its file's page | none: the entry was empty. The copy may or may not have concurrent stores through shared mappings |
 //! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps other threads from writing in place; for swap, the frame's mark keeps them from a second swap-out. Other address spaces that share the frame lost permission earlier ([`crate::swap`]) |
 
@@ -48,7 +48,7 @@ use crate::stats::Counted;
 use crate::swap::{HeldCopy, Shadow};
 use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
-use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
+use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Reason, Span};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -198,7 +198,7 @@ impl AddressSpace {
         let mut fresh = Some(self.arena.page(Level::K4)?);
         let mut released = self.arena.released();
         let pages = Span::sized(page, 1);
-        self.around(state, idle, pages, Why::ChangePte, &mut |idle, told| {
+        self.around(state, idle, pages, Reason::ChangePte, &mut |idle, told| {
             let lock = self.lock_region(page);
             let is_own = lock.find(hva_of(page)).is_some_and(|vma| !vma.is_shared());
             let (level, entry) = self.map.find(page);

@@ -14,7 +14,7 @@
 //!
 //! **Registering and unregistering** is possible at any time. Both wait for changes in progress. A listener
 //! that missed the beginning of a change could otherwise copy a page that the change is about to take away. A
-//! listener that is unregistered gets [`Why::Exit`](slat::Why::Exit) over all addresses, and no call after
+//! listener that is unregistered gets [`Reason::Exit`](slat::Reason::Exit) over all addresses, and no call after
 //! that. Inside [`around`](SecondaryMmu::around) no listener can be registered or unregistered: the change
 //! holds the same lock.
 

@@ -9,7 +9,7 @@ use crate::stats::Counted;
 use crate::table::Reserve;
 use crate::unwound::IfUnwound;
 use crate::vma::{Place, Stage, Vma, aligned};
-use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
+use slat::{Gfn, Hva, Idle, Level, Pfn, Reason, Span};
 use std::cell::Cell;
 
 /// What `mremap` does with a range.
@@ -25,7 +25,7 @@ enum Remap {
 impl AddressSpace {
     /// Makes the range, which must lie in one mapping, `new_len` bytes long, and returns the range afterwards.
     /// With [`Place::Anywhere`] it stays in place if it can; with other places it moves there. Only the old
-    /// range is invalidated ([`Why::Remap`]; a part that is cut off: [`Why::Unmap`]). May sleep.
+    /// range is invalidated ([`Reason::Remap`]; a part that is cut off: [`Reason::Unmap`]). May sleep.
     pub fn mremap(
         &self,
         idle: &mut Idle,
@@ -138,7 +138,7 @@ impl AddressSpace {
             }
         };
         let unwound = IfUnwound::run(finish);
-        self.around(&self.state.read(), idle, pages, Why::Remap, &mut |_, _| {
+        self.around(&self.state.read(), idle, pages, Reason::Remap, &mut |_, _| {
             self.move_entries(pages, shift, &mut reserve);
             moved.set(true);
         });
@@ -219,7 +219,7 @@ impl AddressSpace {
             }
             let mut released = self.arena.released();
             let mut result = Ok(());
-            self.around(&state, idle, part, Why::Migrate, &mut |_, _| {
+            self.around(&state, idle, part, Reason::Migrate, &mut |_, _| {
                 result = self.each_page(part, |found| {
                     if let Some(old) = self.move_page(&found)? {
                         released.add(old, found.level);

@@ -4,7 +4,7 @@ use crate::pte::hvas_of;
 use crate::space::AddressSpace;
 use crate::state::State;
 use crate::vma::EVERYWHERE;
-use slat::{Again, Event, Gfn, Hva, Idle, Pages, SecondaryMmu, Span, Why, Young};
+use slat::{Again, Event, Gfn, Hva, Idle, Pages, Reason, SecondaryMmu, Span, Young};
 use std::sync::{Arc, Weak};
 
 impl AddressSpace {
@@ -33,7 +33,7 @@ impl AddressSpace {
         }
     }
 
-    /// Invalidates everything in `mmu` ([`Why::Exit`] over all addresses), and notifies it no more. Returns
+    /// Invalidates everything in `mmu` ([`Reason::Exit`] over all addresses), and notifies it no more. Returns
     /// false if it was not registered. Waits for changes in progress; may sleep.
     ///
     /// The caller must have stopped its vCPUs: mappings that they add afterwards would never be taken away.
@@ -55,9 +55,9 @@ impl AddressSpace {
         let mut states = self.state.write();
         let known = states.iter_mut().fold(false, |known, state| state.listeners.remove(&weak(mmu)) | known);
         if known {
-            self.counters.add_notified(Why::Exit);
+            self.counters.add_notified(Reason::Exit);
             // The event may block, so `around` cannot refuse.
-            let _ = mmu.around(idle, Event::new(EVERYWHERE, Why::Exit), &mut |_, _| {});
+            let _ = mmu.around(idle, Event::new(EVERYWHERE, Reason::Exit), &mut |_, _| {});
         }
         known
     }
@@ -75,7 +75,7 @@ impl AddressSpace {
         state: &State,
         idle: &mut Idle,
         pages: Span<Gfn>,
-        why: Why,
+        why: Reason,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) {
         self.counters.add_notified(why);
@@ -89,7 +89,7 @@ impl AddressSpace {
         state: &State,
         idle: &mut Idle,
         pages: Span<Gfn>,
-        why: Why,
+        why: Reason,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         let event = Event { may_block: false, ..Event::new(hvas_of(pages), why) };

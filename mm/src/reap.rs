@@ -14,7 +14,7 @@ use crate::space::AddressSpace;
 use crate::state::Reading;
 use crate::stats::Counted;
 use crate::vma::{Backing, Vma, aligned};
-use slat::{Hva, Idle, Span, Why};
+use slat::{Hva, Idle, Reason, Span};
 
 impl AddressSpace {
     /// Removes the pages of anonymous mappings in the range, which read as zeroes afterwards, and returns how
@@ -43,7 +43,7 @@ impl AddressSpace {
             let pages = pages_of(vma.span.clamp(&hvas));
             let mut released = self.arena.released();
             let mut result = Ok(());
-            self.try_around(state, idle, pages, Why::Unmap, &mut |_, _| {
+            self.try_around(state, idle, pages, Reason::Unmap, &mut |_, _| {
                 result = self.each_filled_at_once(pages, |filled| {
                     // Another mapping may be there by now.
                     if !filled.lock.find(hva_of(filled.page)).is_some_and(is_anonymous) {

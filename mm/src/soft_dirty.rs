@@ -24,7 +24,7 @@ use crate::space::AddressSpace;
 use crate::state::Reading;
 use crate::unwound::IfUnwound;
 use crate::vma::{Backing, aligned};
-use slat::{Hva, Idle, Span, Why};
+use slat::{Hva, Idle, Reason, Span};
 
 impl AddressSpace {
     /// Marks the pages of the range as not changed (`clear_refs`); their next writes fault. Writes through another
@@ -73,7 +73,7 @@ impl AddressSpace {
         let (mut taken, mut result) = (Vec::new(), Ok(()));
         // A panic drops `taken`.
         let changed = IfUnwound::run(|| self.clean.remove(pages));
-        self.around(&state, idle, pages, Why::SoftDirty, &mut |_, _| {
+        self.around(&state, idle, pages, Reason::SoftDirty, &mut |_, _| {
             let changed = self.clean.insert(pages);
             // A fault that has not seen the records has filled its entry when this returns.
             self.page_locks.outlast(pages);

@@ -2,7 +2,7 @@
 
 use crate::prim::AtomicU64;
 use crate::shards::Shards;
-use slat::Why;
+use slat::Reason;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Index of a counter.
@@ -24,7 +24,7 @@ pub(crate) enum Counted {
     Notified,
 }
 
-const COUNTERS: usize = Counted::Notified as usize + Why::ALL.len();
+const COUNTERS: usize = Counted::Notified as usize + Reason::ALL.len();
 
 /// The counters, one set for each shard of threads.
 #[derive(Debug)]
@@ -57,18 +57,18 @@ pub struct MmStats {
     pub swapped_in: u64,
     /// Times that a thread waited for a page lock.
     pub lock_waits: u64,
-    notified: [u64; Why::ALL.len()],
+    notified: [u64; Reason::ALL.len()],
 }
 
 impl MmStats {
     /// Returns the number of changes with this reason of which secondary MMUs were notified.
-    pub fn notified(&self, why: Why) -> u64 {
+    pub fn notified(&self, why: Reason) -> u64 {
         self.notified[index(why)]
     }
 }
 
-fn index(why: Why) -> usize {
-    Why::ALL.iter().position(|&other| other == why).unwrap_or(0)
+fn index(why: Reason) -> usize {
+    Reason::ALL.iter().position(|&other| other == why).unwrap_or(0)
 }
 
 impl Counters {
@@ -80,7 +80,7 @@ impl Counters {
         self.0.mine()[event as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn add_notified(&self, why: Why) {
+    pub(crate) fn add_notified(&self, why: Reason) {
         self.0.mine()[Counted::Notified as usize + index(why)].fetch_add(1, Relaxed);
     }
 

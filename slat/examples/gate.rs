@@ -4,7 +4,7 @@
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn,
+    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
     SecondaryMmu, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
@@ -138,7 +138,7 @@ fn find(idle: &mut Idle, vm: &Machine, gfn: impl Fn(u64) -> Gfn) {
 fn invalidate(idle: &mut Idle, vm: &Machine) {
     measured(|gfn| {
         let hvas = Span::sized(HVA + gfn * PAGE_SIZE, PAGE_SIZE);
-        drop(vm.invalidate(hvas, Why::Migrate).apply(idle).settle());
+        drop(vm.invalidate(hvas, Reason::Migrate).apply(idle).settle());
     });
 }
 

@@ -7,8 +7,8 @@
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::{Word, formats::Ept4};
 use slat::{
-    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Resume,
-    Slot, SlotId, Span, Translations, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
+    Resume, Slot, SlotId, Span, Translations, VcpuId, Vm,
 };
 use std::hint::{black_box, spin_loop};
 use std::ops::Range;
@@ -161,10 +161,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Both sides begin with linked tables and without mappings.
         drop(vcpu);
         for (threads, times) in [(1, &mut one), (2, &mut two)] {
-            drop(vm.invalidate(data, Why::Clear).apply(&mut idle).settle());
+            drop(vm.invalidate(data, Reason::Clear).apply(&mut idle).settle());
             times.push(by_threads(&vm, threads, ept));
         }
-        drop(vm.invalidate(data, Why::Clear).apply(&mut idle).settle());
+        drop(vm.invalidate(data, Reason::Clear).apply(&mut idle).settle());
     }
     let first = bytes[0];
     let (own, nested, keeps, flush) = (median(own), median(nested), median(keeps), median(flush));

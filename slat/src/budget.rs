@@ -39,7 +39,7 @@ use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::Reason;
 use core::marker::PhantomData;
 
 /// Maximum number of cold subtrees taken back by one invalidation.
@@ -139,7 +139,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let flush = || {
             let mut owed = Owed::default();
             owed.owe_nested();
-            FlushDebt::new(self, owed, Cause::Change(Why::Unmap)).settle();
+            FlushDebt::new(self, owed, Cause::Change(Reason::Unmap)).settle();
         };
         let tables = (self.tables(), &self.pool, &self.active);
         let subtrees = self.spaces.iter().filter_map(|space| space.nested.get()).find_map(|shadows| {
@@ -212,7 +212,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn unhook(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
-            let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
+            let mut change = Begun::begin(self, Range::Gfns(space.id, hull), Reason::Unmap);
             change.edit(idle, &Scope::Parts(gfns), None);
             change.settle(true);
         }

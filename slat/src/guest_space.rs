@@ -19,7 +19,7 @@ use crate::table::format::Format;
 use crate::tlb::FlushDebt;
 use crate::vm::Vm;
 use crate::walk::{Mapping, Walk};
-use crate::why::Why;
+use crate::why::Reason;
 
 /// One address space of a VM, the handle for its memory: see [`Vm::memory`] and [`Vm::space`].
 ///
@@ -147,9 +147,9 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     }
 
     /// Begins an invalidation of guest frames, whatever backs them, like [`Vm::invalidate`] of host addresses. With
-    /// [`Why::Unmap`], applying it zaps them.
-    pub fn invalidate(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'vm, F, H> {
-        self.vm.invalidate_in(self.space.id, gfns, why)
+    /// [`Reason::Unmap`], applying it zaps them.
+    pub fn invalidate(&self, gfns: Span<Gfn>, why: impl Into<Reason>) -> Invalidation<'vm, F, H> {
+        self.vm.invalidate_in(self.space.id, gfns, why.into())
     }
 
     /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).

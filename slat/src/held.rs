@@ -12,7 +12,7 @@
 //! **What takes a frame back.** The changes that would take a leaf of the same frame:
 //! * an invalidation of its page or its frame, by address or page by page;
 //! * a memslot transaction that removes or moves the frame's memory, or makes it read-only, private or shared;
-//! * if the frame is held to write: write protection by the host ([`Why::Protect`](crate::Why::Protect) and the like),
+//! * if the frame is held to write: write protection by the host ([`Reason::Protect`](crate::Reason::Protect) and the like),
 //!   and the begin of [write tracking](GuestSpace::track_writes).
 //!
 //! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables

@@ -143,7 +143,7 @@ impl HostError {
 /// page that the host has taken back.
 ///
 /// A host that changes the memory type of a page, or withdraws its execute permission, reports a move: by
-/// [`Why::Migrate`](crate::Why::Migrate), or page by page.
+/// [`Reason::Migrate`](crate::Reason::Migrate), or page by page.
 ///
 /// # Panics
 /// A function of this trait or of [`TableMemory`] may panic. The panic continues in the caller of the VM. If the caller

@@ -216,6 +216,6 @@ pub use vm::{Builder, Vm};
 #[doc(inline)]
 pub use walk::{Mapping, Walk};
 #[doc(inline)]
-pub use why::Why;
+pub use why::{PageWhy, Reason, Why};
 #[doc(inline)]
 pub use writes::{TrackedStore, WriteListener, WriteTracking};

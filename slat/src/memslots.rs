@@ -33,7 +33,7 @@ use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transac
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::trace::TraceEvent;
-use crate::why::Why;
+use crate::why::Reason;
 use core::convert::Infallible;
 use core::marker::PhantomData;
 
@@ -159,7 +159,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
         }
-        let mut change = Begun::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
+        let mut change = Begun::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Reason::Slot);
         // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
         change.edit(idle, &Scope::Parts(&tx.effects().zap), None);

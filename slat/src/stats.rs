@@ -38,7 +38,7 @@ use core::fmt;
 ///
 /// let since = vm.stats().since(&before);
 /// assert_eq!((since.mapped_faults, since.leaves), (1, [0, 0, 0]));
-/// let migrate = since.flushes_by.of(Cause::Change(Why::Migrate));
+/// let migrate = since.flushes_by.of(Cause::Change(Reason::Migrate));
 /// assert_eq!(migrate.to_string(), "paid 1, requested 1, pages 1");
 /// let text = since.to_string();
 /// assert!(text.starts_with("faults: 1 mapped, 0 permission, 0 spurious, 0 mmio\n"));

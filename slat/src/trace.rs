@@ -39,7 +39,7 @@
 //! let events = vm.host().0.lock().unwrap();
 //! let result = FaultResult::Mapped(Level::K4);
 //! assert_eq!(events[0], TraceEvent::Fault { vcpu: VcpuId(0), gfn: Gfn(5), access: Access::Write, result });
-//! assert!(matches!(events[1], TraceEvent::Zap { leaves: 1, cause: Cause::Change(Why::Migrate), .. }));
+//! assert!(matches!(events[1], TraceEvent::Zap { leaves: 1, cause: Cause::Change(Reason::Migrate), .. }));
 //! assert!(matches!(events[2], TraceEvent::Flush { pages: 1, .. }));
 //! assert_eq!(events[0].to_string(), "fault: vcpu=0 gfn=0x5 access=write result=mapped-4k");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

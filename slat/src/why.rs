@@ -2,9 +2,9 @@
 //! ([`crate::notify::plan`]). KVM gets the same reasons and ignores them (the NUMA protection and change-pte series).
 
 named! {
-    /// The reason for an invalidation.
+    /// The reason of an invalidation: a [`Why`], a [`PageWhy`], or the engine's own.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-    pub enum Why {
+    pub enum Reason {
         /// The mapping is removed: munmap. Nothing returns at this address soon.
         Unmap "unmap",
         /// The mapping moves to another address: mremap, for the old range.
@@ -34,7 +34,65 @@ named! {
     }
 }
 
-impl Why {
+/// Reasons by which all of a range changes: see [`Vm::change`](crate::Vm::change).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// See [`Reason::Unmap`].
+    Unmap,
+    /// See [`Reason::Remap`].
+    Remap,
+    /// See [`Reason::Exit`].
+    Exit,
+    /// See [`Reason::Clear`].
+    Clear,
+    /// See [`Reason::Migrate`].
+    Migrate,
+    /// See [`Reason::Protect`].
+    Protect,
+    /// See [`Reason::WriteProtect`].
+    WriteProtect,
+    /// See [`Reason::SoftDirty`].
+    SoftDirty,
+}
+
+/// Reasons by which some pages of a range change, each of which the host tells: see
+/// [`Vm::change_pages`](crate::Vm::change_pages).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PageWhy {
+    /// See [`Reason::Reclaim`].
+    Reclaim,
+    /// See [`Reason::Numa`].
+    Numa,
+    /// See [`Reason::ChangePte`].
+    ChangePte,
+}
+
+impl From<Why> for Reason {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Unmap => Self::Unmap,
+            Why::Remap => Self::Remap,
+            Why::Exit => Self::Exit,
+            Why::Clear => Self::Clear,
+            Why::Migrate => Self::Migrate,
+            Why::Protect => Self::Protect,
+            Why::WriteProtect => Self::WriteProtect,
+            Why::SoftDirty => Self::SoftDirty,
+        }
+    }
+}
+
+impl From<PageWhy> for Reason {
+    fn from(why: PageWhy) -> Self {
+        match why {
+            PageWhy::Reclaim => Self::Reclaim,
+            PageWhy::Numa => Self::Numa,
+            PageWhy::ChangePte => Self::ChangePte,
+        }
+    }
+}
+
+impl Reason {
     /// Whether the invalidation also frees table pages: only if no fault needs them soon. For other reasons tables
     /// stay, so that the next fault is one CAS.
     pub const fn frees_tables(self) -> bool {
@@ -57,9 +115,9 @@ impl Why {
 #[non_exhaustive]
 pub enum Cause {
     /// A change in the primary MMU or of a memslot, for this reason as the VM applied it. The engine itself uses the
-    /// reasons, too: taking back tables over the budget is an [unmap](Why::Unmap), and recovering a large page is a
-    /// [migration](Why::Migrate).
-    Change(Why),
+    /// reasons, too: taking back tables over the budget is an [unmap](Reason::Unmap), and recovering a large page is a
+    /// [migration](Reason::Migrate).
+    Change(Reason),
     /// A dirty log took write permission or Dirty bits, to detect the next write.
     DirtyLog,
     /// [`GuestSpace::write_protect`](crate::GuestSpace::write_protect) took write permission.
@@ -70,14 +128,14 @@ pub enum Cause {
 
 impl Cause {
     /// Number of causes.
-    pub const COUNT: usize = Why::ALL.len() + 3;
+    pub const COUNT: usize = Reason::ALL.len() + 3;
 
-    /// All causes: changes first, in the order of [`Why::ALL`].
+    /// All causes: changes first, in the order of [`Reason::ALL`].
     pub const ALL: [Self; Self::COUNT] = {
         let mut all = [Self::Aging; Self::COUNT];
         let mut index = 0;
-        while index < Why::ALL.len() {
-            all[index] = Self::Change(Why::ALL[index]);
+        while index < Reason::ALL.len() {
+            all[index] = Self::Change(Reason::ALL[index]);
             index += 1;
         }
         all[index] = Self::DirtyLog;
@@ -99,9 +157,9 @@ impl Cause {
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Change(why) => why as usize,
-            Self::DirtyLog => Why::ALL.len(),
-            Self::WriteProtect => Why::ALL.len() + 1,
-            Self::Aging => Why::ALL.len() + 2,
+            Self::DirtyLog => Reason::ALL.len(),
+            Self::WriteProtect => Reason::ALL.len() + 1,
+            Self::Aging => Reason::ALL.len() + 2,
         }
     }
 }

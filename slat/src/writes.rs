@@ -35,7 +35,7 @@ use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
-use crate::why::Why;
+use crate::why::Reason;
 use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};
@@ -162,7 +162,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
-        let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
+        let mut change = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), Reason::WriteProtect);
         if !gfns.is_empty() {
             change.edit(idle, &Scope::Whole, None);
             change.settle(true);

@@ -4,7 +4,7 @@ use ckb_vm::Error as VmError;
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_EXECUTABLE};
 use slat::table::formats::Ept4;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn};
-use slat::{Slot, SlotId, Span, Vm, Why};
+use slat::{Slot, SlotId, Span, Vm, Reason};
 use std::cell::UnsafeCell;
 use std::error::Error;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
 pub fn set_flags(vm: &Vm<Ept4, Ram>, page: u64, flags: u8) -> Result<(), VmError> {
     let mut idle = Idle::take().ok_or(VmError::Unexpected("flags change outside of the guest".into()))?;
     let _change = vm
-        .invalidate(Span::sized(Hva(page << PAGE_SHIFT), PAGE_SIZE), Why::Migrate)
+        .invalidate(Span::sized(Hva(page << PAGE_SHIFT), PAGE_SIZE), Reason::Migrate)
         .apply(&mut idle)
         .settle();
     vm.host().0[page as usize].1.store(flags & !FLAG_DIRTY, Relaxed);

@@ -5,8 +5,8 @@ use super::ram::{FRAMES, Ram, hva};
 use crate::Input;
 use slat::nested::{L1Access, L1Format, L1Stop, L2Done};
 use slat::{
-    Access, Format, Gfn, HostPage, Idle, Next, Perms, Pfn, Resume, Slot, SlotId, SpaceId, Span, Translations,
-    Vcpu, VcpuId, Vm, Why,
+    Access, Format, Gfn, HostPage, Idle, Next, Perms, Pfn, Reason, Resume, Slot, SlotId, SpaceId, Span,
+    Translations, Vcpu, VcpuId, Vm,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -196,14 +196,14 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
             }
             17..20 => {
                 let pages = input.below(3).min(FRAMES - 1 - page) + 1;
-                let why = input.pick(&[Why::Migrate, Why::Unmap, Why::Clear, Why::Protect]);
+                let why = input.pick(&[Reason::Migrate, Reason::Unmap, Reason::Clear, Reason::Protect]);
                 let _change = self
                     .vm
                     .invalidate(Span::new(hva(page), hva(page + pages)), why)
                     .apply(&mut self.idle)
                     .settle();
                 for page in page..page + pages {
-                    if why == Why::Protect {
+                    if why == Reason::Protect {
                         self.vm.host().protect(page);
                     } else {
                         self.vm.host().moves(page);

@@ -3,8 +3,8 @@
 use super::step::Nested;
 use crate::vm::plain_host::{Changed, PAGES, PlainHost, hva, number};
 use slat::{
-    Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn,
-    SecondaryMmu, SpaceId, Span, VcpuId, Vm, Why,
+    Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Reason,
+    SecondaryMmu, SpaceId, Span, VcpuId, Vm,
 };
 use std::mem::forget;
 use std::panic::resume_unwind;
@@ -113,10 +113,10 @@ impl<F: Format> Crafty<F> {
         let Some(vm) = vm else { return };
         let (gfn, pages) = (nested.gfn, nested.pages);
         match nested.what {
-            0 => take_back(&vm, idle, pages, Why::Unmap, nested.flag),
-            1 => take_back(&vm, idle, pages, Why::Clear, nested.flag),
+            0 => take_back(&vm, idle, pages, Reason::Unmap, nested.flag),
+            1 => take_back(&vm, idle, pages, Reason::Clear, nested.flag),
             2 => {
-                let event = Event::new(bytes(pages), Why::ChangePte);
+                let event = Event::new(bytes(pages), Reason::ChangePte);
                 Self::change_told(&vm, idle, event, pages, nested.flag);
             }
             3 => drop(vm.memory().commit(idle, |tx| tx.delete(nested.slot.id))),
@@ -171,7 +171,7 @@ pub fn take_back<F: Format>(
     vm: &Vm<F, Crafty<F>>,
     idle: &mut Idle,
     pages: Span<Gfn>,
-    why: Why,
+    why: Reason,
     to_nothing: bool,
 ) {
     let _change = vm.invalidate(bytes(pages), why).apply(idle).settle();

@@ -4,7 +4,7 @@ use super::TWO;
 use crate::Input;
 use crate::vm::plain_host::{PAGES, hva};
 use slat::slots::Region;
-use slat::{Access, Gfn, Gpa, Hva, Level, Slot, SlotId, SpaceId, Span, Why, Young};
+use slat::{Access, Gfn, Gpa, Hva, Level, Reason, Slot, SlotId, SpaceId, Span, Young};
 
 /// Ids of slots are mostly below this.
 const IDS: u32 = 4;
@@ -90,7 +90,7 @@ pub enum What {
     TakeBack {
         vm: usize,
         pages: Span<Gfn>,
-        why: Why,
+        why: Reason,
         to_nothing: bool,
         debt: End,
         end: End,
@@ -104,13 +104,13 @@ pub enum What {
     InvalidateGfns {
         vm: usize,
         gfns: Span<Gfn>,
-        why: Why,
+        why: Reason,
         end: End,
     },
     InvalidateHvas {
         vm: usize,
         hvas: Span<Hva>,
-        why: Why,
+        why: Reason,
         end: End,
     },
     /// Ends a kept invalidation.
@@ -222,7 +222,7 @@ pub enum What {
     },
 }
 
-const EAGER: [Why; 5] = [Why::Unmap, Why::Clear, Why::Migrate, Why::Remap, Why::Exit];
+const EAGER: [Reason; 5] = [Reason::Unmap, Reason::Clear, Reason::Migrate, Reason::Remap, Reason::Exit];
 
 impl Step {
     pub fn next(input: &mut Input<'_>, frames: u64) -> Self {
@@ -270,11 +270,11 @@ impl What {
             }
             27 => Self::Told { vm, pages: pages(input), may_block: input.flag(), to_nothing: input.flag() },
             28 => {
-                let (gfns, why) = (gfns(input, frames), input.pick(&Why::ALL));
+                let (gfns, why) = (gfns(input, frames), input.pick(&Reason::ALL));
                 Self::InvalidateGfns { vm, gfns, why, end: end(input) }
             }
             29 => {
-                let (hvas, why) = (hvas(input), input.pick(&Why::ALL));
+                let (hvas, why) = (hvas(input), input.pick(&Reason::ALL));
                 Self::InvalidateHvas { vm, hvas, why, end: end(input) }
             }
             30 => Self::EndOne { nth: input.below(8) as usize, end: end(input) },

@@ -13,8 +13,8 @@ use super::step::{Back, End, Step, What};
 use crate::Input;
 use slat::slots::Hint;
 use slat::{
-    Event, Fault, Format, Gfn, Harvest, Hva, Idle, Invalidation, Level, PAGE_SIZE, Pfn, SpaceId, Span, Vcpu,
-    VcpuId, Vm, Why,
+    Event, Fault, Format, Gfn, Harvest, Hva, Idle, Invalidation, Level, PAGE_SIZE, Pfn, Reason, SpaceId,
+    Span, Vcpu, VcpuId, Vm,
 };
 use std::mem::forget;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl<'vm, F: Format> World<'vm, F> {
                 self.take_back(vm, (pages, why, to_nothing), debt, end);
             }
             What::Told { vm, pages, may_block, to_nothing } => {
-                let event = Event { may_block, ..Event::new(bytes(pages), Why::ChangePte) };
+                let event = Event { may_block, ..Event::new(bytes(pages), Reason::ChangePte) };
                 let vm = self.vms[vm].vm;
                 if self.vms.iter().all(|state| state.sections == 0) {
                     Crafty::change_told(vm, idle, event, pages, to_nothing);
@@ -280,7 +280,7 @@ impl<'vm, F: Format> World<'vm, F> {
     fn take_back(
         &mut self,
         at: usize,
-        (pages, why, to_nothing): (Span<Gfn>, Why, bool),
+        (pages, why, to_nothing): (Span<Gfn>, Reason, bool),
         debt: End,
         end: End,
     ) {

@@ -9,7 +9,8 @@ use super::tlb::{Cached, Tlb};
 use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};
 use slat::{
-    Access, Emulate, Fault, Format, Gfn, Hva, Idle, Next, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why,
+    Access, Emulate, Fault, Format, Gfn, Hva, Idle, Next, Reason, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId,
+    Vm, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +61,7 @@ impl<'v, F: Format> Machine<'v, F> {
             }
             Step::Restore { pages } => {
                 let bytes = Span::new(hva(pages.start.0), hva(pages.end.0));
-                self.change(bytes, Why::Migrate, |plain_host| plain_host.restore(pages));
+                self.change(bytes, Reason::Migrate, |plain_host| plain_host.restore(pages));
             }
             Step::Create { space, slot } => self.create(space, slot),
             Step::Delete { space, id } => self.delete(space, id),
@@ -155,18 +156,18 @@ impl<'v, F: Format> Machine<'v, F> {
     }
 
     /// Makes a change of the host inside an invalidation.
-    fn change(&mut self, hvas: Span<Hva>, why: Why, change: impl FnOnce(&PlainHost)) {
+    fn change(&mut self, hvas: Span<Hva>, why: Reason, change: impl FnOnce(&PlainHost)) {
         let invalidation = self.vm.invalidate(hvas, why).apply(&mut self.idle).settle();
         change(self.vm.host());
         drop(invalidation);
         for space in &mut self.spaces {
-            let why = if space.rules.contexts { why } else { Why::Unmap };
+            let why = if space.rules.contexts { why } else { Reason::Unmap };
             let parts = space.behind(hvas);
             space.invalidate(&parts, why, None);
         }
     }
 
-    fn change_pages(&mut self, pages: Span<Gfn>, why: Why, to: To) {
+    fn change_pages(&mut self, pages: Span<Gfn>, why: Reason, to: To) {
         let hvas = Span::new(hva(pages.start.0), hva(pages.end.0));
         if !why.page_by_page() {
             self.change(hvas, why, |_| ());
@@ -176,7 +177,9 @@ impl<'v, F: Format> Machine<'v, F> {
         let contexts = self.rules().contexts;
         if !contexts {
             invalidation = invalidation.apply(&mut self.idle).settle();
-            self.spaces.iter_mut().for_each(|space| space.invalidate(&space.behind(hvas), Why::Unmap, None));
+            self.spaces
+                .iter_mut()
+                .for_each(|space| space.invalidate(&space.behind(hvas), Reason::Unmap, None));
         }
         for page in pages.start.0..pages.end.0 {
             change_page(self.vm.host(), page, to);
@@ -224,7 +227,7 @@ impl<'v, F: Format> Machine<'v, F> {
         assert_eq!(said.ok(), slot);
         if let Some(slot) = slot {
             space.logs.remove(&id);
-            space.invalidate(&[slot.gfns], Why::Slot, None);
+            space.invalidate(&[slot.gfns], Reason::Slot, None);
         }
     }
 
@@ -244,7 +247,7 @@ impl<'v, F: Format> Machine<'v, F> {
             Err(22)
         } else {
             space.slots.insert(id, slot);
-            space.invalidate(&[old.gfns], Why::Slot, None);
+            space.invalidate(&[old.gfns], Reason::Slot, None);
             Ok(())
         };
         assert_eq!(said.map(drop).map_err(|error| error.errno()), expected);

@@ -5,7 +5,7 @@
 
 use super::plain_host::{PlainHost, number};
 use super::tables::{Leaf, Tables};
-use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Slot, Span, Why};
+use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Reason, Slot, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Settings of the VM, and properties of its format.
@@ -227,9 +227,10 @@ impl Space {
     }
 
     /// Models an invalidation of `parts`; `now` is the reported page of the host.
-    pub fn invalidate(&mut self, parts: &[Span<Gfn>], why: Why, now: Option<HostPage>) {
-        let zaps = !matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty | Why::ChangePte);
-        let frees = matches!(why, Why::Unmap | Why::Remap | Why::Exit | Why::Slot);
+    pub fn invalidate(&mut self, parts: &[Span<Gfn>], why: Reason, now: Option<HostPage>) {
+        let zaps =
+            !matches!(why, Reason::Protect | Reason::WriteProtect | Reason::SoftDirty | Reason::ChangePte);
+        let frees = matches!(why, Reason::Unmap | Reason::Remap | Reason::Exit | Reason::Slot);
         for &part in parts {
             self.split_cut(part, |leaf| zaps || stays(leaf, why, now) != Some(leaf));
             if zaps {
@@ -376,9 +377,9 @@ impl Space {
 }
 
 /// Returns the new leaf after a change of the whole leaf, for a reason that does not zap it.
-fn stays(leaf: Leaf, why: Why, now: Option<HostPage>) -> Option<Leaf> {
+fn stays(leaf: Leaf, why: Reason, now: Option<HostPage>) -> Option<Leaf> {
     match why {
-        Why::ChangePte => replaced(leaf, now),
+        Reason::ChangePte => replaced(leaf, now),
         _ => Some(Leaf { write: false, host_write: false, ..leaf }),
     }
 }

@@ -3,7 +3,7 @@
 use super::model::Space;
 use super::plain_host::{PAGES, hva, number};
 use crate::Input;
-use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, Why};
+use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Reason, Slot, SlotId, Span};
 
 /// Ids of slots are below this.
 pub const IDS: u32 = 4;
@@ -36,16 +36,16 @@ pub enum Step {
     /// The host begins an invalidation, and changes nothing.
     Invalidate {
         hvas: Span<Hva>,
-        why: Why,
+        why: Reason,
     },
     InvalidateGfns {
         gfns: Span<Gfn>,
-        why: Why,
+        why: Reason,
     },
     /// The host changes pages, at once or page by page, as the reason requires.
     Change {
         pages: Span<Gfn>,
-        why: Why,
+        why: Reason,
         to: To,
     },
     /// The host allows writes, or has a page again. No VM needs a notification.
@@ -113,18 +113,18 @@ pub enum Step {
     ZapAll,
 }
 
-const AT_BEGIN: [Why; 9] = [
-    Why::Clear,
-    Why::Unmap,
-    Why::Protect,
-    Why::Migrate,
-    Why::WriteProtect,
-    Why::SoftDirty,
-    Why::Remap,
-    Why::Exit,
-    Why::Slot,
+const AT_BEGIN: [Reason; 9] = [
+    Reason::Clear,
+    Reason::Unmap,
+    Reason::Protect,
+    Reason::Migrate,
+    Reason::WriteProtect,
+    Reason::SoftDirty,
+    Reason::Remap,
+    Reason::Exit,
+    Reason::Slot,
 ];
-const PAGE_BY_PAGE: [Why; 3] = [Why::ChangePte, Why::Numa, Why::Reclaim];
+const PAGE_BY_PAGE: [Reason; 3] = [Reason::ChangePte, Reason::Numa, Reason::Reclaim];
 /// Of spans: around a word of a log, a table, and two.
 const LENGTHS: [u64; 10] = [1, 2, 3, 63, 64, 65, 511, 512, 513, 1025];
 /// Of slots; those of more pages than [`LOGGED`] begin without a log.
@@ -265,10 +265,10 @@ fn bytes(input: &mut Input<'_>, page: u64, pages: u64) -> Span<Hva> {
     Span::new(hva(page) + late, Hva(hva(end).0 - early))
 }
 
-fn to(input: &mut Input<'_>, why: Why) -> To {
+fn to(input: &mut Input<'_>, why: Reason) -> To {
     match why {
-        Why::Protect | Why::WriteProtect | Why::SoftDirty => To::ReadOnly,
-        Why::ChangePte => input.pick(&[To::Copy, To::ReadOnly, To::Writable, To::Elsewhere, To::Nothing]),
+        Reason::Protect | Reason::WriteProtect | Reason::SoftDirty => To::ReadOnly,
+        Reason::ChangePte => input.pick(&[To::Copy, To::ReadOnly, To::Writable, To::Elsewhere, To::Nothing]),
         _ => input.pick(&[To::Elsewhere, To::Nothing, To::Copy]),
     }
 }

@@ -26,7 +26,7 @@ use crate::space::AddressSpace;
 use crate::state::State;
 use crate::table::Entry;
 use crate::vma::{ADDRESSES, Vma};
-use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why};
+use slat::{Gfn, Idle, Level, Pages, Pfn, Reason, Span};
 
 /// Number of entries to look at before the locks are released for a moment.
 const STEPS: usize = 4096;
@@ -115,7 +115,7 @@ impl AddressSpace {
     pub(super) fn make_stable(&self, idle: &mut Idle, page: Gfn, checksum: u64) -> Option<Held<'_>> {
         let state = self.state.read();
         let one = Span::sized(page, 1);
-        let held = self.protect(&state, idle, (&[page], one), Why::WriteProtect).pop().flatten()?;
+        let held = self.protect(&state, idle, (&[page], one), Reason::WriteProtect).pop().flatten()?;
         let same = contents::checksum(&self.arena, held.pfn()) == checksum;
         let lock = self.lock_region(page);
         let stays = same && is_mergeable(&lock, page);
@@ -133,7 +133,7 @@ impl AddressSpace {
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();
         // With gaps, notify page by page: pages in the gaps keep their permission.
         let gaps = range.len() > pages.len() as u64;
-        let why = if gaps { Why::ChangePte } else { Why::WriteProtect };
+        let why = if gaps { Reason::ChangePte } else { Reason::WriteProtect };
         let mut old = self.protect(&state, idle, (&pages, range), why);
         for (old, (_, stable)) in old.iter_mut().zip(&batch.pages) {
             let same = |old: &Held<'_>| contents::equal(&self.arena, old.pfn(), stable.pfn());
@@ -142,7 +142,7 @@ impl AddressSpace {
         let mut merged = vec![false; pages.len()];
         if old.iter().any(Option::is_some) {
             let mut released = self.arena.released();
-            self.around(&state, idle, range, Why::ChangePte, &mut |idle, told| {
+            self.around(&state, idle, range, Reason::ChangePte, &mut |idle, told| {
                 for ((old, (page, stable)), merged) in old.iter().zip(&batch.pages).zip(&mut merged) {
                     let Some(old) = old else { continue };
                     *merged = self.replace(idle, *page, (old.pfn(), stable.pfn()), &mut released, told);
@@ -159,7 +159,7 @@ impl AddressSpace {
         state: &State,
         idle: &mut Idle,
         (pages, range): (&[Gfn], Span<Gfn>),
-        why: Why,
+        why: Reason,
     ) -> Vec<Option<Held<'_>>> {
         let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(page)).collect();
         // A page without write permission needs no notification.

@@ -15,13 +15,13 @@
 //!
 //! **Guarantee**: reads and writes do not reveal a merge. A page is replaced by one with the same bytes while
 //! no thread can write to either. A thread that writes afterwards writes to its own copy. Secondary MMUs get
-//! both steps with their own reasons: a write protection ([`Why::WriteProtect`]) and a change of the entry
-//! ([`Why::ChangePte`](slat::Why::ChangePte)). So a guest that only reads does not fault.
+//! both steps with their own reasons: a write protection ([`Reason::WriteProtect`]) and a change of the entry
+//! ([`Reason::ChangePte`](slat::Reason::ChangePte)). So a guest that only reads does not fault.
 //!
 //! **The locks**: the scan's lock comes before all locks of [`crate::space`]. Code that an address space calls
 //! does not take it.
 //!
-//! [`Why::WriteProtect`]: slat::Why::WriteProtect
+//! [`Reason::WriteProtect`]: slat::Reason::WriteProtect
 //!
 //! **Up to 64 pages are merged together**, or as many as [`KsmBuilder::merge_together`] says: neighbours, or,
 //! if all listeners accept changes page by page, pages of one region with gaps. Together they cost two

@@ -12,7 +12,7 @@ use super::stats::Counted;
 use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::State;
-use slat::{Gfn, Idle, Level, Pfn, Span, Why};
+use slat::{Gfn, Idle, Level, Pfn, Reason, Span};
 
 impl AddressSpace {
     /// Records a hint fault on this frame; returns whether the page should move to this thread's node. The
@@ -43,7 +43,7 @@ impl AddressSpace {
             return;
         }
         let mut released = self.arena.released();
-        self.around(state, idle, pages, Why::Migrate, &mut |_, _| {
+        self.around(state, idle, pages, Reason::Migrate, &mut |_, _| {
             let _lock = self.lock_region(page);
             let (found, entry) = self.map.find(page);
             if let Pte::Protnone { pfn, writable } = Pte::of(entry.load(), found)

@@ -3,8 +3,8 @@
 //!
 //! | policy | notification | the guest loses | flushes |
 //! |---|---|---|---|
-//! | [`Range`](Policy::Range) | of each 2 MiB with a present page, as a whole ([`Why::Clear`]) | all of the 2 MiB | one per 2 MiB |
-//! | [`Page`](Policy::Page) | of the same 2 MiB, and inside it of each page that changes ([`Why::Numa`]) | those pages | one per page |
+//! | [`Range`](Policy::Range) | of each 2 MiB with a present page, as a whole ([`Reason::Clear`]) | all of the 2 MiB | one per 2 MiB |
+//! | [`Page`](Policy::Page) | of the same 2 MiB, and inside it of each page that changes ([`Reason::Numa`]) | those pages | one per page |
 //! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in stretches of up to [`Settings::stretch`], and inside it of each run of neighbours that change; none if no page will change | those pages | one per stretch |
 //!
 //! The first is Linux, the second is the NUMA protection series. Range flushes once per 2 MiB here, while KVM's
@@ -19,7 +19,7 @@ use crate::error::MmError;
 use crate::pte::{Pte, hvas_of};
 use crate::space::{AddressSpace, Found};
 use crate::state::State;
-use slat::{Gfn, Hva, Idle, Level, Span, Why};
+use slat::{Gfn, Hva, Idle, Level, Reason, Span};
 
 /// How the balancer notifies secondary MMUs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -72,9 +72,9 @@ impl AddressSpace {
     ) -> Result<(), MmError> {
         let survey = self.survey(pages)?;
         let (why, pages) = match (settings.policy, survey.wanted) {
-            (Policy::Range, _) if survey.present => (Why::Clear, pages),
-            (Policy::Page, _) if survey.present => (Why::Numa, pages),
-            (Policy::PageBatched, Some(wanted)) => (Why::Numa, wanted),
+            (Policy::Range, _) if survey.present => (Reason::Clear, pages),
+            (Policy::Page, _) if survey.present => (Reason::Numa, pages),
+            (Policy::PageBatched, Some(wanted)) => (Reason::Numa, wanted),
             _ => return Ok(()),
         };
         self.numa.add(Counted::Notified, 1);

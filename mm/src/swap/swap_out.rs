@@ -39,7 +39,7 @@ use crate::space::AddressSpace;
 use crate::state::{Reading, State};
 use crate::stats::Counted;
 use crate::vma::{Backing, Vma, aligned};
-use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Span, Why};
+use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Reason, Span};
 use std::sync::Arc;
 
 /// Largest batch. Each page takes a reference to a frame and a place in a list.
@@ -257,7 +257,7 @@ impl AddressSpace {
     ) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
-        self.around(state, idle, pages, Why::Reclaim, &mut |idle, told| {
+        self.around(state, idle, pages, Reason::Reclaim, &mut |idle, told| {
             let lock = self.lock_region(pages.start);
             for &leaving in run {
                 let (level, entry) = self.map.find(leaving.page);

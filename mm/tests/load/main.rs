@@ -44,7 +44,7 @@ use log::Log;
 use oracle::Lane;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
-use slat::{Gfn, Idle, Level, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Gfn, Idle, Level, Reason, SecondaryMmu, Slot, SlotId, VcpuId, Vm};
 use slat_mm::{Evictor, Zeroer};
 use slat_vcpu::nested::Nest;
 use slat_vcpu::{Cpu, Exit, Window};
@@ -152,7 +152,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
         // permission forever.
         let mut tell_all = || {
             for vm in vms {
-                drop(vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle());
+                drop(vm.invalidate(hvas(&(0..PAGES)), Reason::Unmap).apply(&mut idle).settle());
             }
         };
         let over = || {
@@ -321,13 +321,13 @@ fn changes_of_the_host_reach_a_guest_of_a_guest() {
 #[test]
 fn negative_control_a_reason_that_goes_unheard_is_found_out() {
     for why in [
-        Why::Unmap,
-        Why::Clear,
-        Why::Migrate,
-        Why::WriteProtect,
-        Why::SoftDirty,
-        Why::ChangePte,
-        Why::Reclaim,
+        Reason::Unmap,
+        Reason::Clear,
+        Reason::Migrate,
+        Reason::WriteProtect,
+        Reason::SoftDirty,
+        Reason::ChangePte,
+        Reason::Reclaim,
     ] {
         assert!(wrong(Mistake::Deaf(why)) > 0, "{why:?}");
     }

@@ -8,8 +8,8 @@ use crate::swap::{self, Disk};
 use parking_lot::RwLock;
 use slat::table::{Own, TableMemory, TablesOf, Word};
 use slat::{
-    Access, Again, Event, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn,
-    SecondaryMmu, Span, Why, notify::NoPages,
+    Access, Again, Event, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, Reason,
+    SecondaryMmu, Span, notify::NoPages,
 };
 use slat_mm::{
     AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, HostView, Ksm, Place, Policy, Prot,
@@ -64,7 +64,7 @@ pub enum Mistake {
     /// A change is reported when the next one comes. Its frames have been freed by then.
     TellsLate,
     /// Changes for this reason are not reported.
-    Deaf(Why),
+    Deaf(Reason),
     /// A swap device discards what it is given.
     KeepsNothing,
     /// The VM whose guest has a guest is told of nothing.
@@ -89,7 +89,9 @@ impl Mistake {
             Self::None | Self::KeepsNothing => false,
             Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // A guest that still has such a page may write to it after others got its frame.
-            Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
+            Self::Deaf(why) => {
+                matches!(why, Reason::Unmap | Reason::Clear | Reason::Migrate | Reason::Reclaim)
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::fixture::{at, pages};
 use parking_lot::Mutex;
 use slat::notify::NoPages;
-use slat::{Access, Again, Event, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
+use slat::{Access, Again, Event, Hva, Idle, PAGE_SIZE, Pages, Reason, SecondaryMmu, Span};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -34,12 +34,12 @@ type Hook = Box<dyn FnOnce() + Send>;
 
 /// Runs a hook in the middle of the next change for one reason.
 struct MidChange {
-    of: Why,
+    of: Reason,
     hook: Mutex<Option<Hook>>,
 }
 
 impl MidChange {
-    fn register(space: &AddressSpace, of: Why, hook: impl FnOnce() + Send + 'static) -> Arc<Self> {
+    fn register(space: &AddressSpace, of: Reason, hook: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let listener = Arc::new(Self { of, hook: Mutex::new(Some(Box::new(hook))) });
         space.register(&listener);
         listener
@@ -74,14 +74,14 @@ fn elsewhere(work: impl FnOnce(&mut Idle) + Send + 'static) {
 #[test]
 fn a_fault_elsewhere_waits_for_no_change_of_mappings() {
     type Change = fn(&AddressSpace, &mut Idle);
-    let changes: [(Why, Change); 5] = [
-        (Why::Unmap, |space, idle| space.munmap(idle, pages(0, 5)).unwrap()),
-        (Why::Protect, |space, idle| space.mprotect(idle, pages(0, 5), Prot::Read).unwrap()),
-        (Why::Clear, |space, idle| space.mprotect(idle, pages(0, 5), Prot::None).unwrap()),
-        (Why::Remap, |space, idle| {
+    let changes: [(Reason, Change); 5] = [
+        (Reason::Unmap, |space, idle| space.munmap(idle, pages(0, 5)).unwrap()),
+        (Reason::Protect, |space, idle| space.mprotect(idle, pages(0, 5), Prot::Read).unwrap()),
+        (Reason::Clear, |space, idle| space.mprotect(idle, pages(0, 5), Prot::None).unwrap()),
+        (Reason::Remap, |space, idle| {
             space.mremap(idle, pages(0, 5), 5 * PAGE_SIZE, Place::Fixed(at(4096))).unwrap();
         }),
-        (Why::WriteProtect, |space, idle| drop(space.fork(idle).unwrap())),
+        (Reason::WriteProtect, |space, idle| drop(space.fork(idle).unwrap())),
     ];
     for (why, change) in changes {
         let (space, mut idle) = (space(true), Idle::take().unwrap());
@@ -98,7 +98,7 @@ fn a_fault_elsewhere_waits_for_no_change_of_mappings() {
             elsewhere(move |idle| {
                 put(&other, idle, at(1024), 5);
                 assert_eq!(get(&other, idle, at(1024)), Ok(5));
-                if why != Why::WriteProtect {
+                if why != Reason::WriteProtect {
                     put(&other, idle, at(8192), 6);
                     put(&other, idle, at(7), 7);
                 }
@@ -262,7 +262,7 @@ fn no_share_is_broken_after_the_mapping_changed() {
     let shared = || Backing::Shared { file: file.clone(), offset: 0 };
     space.mmap(Place::Fixed(at(100)), PAGE_SIZE, Prot::ReadWrite, shared()).unwrap();
     let (other, backing) = (space.clone(), shared());
-    let listener = MidChange::register(&space, Why::ChangePte, move || {
+    let listener = MidChange::register(&space, Reason::ChangePte, move || {
         elsewhere(move |idle| {
             other.munmap(idle, pages(3, 1)).unwrap();
             other.mmap(Place::Fixed(at(3)), PAGE_SIZE, Prot::Read, backing).unwrap();
@@ -286,7 +286,7 @@ fn a_page_that_refuses_merging_is_not_merged() {
     let ksm = Ksm::builder(space.arena()).build().unwrap();
     ksm.add(&space).unwrap();
     let other = space.clone();
-    let listener = MidChange::register(&space, Why::ChangePte, move || {
+    let listener = MidChange::register(&space, Reason::ChangePte, move || {
         elsewhere(move |idle| other.madvise(idle, pages(0, 2), Advice::Unmergeable).unwrap());
     });
     for _ in 0..3 {

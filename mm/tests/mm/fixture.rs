@@ -2,7 +2,7 @@
 //! records its notifications.
 
 use parking_lot::Mutex;
-use slat::{Access, Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
+use slat::{Access, Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, Reason, SecondaryMmu, Span};
 use slat_mm::{AddressSpace, AddressSpaceBuilder, Arena, Backing, Place, Prot, Swap, SwapBuilder};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub fn at(page: u64) -> Hva {
 #[derive(Clone, Debug)]
 pub struct Notification {
     pub hvas: Span<Hva>,
-    pub why: Why,
+    pub why: Reason,
     pub may_block: bool,
     /// The state of each page when the call came.
     pub before: Vec<Option<HostPage>>,

@@ -2,7 +2,7 @@
 //! Their contents never change.
 
 use crate::fixture::*;
-use slat::{Level, PAGE_SIZE, Why};
+use slat::{Level, PAGE_SIZE, Reason};
 use slat_mm::{Place, Prot};
 
 /// 4 MiB of huge pages. Each small page holds its number.
@@ -35,11 +35,11 @@ fn a_mapping_that_covers_no_huge_page_gets_small_ones() {
 #[test]
 fn partial_operations_split_in_place_and_keep_the_rest() {
     type Operation = fn(&mut Machine);
-    let operations: [(Operation, Why); 4] = [
-        (|m| m.space.munmap(&mut m.idle, pages(100, 500)).unwrap(), Why::Unmap),
-        (|m| m.space.dontneed(&mut m.idle, pages(100, 500)).unwrap(), Why::Clear),
-        (|m| m.space.mprotect(&mut m.idle, pages(100, 500), Prot::Read).unwrap(), Why::Protect),
-        (|m| m.space.mprotect(&mut m.idle, pages(100, 500), Prot::None).unwrap(), Why::Clear),
+    let operations: [(Operation, Reason); 4] = [
+        (|m| m.space.munmap(&mut m.idle, pages(100, 500)).unwrap(), Reason::Unmap),
+        (|m| m.space.dontneed(&mut m.idle, pages(100, 500)).unwrap(), Reason::Clear),
+        (|m| m.space.mprotect(&mut m.idle, pages(100, 500), Prot::Read).unwrap(), Reason::Protect),
+        (|m| m.space.mprotect(&mut m.idle, pages(100, 500), Prot::None).unwrap(), Reason::Clear),
     ];
     for (operate, why) in operations {
         let mut machine = huge_machine();
@@ -50,7 +50,7 @@ fn partial_operations_split_in_place_and_keep_the_rest() {
         numbers_stay(&mut machine, 0..100);
         numbers_stay(&mut machine, 600..1024);
         assert!(machine.look(99).unwrap().writable && machine.look(600).unwrap().writable);
-        if why == Why::Protect {
+        if why == Reason::Protect {
             numbers_stay(&mut machine, 100..600);
             assert!(!machine.look(100).unwrap().writable && !machine.look(599).unwrap().writable);
         } else {
@@ -113,7 +113,7 @@ fn a_shared_huge_page_is_split_by_the_side_that_writes() {
     machine.recorder.take();
     machine.put(3, 333);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(3, 1)));
+    assert_eq!((seen.why, seen.hvas), (Reason::ChangePte, pages(3, 1)));
     assert_eq!(
         child.lookup(at(3), slat::Access::Read).unwrap().level,
         Level::M2,

@@ -3,7 +3,7 @@
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
-use slat::{Access, Fault, Gfn, Idle, Level, PAGE_SIZE, Pfn, VcpuId, Why};
+use slat::{Access, Fault, Gfn, Idle, Level, PAGE_SIZE, Pfn, Reason, VcpuId};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, KsmStats, MmError, Place, Prot};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn a_merge_tells_of_a_write_protection_and_of_a_change_of_the_entry() {
     two_passes(&ksm, &mut machine.idle);
     let seen = machine.recorder.take();
     let told: Vec<_> = seen.iter().map(|seen| (seen.why, seen.hvas)).collect();
-    let expect = [(Why::WriteProtect, 0), (Why::WriteProtect, 1), (Why::ChangePte, 1)];
+    let expect = [(Reason::WriteProtect, 0), (Reason::WriteProtect, 1), (Reason::ChangePte, 1)];
     assert_eq!(told, expect.map(|(why, page)| (why, pages(page, 1))));
     for protect in &seen[..2] {
         let (before, after) = (protect.before[0].unwrap(), protect.after[0].unwrap());
@@ -113,8 +113,11 @@ fn as_many_neighbours_are_merged_together_as_the_setting_says() {
             begins.map(move |begin| (at(begin), most.min(first + 49 - begin)))
         });
         let runs: Vec<_> = runs.collect();
-        assert_eq!(told(Why::ChangePte), runs);
-        assert_eq!((told(Why::WriteProtect)[0], &told(Why::WriteProtect)[1..]), ((at(0), 1), &runs[..]));
+        assert_eq!(told(Reason::ChangePte), runs);
+        assert_eq!(
+            (told(Reason::WriteProtect)[0], &told(Reason::WriteProtect)[1..]),
+            ((at(0), 1), &runs[..])
+        );
         drop((seen, ksm));
         assert!(machine.all_free());
     }
@@ -141,7 +144,7 @@ fn scattered_pages_are_merged_together_where_that_costs_no_guest() {
         space.write(&mut idle, at(page), &contents(page).to_le_bytes()).unwrap();
     }
     assert_eq!(two_passes(&ksm, &mut idle), 64);
-    assert_eq!([Why::WriteProtect, Why::ChangePte].map(|why| space.stats().notified(why)), [1, 2]);
+    assert_eq!([Reason::WriteProtect, Reason::ChangePte].map(|why| space.stats().notified(why)), [1, 2]);
     for page in 0..512 {
         let leaf = vm.memory().translate(&mut idle, Gfn(page)).expect("no translation is missing").leaf;
         assert_eq!(leaf.perms.allows(Access::Write), page % 8 != 3, "{page}");
@@ -328,7 +331,7 @@ fn pages_of_files_and_shares_of_forks_are_not_merged() {
     machine.recorder.take();
     assert_eq!(two_passes(&ksm, &mut machine.idle), 2, "copies, sole owners again");
     let told: Vec<_> = machine.recorder.take().iter().map(|seen| seen.why).collect();
-    assert_eq!(told, [Why::ChangePte], "the fork already write-protected the pages");
+    assert_eq!(told, [Reason::ChangePte], "the fork already write-protected the pages");
     assert_eq!((0..6).map(|page| machine.get(page)).collect::<Vec<_>>(), [7, 7, 8, 8, 8, 8]);
     drop(ksm);
     assert!(machine.all_free());

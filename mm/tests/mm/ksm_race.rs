@@ -3,7 +3,7 @@
 
 use crate::fixture::{BASE, at, get, pages};
 use parking_lot::Mutex;
-use slat::{Access, Again, Event, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Why};
+use slat::{Access, Again, Event, Hva, Idle, PAGE_SIZE, Pages, Reason, SecondaryMmu};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, Place, Prot};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -29,7 +29,7 @@ fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
 struct LastMoment {
     space: Arc<AddressSpace>,
     hva: Hva,
-    when: Why,
+    when: Reason,
     wrote: AtomicBool,
 }
 
@@ -57,7 +57,7 @@ impl SecondaryMmu for LastMoment {
 
 /// Merges two pages. Meanwhile a device writes to the `page`-th of them at the last moment before `when`.
 /// Returns whether the device could write, and what the pages hold then.
-fn with_last_moment(page: u64, when: Why) -> (bool, [u64; 2]) {
+fn with_last_moment(page: u64, when: Reason) -> (bool, [u64; 2]) {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(16 << 20).poison(0xdd).build().unwrap();
     let space = space(&arena, &mut idle, 2);
@@ -81,8 +81,8 @@ fn a_write_at_the_last_moment_is_kept() {
     for page in [0, 1] {
         let mut expect = [5, 5];
         expect[page as usize] = 9;
-        assert_eq!(with_last_moment(page, Why::WriteProtect), (true, expect));
-        let late = with_last_moment(page, Why::ChangePte);
+        assert_eq!(with_last_moment(page, Reason::WriteProtect), (true, expect));
+        let late = with_last_moment(page, Reason::ChangePte);
         assert_eq!(late, (false, [5, 5]), "write-protected: no vCPU may write now");
     }
 }

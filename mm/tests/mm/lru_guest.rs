@@ -4,8 +4,8 @@ use crate::fixture::{BASE, at, get};
 use slat::notify::NoPages;
 use slat::table::formats::{Ept4NoAd, Npt4};
 use slat::{
-    AccessedPages, Again, Event, Fault, Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Slot,
-    SlotId, Span, VcpuId, Vm, Why, Young,
+    AccessedPages, Again, Event, Fault, Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Pages, Reason, SecondaryMmu,
+    Slot, SlotId, Span, VcpuId, Vm, Young,
 };
 use slat_mm::*;
 use slat_vcpu::cpu::{Core, Program, Step};
@@ -191,7 +191,7 @@ struct Device {
     asked: AtomicU64,
     aged: AtomicU64,
     flushed: AtomicU64,
-    changes: Mutex<Vec<(Span<Hva>, Why)>>,
+    changes: Mutex<Vec<(Span<Hva>, Reason)>>,
 }
 
 impl Device {
@@ -281,7 +281,7 @@ fn a_vm_loses_only_evicted_pages() {
     device.changes.lock().unwrap().clear();
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(others().len() as u64));
     let changes = std::mem::take(&mut *device.changes.lock().unwrap());
-    assert!(changes.iter().all(|&(_, why)| why == Why::Reclaim));
+    assert!(changes.iter().all(|&(_, why)| why == Reason::Reclaim));
     let told: Vec<u64> =
         (0..PAGES).filter(|&page| changes.iter().any(|(hvas, _)| hvas.contains(at(page)))).collect();
     assert_eq!(told, others());
@@ -299,9 +299,9 @@ fn an_eviction_spares_the_pages_that_a_vm_uses() {
     stage.age(&mut idle);
     use_pages(&mut cpu, &mut idle, some());
     stage.age(&mut idle);
-    let before = stage.space.stats().notified(Why::Reclaim);
+    let before = stage.space.stats().notified(Reason::Reclaim);
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(others().len() as u64));
-    let notified = stage.space.stats().notified(Why::Reclaim) - before;
+    let notified = stage.space.stats().notified(Reason::Reclaim) - before;
     assert!(
         notified <= others().len() as u64 / 50,
         "{notified} notifications: one notification covers many pages"

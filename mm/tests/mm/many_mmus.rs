@@ -7,8 +7,8 @@ use crate::vm::coherent;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4NoAd, Ept5, Npt4};
 use slat::{
-    Access, Again, Event, Fault, Format, Gfn, HostError, Idle, PAGE_SIZE, Pages, SecondaryMmu, Slot, SlotId,
-    VcpuId, Vm, Why, Young,
+    Access, Again, Event, Fault, Format, Gfn, HostError, Idle, PAGE_SIZE, Pages, Reason, SecondaryMmu, Slot,
+    SlotId, VcpuId, Vm, Young,
 };
 use slat_mm::{AddressSpace, HostView, MmError, Place, Prot};
 use std::sync::Arc;
@@ -108,15 +108,15 @@ fn an_unregistered_mmu_is_told_to_release_everything_and_then_nothing() {
     assert!(machine.space.unregister(&mut machine.idle, &first));
     let told = std::mem::take(&mut *first.events.lock());
     assert_eq!(told.len(), 1);
-    assert!(told[0].why == Why::Exit && told[0].may_block && told[0].hvas.covers(&pages(0, 1 << 20)));
-    assert_eq!(machine.space.stats().notified(Why::Exit), 1);
+    assert!(told[0].why == Reason::Exit && told[0].may_block && told[0].hvas.covers(&pages(0, 1 << 20)));
+    assert_eq!(machine.space.stats().notified(Reason::Exit), 1);
     assert!(!machine.space.unregister(&mut machine.idle, &first));
     machine.space.migrate(&mut machine.idle, pages(0, 8)).unwrap();
     machine.space.exit(&mut machine.idle).unwrap();
     assert!(first.events.lock().is_empty(), "no notification after unregistering");
     assert_eq!(
         second.events.lock().iter().map(|event| event.why).collect::<Vec<_>>(),
-        [Why::Migrate, Why::Exit]
+        [Reason::Migrate, Reason::Exit]
     );
     assert_eq!((first.open(), second.open()), (0, 0));
 }
@@ -130,7 +130,7 @@ fn after_exit_everything_is_gone_and_faults_say_so() {
     touch(&vm, &mut machine.idle, Access::Write);
     machine.recorder.take();
     machine.space.exit(&mut machine.idle).unwrap();
-    assert_eq!(machine.recorder.only().why, Why::Exit);
+    assert_eq!(machine.recorder.only().why, Reason::Exit);
     let fault = vm
         .vcpu(VcpuId(0))
         .unwrap()
@@ -280,7 +280,7 @@ fn listeners_come_and_go_under_load() {
                     assert!(space.unregister(&mut idle, &mmu));
                     let told = mmu.events.lock().len();
                     assert_eq!(mmu.open(), 0, "a change is in progress after it unregistered");
-                    assert_eq!(mmu.events.lock()[told - 1].why, Why::Exit);
+                    assert_eq!(mmu.events.lock()[told - 1].why, Reason::Exit);
                     if round % 8 == 0 {
                         space.dontneed(&mut idle, pages(0, 1)).unwrap();
                         assert_eq!(mmu.events.lock().len(), told, "a notification came after the release");
@@ -296,5 +296,5 @@ fn listeners_come_and_go_under_load() {
     });
     assert!(heard > 0, "the listeners heard of no change");
     assert_eq!(stays.open(), 0);
-    assert!(stays.events.lock().iter().all(|event| event.why != Why::Exit));
+    assert!(stays.events.lock().iter().all(|event| event.why != Reason::Exit));
 }

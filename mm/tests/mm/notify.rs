@@ -2,7 +2,7 @@
 //! frames are freed only after.
 
 use crate::fixture::*;
-use slat::{Hva, PAGE_SIZE, Span, Why};
+use slat::{Hva, PAGE_SIZE, Reason, Span};
 use slat_mm::{Backing, File, Place, Prot};
 
 /// Holds for every change: told before, freed after.
@@ -32,7 +32,7 @@ fn munmap_unmaps() {
     machine.number(0, 8);
     machine.space.munmap(&mut machine.idle, pages(2, 3)).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Unmap, pages(2, 3)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Unmap, pages(2, 3)));
     assert_eq!(seen.after, [None; 3]);
     told_before_freed_after(&machine, &seen, true);
     assert_eq!((machine.get(1), machine.get(5)), (1, 5), "neighbours stay");
@@ -48,7 +48,7 @@ fn mprotect_to_read_only_protects_and_keeps_the_pages() {
     machine.number(0, 8);
     machine.space.mprotect(&mut machine.idle, pages(0, 4), Prot::Read).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Protect, pages(0, 4)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Protect, pages(0, 4)));
     for (before, after) in seen.before.iter().zip(&seen.after) {
         let (before, after) = (before.unwrap(), after.unwrap());
         assert!(before.pfn == after.pfn && before.writable && !after.writable);
@@ -70,7 +70,7 @@ fn mprotect_to_none_clears_and_keeps_the_contents() {
     machine.number(0, 4);
     machine.space.mprotect(&mut machine.idle, pages(1, 2), Prot::None).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.after.as_slice()), (Why::Clear, [None; 2].as_slice()));
+    assert_eq!((seen.why, seen.after.as_slice()), (Reason::Clear, [None; 2].as_slice()));
     told_before_freed_after(&machine, &seen, false);
     assert!(machine.space.read(&mut machine.idle, at(1), &mut [0]).is_err());
     machine.space.mprotect(&mut machine.idle, pages(1, 2), Prot::Read).unwrap();
@@ -87,7 +87,7 @@ fn dontneed_clears_and_reads_as_zeroes() {
     machine.number(0, 4);
     machine.space.dontneed(&mut machine.idle, pages(1, 2)).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Clear, pages(1, 2)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Clear, pages(1, 2)));
     told_before_freed_after(&machine, &seen, true);
     assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [0, 0, 0, 3]);
     assert!(machine.all_free());
@@ -103,7 +103,7 @@ fn mremap_tells_of_the_old_range_only() {
         machine.space.mremap(&mut machine.idle, pages(0, 8), 8 * PAGE_SIZE, Place::Fixed(at(1001))).unwrap();
     assert_eq!(new, pages(1001, 8));
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Remap, pages(0, 8)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Remap, pages(0, 8)));
     told_before_freed_after(&machine, &seen, false);
     for (page, pfn) in (0..).zip(frames) {
         assert_eq!((machine.get(1001 + page), machine.look(1001 + page).unwrap().pfn), (page, pfn));
@@ -121,14 +121,14 @@ fn mremap_shrinks_grows_and_moves_when_it_must() {
     };
     assert_eq!(resize(&mut machine, pages(0, 8), 6), pages(0, 6));
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Unmap, pages(6, 2)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Unmap, pages(6, 2)));
     assert_eq!(resize(&mut machine, pages(0, 6), 7), pages(0, 7));
     assert!(machine.recorder.take().is_empty(), "growing in place takes nothing away");
     assert_eq!((machine.get(5), machine.get(6)), (5, 0), "the new part is empty");
     machine.map(7, 1);
     let moved = resize(&mut machine, pages(0, 7), 9);
     assert_ne!(moved.start, at(0));
-    assert_eq!(machine.recorder.only().why, Why::Remap);
+    assert_eq!(machine.recorder.only().why, Reason::Remap);
     let mut bytes = [0; 8];
     machine.space.read(&mut machine.idle, moved.start + 5 * PAGE_SIZE, &mut bytes).unwrap();
     assert_eq!(u64::from_le_bytes(bytes), 5);
@@ -143,7 +143,7 @@ fn migrate_moves_contents_to_new_frames_and_poisons_the_old() {
     machine.number(0, 3); // the last page is not there yet
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 4)), Ok(3));
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Migrate, pages(0, 4)));
+    assert_eq!((seen.why, seen.hvas), (Reason::Migrate, pages(0, 4)));
     told_before_freed_after(&machine, &seen, true);
     for (page, (before, after)) in (0..3).zip(seen.before.iter().zip(&seen.after)) {
         assert_ne!(before.unwrap().pfn, after.unwrap().pfn);
@@ -163,7 +163,7 @@ fn fork_protects_and_breaking_the_share_changes_one_page() {
     machine.number(0, 4);
     let child = machine.space.fork(&mut machine.idle).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::WriteProtect, pages(0, 4)));
+    assert_eq!((seen.why, seen.hvas), (Reason::WriteProtect, pages(0, 4)));
     assert!(seen.after.iter().all(|page| !page.unwrap().writable));
     told_before_freed_after(&machine, &seen, false);
 
@@ -171,7 +171,7 @@ fn fork_protects_and_breaking_the_share_changes_one_page() {
     assert_eq!(machine.arena.references(shared), 2);
     machine.put(1, 100);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
+    assert_eq!((seen.why, seen.hvas), (Reason::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
     assert!(!seen.after[0].unwrap().writable && seen.after[0].unwrap().pfn != shared);
     assert_eq!(seen.told, [(pages(1, 1), seen.after[0])], "the copy is writable only after all MMUs know it");
@@ -209,7 +209,7 @@ fn a_private_file_page_is_copied_at_the_first_write() {
     assert_eq!(byte, *b"a");
     machine.put(1, 2);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
+    assert_eq!((seen.why, seen.hvas), (Reason::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
     machine.space.dontneed(&mut machine.idle, pages(0, 2)).unwrap();
     assert_eq!(machine.get(0), u64::from_le_bytes([b'a'; 8]), "the page shows the file again");
@@ -231,7 +231,7 @@ fn several_secondary_mmus_are_all_inside_and_dead_ones_are_forgotten() {
         assert!(seen.before[0].is_some() && seen.after[0].is_none() && seen.references == [1]);
     }
     assert_eq!(
-        machine.space.stats().notified(Why::Unmap),
+        machine.space.stats().notified(Reason::Unmap),
         1,
         "one change counts once, however many MMUs listen"
     );

@@ -2,7 +2,7 @@
 
 use crate::fixture::{BASE, at, pages};
 use parking_lot::Mutex;
-use slat::{Access, Again, Event, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
+use slat::{Access, Again, Event, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Reason, SecondaryMmu, Span};
 use slat_mm::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// One notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Notification {
-    why: Why,
+    why: Reason,
     hvas: Span<Hva>,
     /// The changes reported within it.
     changed: Vec<Span<Hva>>,
@@ -23,7 +23,7 @@ struct Recorder(Mutex<Vec<Notification>>);
 
 impl Pages for Notification {
     fn changed(&mut self, _: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        assert!(to.is_none() || self.why != Why::Numa, "protnone maps nothing");
+        assert!(to.is_none() || self.why != Reason::Numa, "protnone maps nothing");
         assert!(self.hvas.covers(&hvas), "the change was not announced");
         self.changed.push(hvas);
     }
@@ -176,10 +176,10 @@ fn the_move_is_announced_and_the_old_frame_is_freed() {
     };
     assert_eq!(old, 1);
     assert_eq!(machine.get(0), 70);
-    let expected = Notification { why: Why::Migrate, hvas: pages(0, 1), changed: Vec::new(), flushes: 0 };
+    let expected = Notification { why: Reason::Migrate, hvas: pages(0, 1), changed: Vec::new(), flushes: 0 };
     assert_eq!(machine.heard(), [expected]);
     assert_eq!(machine.arena.node_stats(Node(0)).in_use, machine.arena.stats().tables);
-    assert_eq!(machine.space.stats().notified(Why::Migrate), 1);
+    assert_eq!(machine.space.stats().notified(Reason::Migrate), 1);
     assert!(machine.all_free());
 }
 
@@ -281,7 +281,7 @@ fn told(policy: Policy) -> (Vec<Notification>, NumaStats) {
     (heard, stats)
 }
 
-fn heard(why: Why, hvas: Span<Hva>, changed: &[u64], flushes: usize) -> Notification {
+fn heard(why: Reason, hvas: Span<Hva>, changed: &[u64], flushes: usize) -> Notification {
     Notification { why, hvas, changed: changed.iter().map(|&page| pages(page, 1)).collect(), flushes }
 }
 
@@ -289,7 +289,7 @@ fn heard(why: Why, hvas: Span<Hva>, changed: &[u64], flushes: usize) -> Notifica
 fn range_announces_whole_ranges_and_tells_nothing_inside() {
     let (all, stats) = told(Policy::Range);
     let ranges = [pages(0, 4), pages(1024, 1), pages(2048, 1)];
-    assert_eq!(all, ranges.map(|range| heard(Why::Clear, range, &[], 0)));
+    assert_eq!(all, ranges.map(|range| heard(Reason::Clear, range, &[], 0)));
     assert_eq!((stats.notified, stats.told, stats.flushed, stats.protnone), (3, 0, 0, 4));
 }
 
@@ -297,9 +297,9 @@ fn range_announces_whole_ranges_and_tells_nothing_inside() {
 fn page_tells_each_page_that_changes_and_flushes_after_it() {
     let (all, stats) = told(Policy::Page);
     let expected = [
-        heard(Why::Numa, pages(0, 4), &[0, 1, 3], 3),
-        heard(Why::Numa, pages(1024, 1), &[1024], 1),
-        heard(Why::Numa, pages(2048, 1), &[], 0),
+        heard(Reason::Numa, pages(0, 4), &[0, 1, 3], 3),
+        heard(Reason::Numa, pages(1024, 1), &[1024], 1),
+        heard(Reason::Numa, pages(2048, 1), &[], 0),
     ];
     assert_eq!(all, expected);
     assert_eq!((stats.notified, stats.told, stats.flushed, stats.protnone), (3, 4, 4, 4));
@@ -308,9 +308,9 @@ fn page_tells_each_page_that_changes_and_flushes_after_it() {
 #[test]
 fn page_batched_tells_the_same_pages_in_runs_and_leaves_flushing_to_the_end() {
     let (all, stats) = told(Policy::PageBatched);
-    let mut first = heard(Why::Numa, pages(0, 4), &[], 0);
+    let mut first = heard(Reason::Numa, pages(0, 4), &[], 0);
     first.changed = vec![pages(0, 2), pages(3, 1)];
-    assert_eq!(all, [first, heard(Why::Numa, pages(1024, 1), &[1024], 0)]);
+    assert_eq!(all, [first, heard(Reason::Numa, pages(1024, 1), &[1024], 0)]);
     assert_eq!((stats.notified, stats.told, stats.flushed, stats.protnone), (2, 3, 0, 4));
 }
 

@@ -6,7 +6,7 @@ use crate::listener::Listener;
 use crate::vm::{coherent, guest_on};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Fault, Gfn, Idle, Level, PAGE_SIZE, VcpuId, Vm, Why};
+use slat::{Access, Fault, Gfn, Idle, Level, PAGE_SIZE, Reason, VcpuId, Vm};
 use slat_mm::{AddressSpace, Backing, File, HostView, MmError, Place, Prot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -29,7 +29,7 @@ fn anonymous_pages_go_and_others_stay() {
     assert_eq!(machine.space.reap(&mut machine.idle, pages(2, 8)), Ok(4));
     let seen = machine.recorder.take();
     let told: Vec<_> = seen.iter().map(|seen| (seen.why, seen.may_block, seen.hvas)).collect();
-    assert_eq!(told, [(Why::Unmap, false, pages(2, 2)), (Why::Unmap, false, pages(8, 2))]);
+    assert_eq!(told, [(Reason::Unmap, false, pages(2, 2)), (Reason::Unmap, false, pages(8, 2))]);
     for (page, there) in (0..12).zip([0, 1, 0, 0, 4, 5, 6, 7, 0, 0, 10, 11]) {
         assert_eq!(machine.get(page), there, "page {page}");
     }
@@ -88,7 +88,7 @@ fn with_every_slot_for_invalidations_taken_it_says_again() {
     let (mut machine, vm) = busy();
     let mut open = Vec::new();
     let again = loop {
-        open.push(vm.invalidate(pages(1 << 20, 1), Why::Clear));
+        open.push(vm.invalidate(pages(1 << 20, 1), Reason::Clear));
         assert!(open.len() < 10_000, "there are too many slots");
         machine.number(0, 8);
         refault(&mut machine, &vm);

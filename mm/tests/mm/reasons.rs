@@ -1,26 +1,26 @@
 //! A table of every operation and its reason. Its rows are those of the table in `change.rs`.
 
 use crate::fixture::*;
-use slat::{PAGE_SIZE, Why, Young};
+use slat::{PAGE_SIZE, Reason, Young};
 use slat_mm::{Advice, Balancer, Ksm, Place, Prot, Settings};
 
 /// An operation on 8 present pages, and the reasons that it must tell, in order.
-type Row = (&'static str, fn(&mut Machine), &'static [Why]);
+type Row = (&'static str, fn(&mut Machine), &'static [Reason]);
 
 const ROWS: &[Row] = &[
     ("fault", |m| assert_eq!(m.get(3), 3), &[]),
-    ("munmap", |m| m.space.munmap(&mut m.idle, pages(2, 3)).unwrap(), &[Why::Unmap]),
+    ("munmap", |m| m.space.munmap(&mut m.idle, pages(2, 3)).unwrap(), &[Reason::Unmap]),
     ("munmap of nothing", |m| m.space.munmap(&mut m.idle, pages(100, 3)).unwrap(), &[]),
-    ("exit", |m| m.space.exit(&mut m.idle).unwrap(), &[Why::Exit]),
+    ("exit", |m| m.space.exit(&mut m.idle).unwrap(), &[Reason::Exit]),
     (
         "exit twice",
         |m| {
             m.space.exit(&mut m.idle).unwrap();
             m.space.exit(&mut m.idle).unwrap();
         },
-        &[Why::Exit],
+        &[Reason::Exit],
     ),
-    ("unregister", |m| assert!(m.space.unregister(&mut m.idle, &m.recorder)), &[Why::Exit]),
+    ("unregister", |m| assert!(m.space.unregister(&mut m.idle, &m.recorder)), &[Reason::Exit]),
     (
         "unregister, then changes",
         |m| {
@@ -28,16 +28,20 @@ const ROWS: &[Row] = &[
             m.space.dontneed(&mut m.idle, pages(0, 8)).unwrap();
             m.space.exit(&mut m.idle).unwrap();
         },
-        &[Why::Exit],
+        &[Reason::Exit],
     ),
-    ("dontneed", |m| m.space.dontneed(&mut m.idle, pages(2, 3)).unwrap(), &[Why::Clear]),
-    ("reap", |m| assert_eq!(m.space.reap(&mut m.idle, pages(2, 3)), Ok(3)), &[Why::Unmap]),
+    ("dontneed", |m| m.space.dontneed(&mut m.idle, pages(2, 3)).unwrap(), &[Reason::Clear]),
+    ("reap", |m| assert_eq!(m.space.reap(&mut m.idle, pages(2, 3)), Ok(3)), &[Reason::Unmap]),
     (
         "mprotect to read-only",
         |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::Read).unwrap(),
-        &[Why::Protect],
+        &[Reason::Protect],
     ),
-    ("mprotect to none", |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::None).unwrap(), &[Why::Clear]),
+    (
+        "mprotect to none",
+        |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::None).unwrap(),
+        &[Reason::Clear],
+    ),
     ("mprotect to the same", |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::ReadWrite).unwrap(), &[]),
     (
         "mprotect to less, to more",
@@ -46,16 +50,16 @@ const ROWS: &[Row] = &[
             m.space.mprotect(&mut m.idle, pages(2, 3), Prot::ReadWrite).unwrap();
             m.put(3, 30);
         },
-        &[Why::Protect],
+        &[Reason::Protect],
     ),
-    ("fork", |m| drop(m.space.fork(&mut m.idle).unwrap()), &[Why::WriteProtect]),
+    ("fork", |m| drop(m.space.fork(&mut m.idle).unwrap()), &[Reason::WriteProtect]),
     (
         "fork of read-only pages",
         |m| {
             m.space.mprotect(&mut m.idle, pages(0, 8), Prot::Read).unwrap();
             drop(m.space.fork(&mut m.idle).unwrap());
         },
-        &[Why::Protect],
+        &[Reason::Protect],
     ),
     (
         "a write to a share",
@@ -63,7 +67,7 @@ const ROWS: &[Row] = &[
             let _child = m.space.fork(&mut m.idle).unwrap();
             m.put(3, 30);
         },
-        &[Why::WriteProtect, Why::ChangePte],
+        &[Reason::WriteProtect, Reason::ChangePte],
     ),
     (
         "a write to a page that is no longer shared",
@@ -71,7 +75,7 @@ const ROWS: &[Row] = &[
             drop(m.space.fork(&mut m.idle).unwrap());
             m.put(3, 30);
         },
-        &[Why::WriteProtect],
+        &[Reason::WriteProtect],
     ),
     (
         "clear soft-dirty",
@@ -80,20 +84,20 @@ const ROWS: &[Row] = &[
             m.put(3, 30);
             m.space.soft_dirty(pages(0, 8)).unwrap();
         },
-        &[Why::SoftDirty],
+        &[Reason::SoftDirty],
     ),
-    ("mremap elsewhere", |m| resize(m, 8, Place::Fixed(at(100))), &[Why::Remap]),
-    ("mremap to less", |m| resize(m, 6, Place::Anywhere), &[Why::Unmap]),
+    ("mremap elsewhere", |m| resize(m, 8, Place::Fixed(at(100))), &[Reason::Remap]),
+    ("mremap to less", |m| resize(m, 6, Place::Anywhere), &[Reason::Unmap]),
     ("mremap to more", |m| resize(m, 9, Place::Anywhere), &[]),
-    ("mremap elsewhere, to less", |m| resize(m, 6, Place::Fixed(at(100))), &[Why::Unmap, Why::Remap]),
-    ("migrate", |m| assert_eq!(m.space.migrate(&mut m.idle, pages(2, 3)), Ok(3)), &[Why::Migrate]),
+    ("mremap elsewhere, to less", |m| resize(m, 6, Place::Fixed(at(100))), &[Reason::Unmap, Reason::Remap]),
+    ("migrate", |m| assert_eq!(m.space.migrate(&mut m.idle, pages(2, 3)), Ok(3)), &[Reason::Migrate]),
     (
         "migrate of shared pages",
         |m| {
             let _child = m.space.fork(&mut m.idle).unwrap();
             assert_eq!(m.space.migrate(&mut m.idle, pages(2, 3)), Ok(0));
         },
-        &[Why::WriteProtect],
+        &[Reason::WriteProtect],
     ),
     (
         "merge",
@@ -106,20 +110,20 @@ const ROWS: &[Row] = &[
             // it.
             assert_eq!([0; 2].map(|_| ksm.scan(&mut m.idle, u64::MAX)), [0, 2]);
         },
-        &[Why::WriteProtect, Why::WriteProtect, Why::ChangePte],
+        &[Reason::WriteProtect, Reason::WriteProtect, Reason::ChangePte],
     ),
     (
         "NUMA balancing",
         |m| Balancer::new(&m.space, Settings::default()).scan(&mut m.idle, 1 << 20).unwrap(),
-        &[Why::Numa],
+        &[Reason::Numa],
     ),
-    ("pageout", |m| assert_eq!(m.page_out(2, 3), 3), &[Why::Reclaim]),
+    ("pageout", |m| assert_eq!(m.page_out(2, 3), 3), &[Reason::Reclaim]),
     (
         "pageout of nothing, or of swapped pages",
         |m| {
             assert_eq!([m.page_out(100, 3), m.page_out(2, 3), m.page_out(2, 3)], [0, 3, 0]);
         },
-        &[Why::Reclaim],
+        &[Reason::Reclaim],
     ),
     (
         "a page that comes back, and is written",
@@ -128,7 +132,7 @@ const ROWS: &[Row] = &[
             m.get(2);
             m.put(3, 30);
         },
-        &[Why::Reclaim],
+        &[Reason::Reclaim],
     ),
     ("young", |m| assert!(!m.space.young(&mut m.idle, pages(0, 8), Young::ClearAndFlush)), &[]),
 ];
@@ -154,6 +158,6 @@ fn every_change_tells_its_reason() {
 #[test]
 fn every_reason_of_a_primary_mmu_has_a_row() {
     let rows = |why| ROWS.iter().any(|(_, _, reasons)| reasons.contains(&why));
-    let without: Vec<_> = Why::ALL.into_iter().filter(|&why| !rows(why)).collect();
-    assert_eq!(without, [Why::Slot]);
+    let without: Vec<_> = Reason::ALL.into_iter().filter(|&why| !rows(why)).collect();
+    assert_eq!(without, [Reason::Slot]);
 }

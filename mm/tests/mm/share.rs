@@ -5,7 +5,7 @@ use crate::fixture::*;
 use crate::swap::contents;
 use crate::swap_device::Disk;
 use crate::swap_race::{Act, Stage};
-use slat::{Idle, PAGE_SIZE, Why};
+use slat::{Idle, PAGE_SIZE, Reason};
 use slat_mm::*;
 use std::sync::Arc;
 
@@ -221,9 +221,9 @@ fn on_its_way(act: Act) -> (Machine, Arc<AddressSpace>) {
 fn no_other_thread_takes_a_share_that_is_being_stored() {
     let (mut machine, fork) = on_its_way(Box::new(|space, idle| {
         assert_eq!(get(space, idle, 0), 3, "the page is in use, and stays");
-        let told = space.stats().notified(Why::Reclaim);
+        let told = space.stats().notified(Reason::Reclaim);
         assert_eq!(space.reclaim(idle, 8), 0, "another thread evicts the page");
-        assert_eq!(space.stats().notified(Why::Reclaim), told, "its flush may still come");
+        assert_eq!(space.stats().notified(Reason::Reclaim), told, "its flush may still come");
     }));
     assert_eq!(machine.get(0), 3);
     assert_eq!(get(&fork, &mut machine.idle, 0), 3);

@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use crate::vm::guest_on;
-use slat::{Access, Fault, Gfn, Hva, PAGE_SIZE, Span, VcpuId, Why};
+use slat::{Access, Fault, Gfn, Hva, PAGE_SIZE, Reason, Span, VcpuId};
 use slat_mm::{AddressSpace, Place, Prot};
 
 /// A machine whose first `count` pages are there and clean.
@@ -11,7 +11,7 @@ fn clean(mut machine: Machine, count: u64) -> Machine {
     machine.number(0, count);
     machine.space.clear_soft_dirty(&mut machine.idle, pages(0, count)).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::SoftDirty, pages(0, count)));
+    assert_eq!((seen.why, seen.hvas), (Reason::SoftDirty, pages(0, count)));
     assert!(seen.after.iter().flatten().all(|page| !page.writable));
     machine
 }

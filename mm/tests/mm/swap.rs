@@ -3,7 +3,7 @@
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
-use slat::{Access, Fault, Gfn, Level, Next, PAGE_SIZE, Resume, Span, VcpuId, Why};
+use slat::{Access, Fault, Gfn, Level, Next, PAGE_SIZE, Reason, Resume, Span, VcpuId};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, MmError, Place, Prot, Swap, SwapBuilder};
 
 pub const PAGE: usize = PAGE_SIZE as usize;
@@ -102,7 +102,7 @@ fn secondary_mmus_hear_that_pages_are_reclaimed() {
     machine.number(1, 3);
     assert_eq!(machine.page_out(0, 8), 3);
     let seen = machine.recorder.only();
-    assert_eq!((seen.hvas, seen.why, seen.may_block), (pages(1, 3), Why::Reclaim, true));
+    assert_eq!((seen.hvas, seen.why, seen.may_block), (pages(1, 3), Reason::Reclaim, true));
     assert!(seen.before.iter().all(Option::is_some) && seen.after.iter().all(Option::is_none));
     assert!(seen.references.iter().all(|&references| references > 0), "no frame is free before the end");
     assert_eq!(seen.told, [1, 2, 3].map(|page| (pages(page, 1), None)));

@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::swap_device::Disk;
 use crate::swap_race::{Act, Stage};
-use slat::{Access, Idle, PAGE_SIZE, Why};
+use slat::{Access, Idle, PAGE_SIZE, Reason};
 use slat_mm::{AddressSpace, Backing, File, MmError, Place, Prot, Serve, Swap, UserFaults};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn pages_that_the_file_was_made_with_need_no_swap() {
     let resident = machine.arena.stats().in_use;
     assert_eq!(machine.page_out(0, 20), 3, "all but the written page");
     let seen = machine.recorder.take();
-    assert!(seen.iter().all(|seen| seen.why == Why::Reclaim));
+    assert!(seen.iter().all(|seen| seen.why == Reason::Reclaim));
     assert_eq!(machine.arena.stats().in_use, resident - 3);
     assert_eq!([0, 1, 2, 3].map(|page| machine.look(page).is_some()), [false, true, false, false]);
     assert_eq!([0, 1, 3, 12, 11].map(|page| machine.get(page)), [100, 5, 0x03_0201, 102, 5]);

@@ -69,7 +69,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 mod tests {
     use super::*;
     use crate::table::formats::Ept4NoAd;
-    use crate::why::Why;
+    use crate::why::Reason;
     use crate::*;
 
     struct Identity;
@@ -103,19 +103,19 @@ mod tests {
         (outcome, vm.memory().translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }
 
-    fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Why) {
+    fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Reason) {
         let _change = vm.memory().invalidate(Span::new(Gfn(5), Gfn(6)), why).apply(idle).settle();
     }
 
     #[test]
     fn a_tracked_leaf_that_is_zapped_meanwhile_is_not_restored() {
-        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Migrate));
+        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Reason::Migrate));
         assert_eq!((outcome, leaf), (Outcome::Retry, None));
     }
 
     #[test]
     fn a_permission_that_is_withdrawn_meanwhile_is_not_restored() {
-        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Protect));
+        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Reason::Protect));
         let leaf = leaf.unwrap();
         assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Retry, false, Perms::RX));
     }

@@ -47,7 +47,7 @@ fn kicked(broadcasts: bool) -> bool {
         scope.spawn(move || {
             inside.1.recv().unwrap();
             let page = Span::sized(HVA + 0x7000, 0x1000);
-            let change = vm.invalidate(page, Why::Unmap).apply(&mut Idle::take().unwrap()).settle();
+            let change = vm.invalidate(page, Reason::Unmap).apply(&mut Idle::take().unwrap()).settle();
             drop(change);
             settled.store(true, SeqCst);
         });
@@ -90,7 +90,7 @@ fn marked_after_leak(next: impl FnOnce(Held<'_, Npt4, Machine>, &mut Idle)) -> b
     std::mem::forget(clock.write(&mut idle).unwrap());
     assert!(!vm.memory().is_dirty(Gfn(5)));
     next(clock, &mut idle);
-    let _change = vm.invalidate(Span::sized(HVA + 0x5000, 0x1000), Why::Unmap).apply(&mut idle).settle();
+    let _change = vm.invalidate(Span::sized(HVA + 0x5000, 0x1000), Reason::Unmap).apply(&mut idle).settle();
     vm.memory().is_dirty(Gfn(5))
 }
 
@@ -120,7 +120,7 @@ fn a_leaked_use_marks_once_and_one_that_reads_never() {
     apic.refresh(&mut idle).unwrap();
     assert_eq!(harvested(&mut idle), 0);
     // The write that is refused wrote nothing.
-    let change = vm.invalidate(Span::sized(HVA + 0x7000, 0x1000), Why::Unmap).apply(&mut idle).settle();
+    let change = vm.invalidate(Span::sized(HVA + 0x7000, 0x1000), Reason::Unmap).apply(&mut idle).settle();
     assert!(apic.write(&mut idle).is_none());
     drop((change, apic));
     assert_eq!(harvested(&mut idle), 0);

@@ -146,12 +146,12 @@ impl<F: Format> World<F> {
     }
 
     /// An invalidation from begin to end, in which the host changes nothing.
-    pub(super) fn invalidate(&self, idle: &mut Idle, gfns: Span<Gfn>, why: Why) {
+    pub(super) fn invalidate(&self, idle: &mut Idle, gfns: Span<Gfn>, why: Reason) {
         let _change = self.vm.invalidate(hvas(gfns), why).apply(idle).settle();
     }
 
     /// The host maps `gfns`, one by one, to these pages, and reports each.
-    pub(super) fn change(&self, idle: &mut Idle, why: Why, changes: &[(Gfn, Option<HostPage>)]) {
+    pub(super) fn change(&self, idle: &mut Idle, why: Reason, changes: &[(Gfn, Option<HostPage>)]) {
         let event = Event::new(hvas(ALL), why);
         let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
             for &(gfn, to) in changes {

@@ -34,7 +34,7 @@ fn maps<F: Format>() -> Vec<Row<F>> {
         Row::new("map 4K where tables are missing", store_at(65)),
         Row::new("map 4K", store_at(65)).after(store_at(64)),
         Row::new("map 4K under what an invalidation emptied", store_at(65))
-            .after(|world, idle| world.invalidate(idle, ALL, Why::Unmap)),
+            .after(|world, idle| world.invalidate(idle, ALL, Reason::Unmap)),
         Row::new("map 4K under a new root", store_at(65)).after(|world, idle| {
             world.populate(idle);
             world.vm.zap_all(idle).unwrap();
@@ -187,7 +187,7 @@ fn gigabytes<F: Format>() -> Vec<Row<F>> {
         .owes(Owes::FlushAndTables(GIB)),
         Row::new("unmap a page in one of 1G", |world: &World<F>, idle| {
             let some = Span::new(GIB.start + 700, GIB.start + 701);
-            world.invalidate(idle, some, Why::Unmap);
+            world.invalidate(idle, some, Reason::Unmap);
         })
         .after(large)
         .renumbers(Span::new(GIB.start + 700, GIB.start + 701))

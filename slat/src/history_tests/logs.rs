@@ -73,7 +73,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
         })
         .after(stores)
         .owes(Owes::Flush(Span::new(Gfn(64), Gfn(128)))),
-        row("unmap what is logged", |world, idle| world.invalidate(idle, ALL, Why::Unmap))
+        row("unmap what is logged", |world, idle| world.invalidate(idle, ALL, Reason::Unmap))
             .after(stores)
             .renumbers(ALL)
             .owes(Owes::FlushAndTables(ALL)),

@@ -59,7 +59,7 @@ fn freeze(vm: &World, gfn: u64) {
 
 /// An invalidation of another page of the region begins, and ends.
 fn short(vm: &World) {
-    drop(vm.invalidate(page(300, 1), Why::Clear));
+    drop(vm.invalidate(page(300, 1), Reason::Clear));
 }
 
 /// A fault that has read the epoch, the region's number and its list, and is about to look at the listed places.
@@ -81,7 +81,7 @@ impl Paused {
 
 /// M withdraws write permission from `gfn`, on a thread of its own, and does not end.
 fn withdraw(vm: &World, gfn: u64) -> Invalidation<'_, Npt4, ReadOnly> {
-    let withdraw = || vm.invalidate(page(gfn, 1), Why::Protect).apply(&mut Idle::take().unwrap()).settle();
+    let withdraw = || vm.invalidate(page(gfn, 1), Reason::Protect).apply(&mut Idle::take().unwrap()).settle();
     std::thread::scope(|scope| scope.spawn(withdraw).join().unwrap())
 }
 
@@ -106,7 +106,7 @@ fn hidden_by_the_second_pass() -> bool {
             _ => {}
         }
     };
-    drop(meddled(|_| {}, wrote, || vm.invalidate(page(0, 2), Why::Protect).apply(&mut idle).settle()));
+    drop(meddled(|_| {}, wrote, || vm.invalidate(page(0, 2), Reason::Protect).apply(&mut idle).settle()));
     assert_eq!(writes.get(), 3, "page 0, page 0 again, page 1");
     assert!(word(vm, 1).is_hole(), "the second pass took the frozen entry");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 1));
@@ -142,7 +142,7 @@ fn hidden_beyond_the_range() -> bool {
             std::thread::scope(|scope| scope.spawn(link).join().unwrap());
         }
     };
-    let event = Event { may_block: false, ..Event::new(page(5, 1), Why::Clear) };
+    let event = Event { may_block: false, ..Event::new(page(5, 1), Reason::Clear) };
     meddled(before, wrote, || vm.around(&mut idle, event, &mut |_, _| {}).unwrap());
     assert!(word(vm, 7).is_hole(), "all of the large page was zapped");
     let hidden = paused.take().unwrap().fills(vm, word(vm, 7));
@@ -165,7 +165,7 @@ fn a_zap_beyond_the_range_hides_no_newer_invalidation() {
 fn hidden_by_a_panic() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = &world(&mut idle, Level::K4);
-    let change = vm.invalidate(page(0, 2), Why::Protect);
+    let change = vm.invalidate(page(0, 2), Reason::Protect);
     short(vm);
     let (paused, newer) = (Paused::now(vm), withdraw(vm, 0));
     freeze(vm, 0);

@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
     let mut rows = Vec::new();
-    for why in Why::ALL {
+    for why in Reason::ALL {
         rows.extend(reasons(why));
     }
     rows.extend(one_by_one());
@@ -19,14 +19,16 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
 }
 
 /// Returns the flush of an invalidation that covers `gfns`.
-fn flush(why: Why, gfns: Span<Gfn>) -> Owes {
+fn flush(why: Reason, gfns: Span<Gfn>) -> Owes {
     match why {
-        Why::Unmap | Why::Remap | Why::Exit | Why::Slot if gfns == ALL => Owes::FlushAndTables(ALL),
+        Reason::Unmap | Reason::Remap | Reason::Exit | Reason::Slot if gfns == ALL => {
+            Owes::FlushAndTables(ALL)
+        }
         _ => Owes::Flush(gfns),
     }
 }
 
-fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
+fn reasons<F: Format>(why: Reason) -> Vec<Row<F>> {
     let name = |what: &str| format!("{} {what}", why.name());
     let row = |what, gfns: Span<Gfn>| {
         Row::new(name(what), move |world: &World<F>, idle| world.invalidate(idle, gfns, why)).renumbers(gfns)
@@ -60,7 +62,7 @@ fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
 
 fn one_by_one<F: Format>() -> Vec<Row<F>> {
     let other = frame(Gfn(5000));
-    let change = |name, why: Why, to: Option<HostPage>| {
+    let change = |name, why: Reason, to: Option<HostPage>| {
         Row::new(name, move |world: &World<F>, idle| world.change(idle, why, &[(Gfn(65), to)]))
     };
     let read_only = |world: &World<F>, idle: &mut Idle| {
@@ -69,12 +71,12 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
     };
     let same = frame(Gfn(65));
     vec![
-        change("change-pte to another page, read-only", Why::ChangePte, Some(page(other, true)))
+        change("change-pte to another page, read-only", Reason::ChangePte, Some(page(other, true)))
             .after(read_only)
             .owes(Owes::Flush(ONE)),
         change(
             "change-pte to another page, read-only and withdrawn",
-            Why::ChangePte,
+            Reason::ChangePte,
             Some(page(other, true)),
         )
         .after(move |world, idle| {
@@ -82,27 +84,27 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
             world.vm.memory().lockless(idle).age(ALL, |_| {});
         })
         .owes(Owes::Flush(ONE)),
-        change("change-pte to the same page, read-only", Why::ChangePte, Some(page(same, false)))
+        change("change-pte to the same page, read-only", Reason::ChangePte, Some(page(same, false)))
             .after(read_only),
-        change("change-pte to another page", Why::ChangePte, Some(page(other, true)))
+        change("change-pte to another page", Reason::ChangePte, Some(page(other, true)))
             .after(World::populate)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("change-pte to the same page, no longer writable", Why::ChangePte, Some(page(same, false)))
+        change("change-pte to the same page, no longer writable", Reason::ChangePte, Some(page(same, false)))
             .after(World::populate)
             .owes(Owes::Flush(ONE)),
-        change("change-pte to no page", Why::ChangePte, None)
+        change("change-pte to no page", Reason::ChangePte, None)
             .after(World::populate)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("change-pte of a page in one of 2M", Why::ChangePte, Some(page(other, true)))
+        change("change-pte of a page in one of 2M", Reason::ChangePte, Some(page(other, true)))
             .after(World::populate_large)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE))
             .in_every_page(),
         change(
             "change-pte to a share, of a page in one of 2M that is read-only",
-            Why::ChangePte,
+            Reason::ChangePte,
             Some(page(other, false)),
         )
         .after(|world, idle| {
@@ -112,24 +114,24 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
         })
         .owes(Owes::Flush(ONE))
         .in_every_page(),
-        change("change-pte to the same page, in one of 2M", Why::ChangePte, Some(page(same, true)))
+        change("change-pte to the same page, in one of 2M", Reason::ChangePte, Some(page(same, true)))
             .after(World::populate_large),
-        change("numa, told of a page in one of 2M", Why::Numa, None)
+        change("numa, told of a page in one of 2M", Reason::Numa, None)
             .after(World::populate_large)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("numa, told", Why::Numa, None).after(World::populate).renumbers(ONE).owes(Owes::Flush(ONE)),
-        change("reclaim, told where nothing is mapped", Why::Reclaim, None).renumbers(ONE),
+        change("numa, told", Reason::Numa, None).after(World::populate).renumbers(ONE).owes(Owes::Flush(ONE)),
+        change("reclaim, told where nothing is mapped", Reason::Reclaim, None).renumbers(ONE),
         // It may not ask for a table page, so it zaps the whole large leaf.
         Row::new("reclaim a page in one of 2M, in an event that may not block", |world: &World<F>, idle| {
-            let event = Event { may_block: false, ..Event::new(hvas(ONE), Why::Reclaim) };
+            let event = Event { may_block: false, ..Event::new(hvas(ONE), Reason::Reclaim) };
             world.vm.around(idle, event, &mut |idle, told| told.changed(idle, hvas(ONE), None)).unwrap();
         })
         .after(World::populate_large)
         .renumbers(Span::new(Gfn(0), Gfn(512)))
         .owes(Owes::Flush(Span::new(Gfn(0), Gfn(512)))),
         Row::new("several pages told, one flush", |world: &World<F>, idle| {
-            world.change(idle, Why::Reclaim, &[(Gfn(575), None), (Gfn(64), None), (Gfn(300), None)]);
+            world.change(idle, Reason::Reclaim, &[(Gfn(575), None), (Gfn(64), None), (Gfn(300), None)]);
         })
         .after(World::populate)
         .owes(Owes::Flush(PART)),
@@ -140,13 +142,13 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("unmap all, and the debt is left open", |world: &World<F>, idle| {
-            drop(world.vm.invalidate(hvas(ALL), Why::Unmap).apply(idle));
+            drop(world.vm.invalidate(hvas(ALL), Reason::Unmap).apply(idle));
         })
         .after(World::populate)
         .renumbers(ALL)
         .owes(Owes::FlushAndTables(ALL)),
         Row::new("two pages told, and the first debt is leaked", |world: &World<F>, idle| {
-            let mut change = world.vm.invalidate(hvas(ALL), Why::Reclaim);
+            let mut change = world.vm.invalidate(hvas(ALL), Reason::Reclaim);
             core::mem::forget(change.changed(idle, hvas(Span::sized(Gfn(64), 1)), None));
             change.changed(idle, hvas(Span::sized(Gfn(575), 1)), None).settle();
         })

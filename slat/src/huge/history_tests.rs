@@ -11,7 +11,7 @@ use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::Reason;
 use crate::*;
 use core::cell::Cell;
 
@@ -104,7 +104,7 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
         scope.spawn(|| {
             let mut idle = Idle::take().unwrap();
             let _change = vm
-                .invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Why::Migrate)
+                .invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Reason::Migrate)
                 .apply(&mut idle)
                 .settle();
             vm.host.moved.store(true, Relaxed);
@@ -126,7 +126,7 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
             move_one(&vm);
         }
     };
-    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Reason::Migrate);
     if at == 0 {
         move_one(&vm);
     }
@@ -162,7 +162,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
                     scope.spawn(|| {
                         let mut idle = Idle::take().unwrap();
                         let hvas = Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE);
-                        let _change = vm.invalidate(hvas, Why::Migrate).apply(&mut idle).settle();
+                        let _change = vm.invalidate(hvas, Reason::Migrate).apply(&mut idle).settle();
                         self.0.moved.store(true, Relaxed);
                     });
                 });
@@ -183,7 +183,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = vm.memory().translate(&mut idle, MOVED).unwrap().leaf.pfn;
 
-    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Reason::Migrate);
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
     recover_along(&mut walk, &mut change, ALL);

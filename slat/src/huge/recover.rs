@@ -34,7 +34,7 @@ use crate::table::memory::Node;
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::Reason;
 
 /// Maximum number of frames of one invalidation. Faults on them wait for one flush and for so many tables.
 const FRAMES_AT_ONCE: u64 = 64 * Level::M2.pages();
@@ -81,7 +81,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
         // Its end pays for all tables together, even if the host panics in between.
-        let mut change = Begun::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
+        let mut change = Begun::begin(self, Range::Gfns(space.id, gfns), Reason::Migrate);
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
         recover_along(&mut walk, &mut change, gfns)
     }

@@ -176,7 +176,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         case("an upgrade", |world| {
             world.machine.set(HVA + 5 * PAGE_SIZE, Pfn(77), false);
             let _ = world.fault(5, Access::Read).unwrap();
-            let _change = world.vm.invalidate(page(5), Why::Protect).apply(&mut world.idle).settle();
+            let _change = world.vm.invalidate(page(5), Reason::Protect).apply(&mut world.idle).settle();
             world.machine.set(HVA + 5 * PAGE_SIZE, Pfn(77), true);
         }, |world| world.store(5)),
         case("a pending page", |world| world.machine.late.store(true, SeqCst), |world| {
@@ -260,7 +260,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             store_all(world);
         }) },
         large("invalidate", stored, |world| {
-            for (hvas, why) in [(page(5), Why::Migrate), (page(512), Why::Protect), (all(), Why::Unmap)] {
+            for (hvas, why) in [(page(5), Reason::Migrate), (page(512), Reason::Protect), (all(), Reason::Unmap)] {
                 let change = world.vm.invalidate(hvas, why).apply(&mut world.idle).settle();
                 drop(change);
                 store_all(world);
@@ -270,7 +270,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }),
         large("a change page by page", stored, |world| {
             let (vm, machine) = (world.vm, world.machine);
-            for why in [Why::Reclaim, Why::ChangePte] {
+            for why in [Reason::Reclaim, Reason::ChangePte] {
                 let mut untold = false;
                 let ended = catch_unwind(AssertUnwindSafe(|| vm.around(&mut world.idle, Event::new(all(), why), &mut |idle, told| {
                     called("change");
@@ -286,15 +286,15 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
                 world.untold |= untold;
                 ended.unwrap_or_else(|panic| resume_unwind(panic));
             }
-            let event = Event { may_block: false, ..Event::new(page(5), Why::Unmap) };
+            let event = Event { may_block: false, ..Event::new(page(5), Reason::Unmap) };
             let _ = vm.around(&mut world.idle, event, &mut |_, _| called("change"));
         }),
         case("flushes with kicks", stored, |world| beside(world, |world| {
-            let change = world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle).settle();
+            let change = world.vm.invalidate(all(), Reason::Clear).apply(&mut world.idle).settle();
             drop(change);
             world.vm.memory().write_protect(&mut world.idle, Span::sized(Gfn(0), PAGES)).settle();
             world.vm.forget(&mut world.idle, all());
-            drop(world.vm.invalidate(all(), Why::Clear).apply(&mut world.idle));
+            drop(world.vm.invalidate(all(), Reason::Clear).apply(&mut world.idle));
         })),
         case("age", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);
@@ -312,14 +312,14 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         // So many tables that the pool returns chunks by itself.
         case("unmap and collect", |world| fill_tables(world, if SINGLE { 260 } else { 640 }), |world| {
             let far = Span::sized(FAR, 1 << 20);
-            let change = world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle).settle();
+            let change = world.vm.memory().invalidate(far, Reason::Unmap).apply(&mut world.idle).settle();
             drop(change);
             world.vm.collect(&mut world.idle);
         }),
         case("unmap and shrink", |world| {
             fill_tables(world, if SINGLE { 24 } else { 320 });
             let far = Span::sized(FAR, 1 << 20);
-            drop(world.vm.memory().invalidate(far, Why::Unmap).apply(&mut world.idle));
+            drop(world.vm.memory().invalidate(far, Reason::Unmap).apply(&mut world.idle));
         }, |world| { let _ = world.vm.shrink(&mut world.idle); }),
         case("a budget", |world| { store_all(world); let _ = world.vm.zap_all(&mut world.idle); }, |world| {
             let budget = 24 * PAGE_SIZE;
@@ -347,7 +347,7 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
             let (vm, idle) = (world.vm, &mut world.idle);
             let mut held = vm.memory().hold(idle, Gfn(5), Access::Write).unwrap();
             drop(held.write(idle));
-            drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Migrate).apply(idle).settle());
+            drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Reason::Migrate).apply(idle).settle());
             let refreshed = catch_unwind(AssertUnwindSafe(|| held.refresh(idle)));
             if let Err(panic) = refreshed {
                 assert!(!held.is_valid());

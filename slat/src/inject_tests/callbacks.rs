@@ -162,7 +162,7 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
     pub(super) fn migrate(&mut self, page: u64) {
         let hvas = Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
         let before = self.machine.page(hvas.start);
-        let _change = self.vm.invalidate(hvas, Why::Migrate).apply(&mut self.idle).settle();
+        let _change = self.vm.invalidate(hvas, Reason::Migrate).apply(&mut self.idle).settle();
         self.machine.set(hvas.start, Pfn(before.pfn.0 ^ 1 << 28), before.writable);
     }
 
@@ -173,7 +173,9 @@ impl<'v, 'm, F: Format, const SINGLE: bool> World<'v, 'm, F, SINGLE> {
         if core::mem::take(&mut self.untold) {
             // As the documentation asks of a host.
             drop(
-                vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Unmap).apply(&mut self.idle).settle(),
+                vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Reason::Unmap)
+                    .apply(&mut self.idle)
+                    .settle(),
             );
         }
         if vm.memory().get(&mut self.idle, RAM).is_none() {

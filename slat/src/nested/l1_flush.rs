@@ -31,7 +31,7 @@ use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
-use crate::why::Why;
+use crate::why::Reason;
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
@@ -103,7 +103,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if let Some(dropped) = shadows.drops.unsettled() {
             let mut owed = Owed::default();
             owed.owe_nested();
-            FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
+            FlushDebt::new(self, owed, Cause::Change(Reason::Clear)).settle();
             shadows.drops.settled(dropped);
         }
         // L1 may now reuse its table's pages, as after its barrier: no earlier fault still uses them.

@@ -63,7 +63,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// A large page that reaches out of the range is split, and loses the part in the range. For the table page this
     /// may sleep; without one, the whole page is zapped.
     ///
-    /// If the reason is one that a host usually reports [page by page](crate::Why::page_by_page), every page of the range
+    /// If the reason is one that a host usually reports [page by page](crate::Reason::page_by_page), every page of the range
     /// counts as changed, and is zapped. A host that reports single pages does not call this.
     pub fn apply(mut self, idle: &mut Idle) -> Applied<'vm, '_, F, H> {
         self.begun.edit(idle, &Scope::Whole, None);

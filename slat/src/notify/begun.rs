@@ -27,7 +27,7 @@ use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Owes, Pay};
 use crate::vm::Vm;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::Reason;
 use core::mem::take;
 
 /// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.
@@ -40,7 +40,7 @@ const MOST: u64 = 64;
 pub(super) struct Target<'vm, F: Format, H: Host> {
     pub(super) vm: Lent<'vm, Vm<F, H>>,
     pub(super) range: Range,
-    pub(super) why: Why,
+    pub(super) why: Reason,
 }
 
 /// An invalidation that has begun. Dropping it pays its open debts, and ends it: where a debt was leaked, where the
@@ -134,14 +134,14 @@ pub(super) fn walk<'g, F: Format, H: Host, M: Mode>(
 
 impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
     /// Begins: publishes exactly the range. May wait for another invalidation to end.
-    pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
+    pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Reason) -> Self {
         let (gfns, hvas) = range.published();
         Self::new(vm, vm.active.begin(gfns, hvas), range, why)
     }
 
     /// Like [`begin`](Self::begin), but returns `None` instead of waiting; also instead of allocating, unless it
     /// `grows`.
-    pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why, grows: bool) -> Option<Self> {
+    pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Reason, grows: bool) -> Option<Self> {
         let (gfns, hvas) = range.published();
         loop {
             match vm.active.try_begin(gfns, hvas) {
@@ -153,7 +153,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
     }
 
     #[inline(always)]
-    fn new(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
+    fn new(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Reason) -> Self {
         full_path();
         Self {
             target: Target { vm: Lent::new(vm), range, why: vm.heard(range, why) },

@@ -33,9 +33,9 @@ fn beside_a_chain(narrow: bool) -> (u64, u64) {
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
     let begin = || {
         if narrow {
-            vm.invalidate(PAGE, Why::Clear)
+            vm.invalidate(PAGE, Reason::Clear)
         } else {
-            vm.memory().invalidate(Span::sized(Gfn(0), 1), Why::Clear)
+            vm.memory().invalidate(Span::sized(Gfn(0), 1), Reason::Clear)
         }
     };
     let asked = || vm.host().0.load(Relaxed);

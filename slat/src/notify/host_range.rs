@@ -63,7 +63,7 @@ impl PageBehind {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::notify::{Event, SecondaryMmu, Why};
+    use crate::notify::{Event, Reason, SecondaryMmu};
     use crate::table::formats::Npt4;
     use crate::*;
 
@@ -85,7 +85,7 @@ mod tests {
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
-        vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
+        vm.around(&mut idle, Event::new(hvas, Reason::ChangePte), &mut |idle, told| {
             let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false, ..HostPage::PLAIN };
             told.changed(idle, hvas, Some(to));
         })

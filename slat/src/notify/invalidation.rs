@@ -55,7 +55,7 @@ use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::tlb::FlushDebt;
 use crate::vm::Vm;
-use crate::why::Why;
+use crate::why::{Reason, Why};
 use alloc::sync::Arc;
 
 /// A guard around a change in the primary MMU; see the module's header.
@@ -102,8 +102,17 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// and waits for vCPUs in the guest.
     ///
     /// This is [`invalidate`](Self::invalidate), [`apply`](Invalidation::apply) and
-    /// [`settle`](super::Applied::settle). A host with several listeners, or with reasons that are told page by page, uses
-    /// [`SecondaryMmu::around`](super::SecondaryMmu::around) instead.
+    /// [`settle`](super::Applied::settle). Single pages change by [`change_pages`](Self::change_pages). A host with several
+    /// listeners uses [`SecondaryMmu::around`](super::SecondaryMmu::around) instead.
+    ///
+    /// A reason by which only some pages change does not compile here:
+    ///
+    /// ```compile_fail,E0308
+    /// # use slat::*;
+    /// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) {
+    /// vm.change(idle, hvas, PageWhy::Reclaim, |_| {});
+    /// # }
+    /// ```
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -133,7 +142,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         change: impl FnOnce(&mut Idle) -> R,
     ) -> R {
         // In place: each move of an invalidation copies some 200 bytes.
-        let mut begun = Begun::begin(self, Range::Hvas(hvas), why);
+        let mut begun = Begun::begin(self, Range::Hvas(hvas), why.into());
         begun.edit(idle, &Scope::Whole, None);
         begun.settle(true);
         let changed = change(idle);
@@ -151,8 +160,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// An invalidation of at most 16 regions (aligned 2 MiB pieces of host addresses) costs faults in other regions
     /// nothing. A wider one costs each concurrent fault one more attempt when it begins, and one when it ends. So does
     /// one that must zap a large page which reaches out of its range, for want of a table page.
-    pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::of(Begun::begin(self, Range::Hvas(hvas), why))
+    pub fn invalidate(&self, hvas: Span<Hva>, why: impl Into<Reason>) -> Invalidation<'_, F, H> {
+        Invalidation::of(Begun::begin(self, Range::Hvas(hvas), why.into()))
     }
 
     /// Like [`invalidate`](Self::invalidate), but returns [`Again`] instead of waiting.
@@ -173,11 +182,20 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///     Err(Again) => { /* 4,032 are in flight: let some of them end first */ }
     /// }
     /// ```
-    pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
-        Begun::try_begin(self, Range::Hvas(hvas), why, true).map(Invalidation::of).ok_or(Again)
+    pub fn try_invalidate(
+        &self,
+        hvas: Span<Hva>,
+        why: impl Into<Reason>,
+    ) -> Result<Invalidation<'_, F, H>, Again> {
+        Begun::try_begin(self, Range::Hvas(hvas), why.into(), true).map(Invalidation::of).ok_or(Again)
     }
 
-    pub(crate) fn invalidate_in(&self, space: SpaceId, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
+    pub(crate) fn invalidate_in(
+        &self,
+        space: SpaceId,
+        gfns: Span<Gfn>,
+        why: Reason,
+    ) -> Invalidation<'_, F, H> {
         Invalidation::of(Begun::begin(self, Range::Gfns(space, gfns), why))
     }
 
@@ -185,7 +203,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// the page writable in place.
     #[cold]
     pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
-        let mut begun = Begun::begin(self, Range::Gfns(space, gfns), Why::Clear);
+        let mut begun = Begun::begin(self, Range::Gfns(space, gfns), Reason::Clear);
         begun.edit(idle, &Scope::Whole, None);
         begun.settle(true);
     }
@@ -237,12 +255,16 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
     /// assert_eq!(vcpu.fault(&mut idle, fault)?, Next::Resume(Resume::Mapped(Level::K4)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn invalidate_owned(self: &Arc<Self>, hvas: Span<Hva>, why: Why) -> Invalidation<'static, F, H> {
+    pub fn invalidate_owned(
+        self: &Arc<Self>,
+        hvas: Span<Hva>,
+        why: impl Into<Reason>,
+    ) -> Invalidation<'static, F, H> {
         let owner = self.clone();
         // SAFETY: the VM stays in place and lives as long as `owner`, which is dropped after the invalidation has ended. An
         // invalidation keeps no reference, but pointers (`Lent`), and lends out nothing for `'static`.
         let vm = unsafe { &*Arc::as_ptr(&owner) };
-        Invalidation { begun: Begun::begin(vm, Range::Hvas(hvas), why), _owner: Some(owner) }
+        Invalidation { begun: Begun::begin(vm, Range::Hvas(hvas), why.into()), _owner: Some(owner) }
     }
 }
 
@@ -252,7 +274,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing: edits what is mapped there, and
-    /// returns the debt. For reasons that are reported [page by page](Why::page_by_page), before or instead of
+    /// returns the debt. For reasons that are reported [page by page](Reason::page_by_page), before or instead of
     /// [`apply`](Self::apply); after it this does nothing. `to` names the frame of the first page of `hvas`; if it is
     /// larger than 4 KiB, the following pages have the following frames. Frames beyond that one page are zapped, and all
     /// are if `to` [does not fit](crate::HostError::BadFrame). The host must not change its entry meanwhile, nor reuse
@@ -306,12 +328,13 @@ mod tests {
         for hvas in [FIRST, WIDE] {
             let (vm, _host) = vm();
             // Among the first places, and beyond them.
-            let others: Vec<_> =
-                (0..100).map(|_| vm.invalidate(Span::new(Hva(1 << 50), Hva(1 << 51)), Why::Clear)).collect();
+            let others: Vec<_> = (0..100)
+                .map(|_| vm.invalidate(Span::new(Hva(1 << 50), Hva(1 << 51)), Reason::Clear))
+                .collect();
             for many in [0, 100] {
                 let _some = &others[..many];
                 assert!(!waits(&vm));
-                let change = vm.invalidate_owned(hvas, Why::Unmap);
+                let change = vm.invalidate_owned(hvas, Reason::Unmap);
                 assert!(waits(&vm));
                 std::thread::spawn(move || drop(change)).join().unwrap();
                 assert!(!waits(&vm));
@@ -322,7 +345,7 @@ mod tests {
     #[test]
     fn the_vm_of_the_last_invalidation_is_dropped_after_it() {
         let (vm, host) = vm();
-        let change: Invalidation<'static, _, _> = vm.invalidate_owned(FIRST, Why::Unmap);
+        let change: Invalidation<'static, _, _> = vm.invalidate_owned(FIRST, Reason::Unmap);
         drop(vm);
         assert_eq!(Arc::strong_count(&host), 2);
         let change = change.apply(&mut Idle::take().unwrap()).settle();
@@ -336,7 +359,7 @@ mod tests {
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
-        let mut change = vm.invalidate_owned(FIRST, Why::Unmap);
+        let mut change = vm.invalidate_owned(FIRST, Reason::Unmap);
         core::mem::forget(change.changed(&mut idle, FIRST, None));
         let before = vm.stats().flushes.paid;
         std::thread::spawn(move || drop(change)).join().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`Why`] | the reasons for a change |
+//! | [`Why`], [`PageWhy`], [`Reason`] | the reasons for a change: of a range, of single pages, all |
 //! | [`plan`] | maps reason and leaf to the least drastic edit |
 //! | [`SecondaryMmu`] | the listener's trait, and its arguments: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | a guard: begin, edit, flush, (the host changes), end |
@@ -36,7 +36,7 @@ mod zap_all;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod covered_tests;
 
-pub use crate::why::Why;
+pub use crate::why::{PageWhy, Reason, Why};
 pub use applied::Applied;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, NoPages, Pages, SecondaryMmu, Young};

@@ -18,7 +18,7 @@ use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::format::Format;
 use crate::vm::Vm;
-use crate::why::Why;
+use crate::why::Reason;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page
@@ -50,7 +50,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         });
         self.reserve.is_short |= pages.is_short;
         // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
-        if !has_seat || self.target.why == Why::Slot {
+        if !has_seat || self.target.why == Reason::Slot {
             shadows.reach_all(memory, active, Reach::Zap);
             any = true;
         }

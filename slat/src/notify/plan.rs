@@ -29,7 +29,7 @@
 use crate::addr::{Level, Pfn};
 use crate::host::HostPage;
 use crate::table::format::{Access, Leaf, Perms};
-use crate::why::Why;
+use crate::why::Reason;
 use alloc::vec::Vec;
 use slat_slots::MemoryType;
 
@@ -62,19 +62,21 @@ impl Edit {
 }
 
 /// Returns the least drastic edit that `why` allows for `old`, a leaf of `level`. `now` is the host's page, if the host
-/// told it (only [page by page](Why::page_by_page)).
+/// told it (only [page by page](Reason::page_by_page)).
 #[inline]
-pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
+pub fn plan(why: Reason, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
     let writable = old.host_writable || old.perms.allows(Access::Write);
     let executes = old.perms.allows(Access::Fetch);
     match (why, now) {
         _ if zaps(why) => Edit::Zap,
-        (Why::Protect | Why::WriteProtect | Why::SoftDirty, _) if writable => Edit::DropWrite,
-        (Why::ChangePte, None) => Edit::Zap,
-        (Why::ChangePte, _) if level > Level::K4 => Edit::Zap,
+        (Reason::Protect | Reason::WriteProtect | Reason::SoftDirty, _) if writable => Edit::DropWrite,
+        (Reason::ChangePte, None) => Edit::Zap,
+        (Reason::ChangePte, _) if level > Level::K4 => Edit::Zap,
         // The memslot may also narrow the leaf's memory type or permissions. Such slots are for devices: rare.
-        (Why::ChangePte, Some(page)) if page.memory != old.memory || executes && !page.execute => Edit::Zap,
-        (Why::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
+        (Reason::ChangePte, Some(page)) if page.memory != old.memory || executes && !page.execute => {
+            Edit::Zap
+        }
+        (Reason::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
             (false, true) => Edit::Nothing,
             (false, false) => Edit::Replace(page.pfn),
             (true, true) if page.writable => Edit::Nothing,
@@ -88,7 +90,7 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
 /// Like [`plan`], for a leaf larger than 4 KiB of which only a part changes. `part` is the small leaf that would map
 /// that part; `now` holds for all of it.
 #[inline]
-pub fn plan_part(why: Why, part: &Leaf, now: Option<HostPage>) -> Edit {
+pub fn plan_part(why: Reason, part: &Leaf, now: Option<HostPage>) -> Edit {
     match plan(why, part, Level::K4, now) {
         Edit::Nothing => Edit::Nothing,
         _ => Edit::Split,
@@ -97,31 +99,31 @@ pub fn plan_part(why: Why, part: &Leaf, now: Option<HostPage>) -> Edit {
 
 /// Whether the reason zaps every leaf, whatever its contents.
 #[inline]
-pub(super) const fn zaps(why: Why) -> bool {
+pub(super) const fn zaps(why: Reason) -> bool {
     matches!(
         why,
-        Why::Unmap
-            | Why::Remap
-            | Why::Exit
-            | Why::Clear
-            | Why::Migrate
-            | Why::Reclaim
-            | Why::Numa
-            | Why::Slot
+        Reason::Unmap
+            | Reason::Remap
+            | Reason::Exit
+            | Reason::Clear
+            | Reason::Migrate
+            | Reason::Reclaim
+            | Reason::Numa
+            | Reason::Slot
     )
 }
 
 /// Whether the reason takes a held frame back; `write` says whether it is held to write. As for a leaf.
 #[inline]
-pub(super) const fn withdraws(why: Why, write: bool) -> bool {
-    write || zaps(why) || matches!(why, Why::ChangePte)
+pub(super) const fn withdraws(why: Reason, write: bool) -> bool {
+    write || zaps(why) || matches!(why, Reason::ChangePte)
 }
 
 /// One row of the plan, as [`rows`] lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The reason.
-    pub why: Why,
+    pub why: Reason,
     /// The leaf's size: 4 KiB, or 2 MiB where the size matters.
     pub level: Level,
     /// Whether the leaf reaches out of the changed range.
@@ -138,11 +140,11 @@ pub struct Row {
 pub fn rows() -> Vec<Row> {
     let frame = Pfn(1);
     let mut rows = Vec::new();
-    for why in Why::ALL {
+    for why in Reason::ALL {
         let told = [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
-        let told = if why == Why::ChangePte { &told[..] } else { &told[..1] };
+        let told = if why == Reason::ChangePte { &told[..] } else { &told[..1] };
         let leaves = [(Level::K4, false), (Level::M2, true), (Level::M2, false)];
-        let leaves = if why == Why::ChangePte { &leaves[..] } else { &leaves[..2] };
+        let leaves = if why == Reason::ChangePte { &leaves[..] } else { &leaves[..2] };
         for (&(level, part), writable, &now) in leaves.iter().flat_map(|leaf| {
             [false, true]
                 .into_iter()
@@ -173,7 +175,7 @@ pub fn rows() -> Vec<Row> {
 mod tests {
     use super::*;
 
-    fn edits(why: Why, level: Level, now: Option<HostPage>) -> [Edit; 3] {
+    fn edits(why: Reason, level: Level, now: Option<HostPage>) -> [Edit; 3] {
         [(Perms::RX, false), (Perms::RX, true), (Perms::RWX, true)].map(|(perms, host_writable)| {
             let old = Leaf {
                 pfn: Pfn(1),
@@ -189,9 +191,9 @@ mod tests {
 
     #[test]
     fn every_row_that_is_decided_at_begin() {
-        for why in Why::ALL {
+        for why in Reason::ALL {
             let expect = match why {
-                Why::Protect | Why::WriteProtect | Why::SoftDirty => {
+                Reason::Protect | Reason::WriteProtect | Reason::SoftDirty => {
                     [Edit::Nothing, Edit::DropWrite, Edit::DropWrite]
                 }
                 _ => [Edit::Zap; 3],
@@ -212,9 +214,9 @@ mod tests {
             (page(2, true), [Replace(Pfn(2)), Zap, Zap]),
             (None, [Zap; 3]),
         ] {
-            assert_eq!(edits(Why::ChangePte, Level::K4, now), expect, "{now:?}");
-            assert_eq!(edits(Why::ChangePte, Level::M2, now), [Zap; 3], "{now:?}, large");
-            assert_eq!(edits(Why::Numa, Level::K4, now), [Zap; 3]);
+            assert_eq!(edits(Reason::ChangePte, Level::K4, now), expect, "{now:?}");
+            assert_eq!(edits(Reason::ChangePte, Level::M2, now), [Zap; 3], "{now:?}, large");
+            assert_eq!(edits(Reason::Numa, Level::K4, now), [Zap; 3]);
         }
     }
 
@@ -236,8 +238,9 @@ mod tests {
     #[test]
     fn the_rows_say_what_the_plan_does() {
         let rows = rows();
-        assert!(Why::ALL.iter().all(|&why| rows.iter().any(|row| row.why == why)));
-        let holes = |row: &&Row| row.edit == Edit::Zap && row.why == Why::ChangePte && row.level == Level::K4;
+        assert!(Reason::ALL.iter().all(|&why| rows.iter().any(|row| row.why == why)));
+        let holes =
+            |row: &&Row| row.edit == Edit::Zap && row.why == Reason::ChangePte && row.level == Level::K4;
         assert_eq!(
             rows.iter().filter(holes).count(),
             4,

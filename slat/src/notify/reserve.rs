@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn clear(vm: &Vm<Npt4, Large>, idle: &mut Idle, hvas: Span<Hva>) -> u64 {
-        let change = vm.invalidate(hvas, Why::Clear);
+        let change = vm.invalidate(hvas, Reason::Clear);
         change.apply(idle).pages()
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let vm = vm(&mut idle);
         let all = Span::sized(BASE, 4 << 20);
         let mut tell = |page: u64| {
-            vm.around(&mut idle, Event::new(all, Why::Numa), &mut |idle, told| {
+            vm.around(&mut idle, Event::new(all, Reason::Numa), &mut |idle, told| {
                 told.changed(idle, Span::sized(BASE + page * PAGE_SIZE, PAGE_SIZE), None);
             })
             .unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let before = vm.pool.in_use();
         for _ in 0..100 {
             // The change tells no page, so the invalidation uses none of its spare pages.
-            vm.around(&mut idle, Event::new(both_ends(), Why::Reclaim), &mut |_, _| {}).unwrap();
+            vm.around(&mut idle, Event::new(both_ends(), Reason::Reclaim), &mut |_, _| {}).unwrap();
         }
         assert_eq!(vm.pool.in_use(), before);
     }

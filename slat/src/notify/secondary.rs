@@ -27,7 +27,7 @@ use crate::addr::{Hva, Span};
 use crate::age::AccessedPages;
 use crate::host::HostPage;
 use crate::sync::idle::Idle;
-use crate::why::Why;
+use crate::why::Reason;
 
 /// A change that a primary MMU is about to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub struct Event {
     /// The host addresses that may change; none outside changes.
     pub hvas: Span<Hva>,
     /// The reason of the change.
-    pub why: Why,
+    pub why: Reason,
     /// Whether a listener may wait for others: locks, memory, grace periods, a seat, a place in the active set. A
     /// thread that reclaims memory must not. The listener then returns [`Again`], or holds all that it needs until the
     /// event is over. It may always wait for vCPUs in the guest, and for uses of [held](crate::held) frames.
@@ -44,8 +44,8 @@ pub struct Event {
 
 impl Event {
     /// Returns an event whose listeners may wait.
-    pub const fn new(hvas: Span<Hva>, why: Why) -> Self {
-        Self { hvas, why, may_block: true }
+    pub fn new(hvas: Span<Hva>, why: impl Into<Reason>) -> Self {
+        Self { hvas, why: why.into(), may_block: true }
     }
 }
 
@@ -127,7 +127,7 @@ pub trait SecondaryMmu: Send + Sync {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again>;
 
-    /// Whether a change [page by page](Why::page_by_page) costs this MMU only the told pages. A primary MMU may then
+    /// Whether a change [page by page](Reason::page_by_page) costs this MMU only the told pages. A primary MMU may then
     /// announce a wide range for a few pages in it, with one flush for all. Affects speed only.
     fn heeds_pages(&self) -> bool {
         false

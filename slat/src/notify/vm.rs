@@ -16,13 +16,13 @@ use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::{PageWhy, Reason};
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the reason as this VM treats it: an unmap, if the VM was built to ignore reasons.
-    pub(super) fn heard(&self, range: Range, why: Why) -> Why {
+    pub(super) fn heard(&self, range: Range, why: Reason) -> Reason {
         let ignored = self.policy.baseline.ignores_reasons() && matches!(range, Range::Hvas(_));
-        if ignored { Why::Unmap } else { why }
+        if ignored { Reason::Unmap } else { why }
     }
 
     /// Ages the range without a lock, or, as a baseline, under it.
@@ -42,6 +42,56 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Runs `change`, in which the host changes single pages of `hvas`, and tells each by
+    /// [`Pages::changed`](super::Pages::changed) while it holds the lock of its own entry. Faults on the range wait until
+    /// `change` has returned and the flush is paid; vCPUs use pages that are not told all the while. The host frees no
+    /// frame, and stores to no page that lost its frame, before this returns, or before
+    /// [`Pages::flush`](super::Pages::flush). May sleep, and waits for vCPUs in the guest.
+    ///
+    /// All of `hvas` changes? Use [`change`](Self::change). Several listeners? Use
+    /// [`SecondaryMmu::around`](super::SecondaryMmu::around).
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # use std::{collections::BTreeMap, sync::Mutex};
+    /// # struct Table(Mutex<BTreeMap<Hva, Pfn>>);
+    /// # impl Host for Table {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         let pfn = *self.0.lock().unwrap().get(&hva).ok_or(HostError::Fault)?;
+    /// #         Ok(HostPage { pfn, ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let pages = [(Hva(0x4000_0000), Pfn(7)), (Hva(0x4000_1000), Pfn(8))];
+    /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new(pages.into()))).build()?;
+    /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
+    /// // Reclaim looks at both pages, and takes the second.
+    /// let both = Span::sized(Hva(0x4000_0000), 2 * PAGE_SIZE);
+    /// let frame = vm.change_pages(&mut idle, both, PageWhy::Reclaim, |idle, pages| {
+    ///     let mut table = vm.host().0.lock().unwrap();
+    ///     let frame = table.remove(&Hva(0x4000_1000));
+    ///     pages.changed(idle, Span::sized(Hva(0x4000_1000), PAGE_SIZE), None);
+    ///     frame
+    /// });
+    /// assert_eq!(frame, Some(Pfn(8))); // no vCPU uses it: swap it out, and free it
+    /// assert_eq!([0, 1].map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn)).is_some()), [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn change_pages<R>(
+        &self,
+        idle: &mut Idle,
+        hvas: Span<Hva>,
+        why: PageWhy,
+        change: impl FnOnce(&mut Idle, &mut dyn Pages) -> R,
+    ) -> R {
+        let begun = Begun::begin(self, Range::Hvas(hvas), why.into());
+        PageByPage { begun, kept: None }.around(idle, change)
+    }
+}
+
 impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     fn around(
         &self,
@@ -50,8 +100,8 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         let range = Range::Hvas(event.hvas);
-        let mut told = if event.may_block {
-            PageByPage { begun: Begun::begin(self, range, event.why), kept: None }
+        let (begun, kept) = if event.may_block {
+            (Begun::begin(self, range, event.why), None)
         } else {
             // A baseline policy's lock would be waited for asleep.
             if self.policy.baseline.has_lock() {
@@ -59,15 +109,9 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             }
             // Kept to the end, so that no told page waits for a seat.
             let kept = Some(self.try_borrow_seat().ok_or(Again)?);
-            PageByPage { begun: Begun::try_begin(self, range, event.why, false).ok_or(Again)?, kept }
+            (Begun::try_begin(self, range, event.why, false).ok_or(Again)?, kept)
         };
-        let (seat, is_told) = (told.seat(), told.begun.target.why.page_by_page());
-        if !is_told {
-            told.begun.edit(idle, &Scope::Whole, seat);
-        }
-        told.pay(is_told);
-        change(idle, &mut told);
-        told.pay(false);
+        PageByPage { begun, kept }.around(idle, |idle, pages| change(idle, pages));
         Ok(())
     }
 
@@ -141,6 +185,18 @@ struct PageByPage<'vm, F: Format, H: Host> {
 }
 
 impl<'vm, F: Format, H: Host> PageByPage<'vm, F, H> {
+    /// Edits the range unless its pages are told; runs `change`; pays; ends.
+    fn around<R>(mut self, idle: &mut Idle, change: impl FnOnce(&mut Idle, &mut dyn Pages) -> R) -> R {
+        let (seat, is_told) = (self.seat(), self.begun.target.why.page_by_page());
+        if !is_told {
+            self.begun.edit(idle, &Scope::Whole, seat);
+        }
+        self.pay(is_told);
+        let changed = change(idle, &mut self);
+        self.pay(false);
+        changed
+    }
+
     fn seat(&self) -> Option<&'vm Seat> {
         self.kept.as_ref().map(Borrowed::for_owner)
     }
@@ -203,7 +259,7 @@ mod tests {
     fn tells_while_taken(all: All) -> bool {
         let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
         let [hvas, elsewhere] = [0, 1 << 30].map(|start| Span::sized(Hva(start), 4096));
-        let event = Event { may_block: false, ..Event::new(hvas, Why::Reclaim) };
+        let event = Event { may_block: false, ..Event::new(hvas, Reason::Reclaim) };
         let (ready, go_on, told) = (channel(), channel(), channel());
         thread::scope(|scope| {
             let vm = &vm;
@@ -223,7 +279,7 @@ mod tests {
             let seats: Vec<_> =
                 core::iter::from_fn(|| (all == All::Seats).then(|| vm.try_borrow_seat())?).collect();
             let others = if all == All::Places { 4031 } else { 0 };
-            let places: Vec<_> = (0..others).map(|_| vm.invalidate(elsewhere, Why::Clear)).collect();
+            let places: Vec<_> = (0..others).map(|_| vm.invalidate(elsewhere, Reason::Clear)).collect();
             let again = vm.around(&mut Idle::take().unwrap(), event, &mut |_, _| panic!("nothing changes"));
             assert_eq!(again, Err(Again), "{all:?} are all taken");
             go_on.0.send(()).unwrap();
@@ -260,7 +316,7 @@ mod tests {
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
-        let first = vm.invalidate(hvas, Why::Migrate);
+        let first = vm.invalidate(hvas, Reason::Migrate);
         let owed = first.apply(&mut idle);
         let copies = || {
             let (before, mut flushes) = (vm.stats().flushes.paid, 0);
@@ -268,7 +324,7 @@ mod tests {
                 pages.settle(idle, hvas);
                 flushes = vm.stats().flushes.paid - before;
             };
-            vm.around(&mut Idle::take().unwrap(), Event::new(hvas, Why::ChangePte), &mut tell).unwrap();
+            vm.around(&mut Idle::take().unwrap(), Event::new(hvas, Reason::ChangePte), &mut tell).unwrap();
             flushes
         };
         let flushes = thread::scope(|scope| scope.spawn(copies).join().unwrap());

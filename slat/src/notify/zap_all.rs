@@ -22,7 +22,7 @@ use crate::table::format::Format;
 use crate::table::pool::{FreshRoot, NoMemory};
 use crate::vm::Vm;
 use crate::walk::Walk;
-use crate::why::Why;
+use crate::why::Reason;
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Unmaps every guest frame of every address space. vCPUs load a new root
@@ -60,7 +60,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             // Outlives the invalidation: its end pays if nothing else has paid.
             let _replaces = self.tlb.replaces_root();
             let range = Range::Gfns(space.id, everything);
-            let mut change = Begun::begin(self, range, Why::Unmap);
+            let mut change = Begun::begin(self, range, Reason::Unmap);
             if self.logs_by_bits() {
                 // Marks first what was written. Where no memslot logs, this is short.
                 change.edit(idle, &Scope::Whole, None);

@@ -161,7 +161,7 @@ impl Primary {
         idle: &mut Idle,
         vm: &Vm<F, Handle>,
         pages: Range<u64>,
-        (change, why): (Change, Why),
+        (change, why): (Change, Reason),
     ) {
         let region = self.region(pages.start);
         let _held = region.lock.lock();
@@ -177,7 +177,7 @@ impl Primary {
         idle: &mut Idle,
         vm: &Vm<F, Handle>,
         pages: Range<u64>,
-        (change, why): (Change, Why),
+        (change, why): (Change, Reason),
     ) {
         let invalidation = vm.invalidate(self.hvas(&pages), why).apply(idle).settle();
         let mut freed = Vec::new();
@@ -198,7 +198,7 @@ impl Primary {
         let _held = region.lock.lock();
         let entry = &region.small[(page % REGION) as usize];
         let hvas = self.hvas(&(page..page + 1));
-        let protecting = vm.invalidate(hvas, Why::WriteProtect).apply(idle).settle();
+        let protecting = vm.invalidate(hvas, Reason::WriteProtect).apply(idle).settle();
         let old = entry.load(Relaxed) & !WRITABLE;
         entry.store(old, Relaxed);
         drop(protecting);
@@ -206,7 +206,7 @@ impl Primary {
             return;
         }
         let new = self.copied(old >> 2) << 2 | PRESENT;
-        let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
+        let told = vm.around(idle, Event::new(hvas, Reason::ChangePte), &mut |idle, pages| {
             *self.replaced.lock().expect("no thread panics") =
                 Some((page, [old, new].map(|word| Pfn(word >> 2))));
             entry.store(new, Relaxed);
@@ -224,7 +224,7 @@ impl Primary {
         let region = self.region(page);
         let _held = region.lock.lock();
         let pages = page..page + 1;
-        let event = Event { may_block: false, ..Event::new(self.hvas(&pages), Why::Reclaim) };
+        let event = Event { may_block: false, ..Event::new(self.hvas(&pages), Reason::Reclaim) };
         let mut freed = Vec::new();
         let told = vm.around(idle, event, &mut |idle, told| {
             told.changed(idle, self.hvas(&pages), None);

@@ -7,7 +7,7 @@ use super::host::{Change, Primary, REGION, hva};
 use super::schedules::explore;
 use super::vm_on_host::{GONE, STALE, World, at_once, idle};
 use crate::table::formats::Pae;
-use crate::{Access::*, Gfn, Slot, SlotId, Span, Why};
+use crate::{Access::*, Gfn, Reason, Slot, SlotId, Span};
 
 const SECOND: u64 = REGION;
 const THIRD: u64 = 2 * REGION;
@@ -30,9 +30,9 @@ fn crowding() {
     at_once(&[
         &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read), (0, Write)]),
         &|| world.guest(1, &[(0, Read), (THIRD, Write), (0, Read)]),
-        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
-        &|| world.change_beside(0..2 * REGION, (Change::Move, Why::Migrate)),
-        &|| world.change_beside(0..ALL, (Change::Drop, Why::Unmap)),
+        &|| world.change_beside(0..1, (Change::Move, Reason::Migrate)),
+        &|| world.change_beside(0..2 * REGION, (Change::Move, Reason::Migrate)),
+        &|| world.change_beside(0..ALL, (Change::Drop, Reason::Unmap)),
     ]);
     world.end();
 }
@@ -54,15 +54,15 @@ fn exchanging() {
                 exchanged.expect("room");
             });
         },
-        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
-        &|| world.change_beside(0..ALL, (Change::Move, Why::Migrate)),
+        &|| world.change_beside(0..1, (Change::Move, Reason::Migrate)),
+        &|| world.change_beside(0..ALL, (Change::Move, Reason::Migrate)),
         &|| {
             idle(|idle| {
                 drop(
                     world
                         .vm
                         .memory()
-                        .invalidate(Span::sized(Gfn(0), REGION), Why::Clear)
+                        .invalidate(Span::sized(Gfn(0), REGION), Reason::Clear)
                         .apply(idle)
                         .settle(),
                 );
@@ -78,9 +78,9 @@ fn upgrading() {
     at_once(&[
         &|| world.guest(0, &[(0, Read), (0, Write), (0, Read)]),
         &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
-        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
-        &|| world.change_beside(0..2, (Change::Protect, Why::Protect)),
-        &|| world.change_beside(0..1, (Change::Drop, Why::Clear)),
+        &|| world.change_beside(0..1, (Change::Move, Reason::Migrate)),
+        &|| world.change_beside(0..2, (Change::Protect, Reason::Protect)),
+        &|| world.change_beside(0..1, (Change::Drop, Reason::Clear)),
     ]);
     world.end();
 }

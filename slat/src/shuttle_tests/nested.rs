@@ -164,7 +164,7 @@ impl Nest {
     /// The host moves a page to a new frame.
     fn moves(&self, page: u64) {
         let host = self.vm.host();
-        let change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Why::Migrate);
+        let change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Reason::Migrate);
         let change = idle(|idle| change.apply(idle).settle());
         step();
         // One change of a page at a time.

@@ -160,12 +160,12 @@ mod tests {
         let hvas = Span::sized(Hva((1 << 30) + 0x2000), 0x2000);
         let mut expected = [Flushes::default(); Cause::COUNT];
         for cause in [
-            Cause::Change(Why::Migrate),
-            Cause::Change(Why::Slot),
+            Cause::Change(Reason::Migrate),
+            Cause::Change(Reason::Slot),
             Cause::DirtyLog,
             Cause::WriteProtect,
             Cause::Aging,
-            Cause::Change(Why::Migrate),
+            Cause::Change(Reason::Migrate),
         ] {
             for gfn in 2..4 {
                 let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();

@@ -158,7 +158,7 @@ fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
     let hvas = Span::sized(RAM + gfns.start.0 * PAGE_SIZE, gfns.len() * PAGE_SIZE);
     match random.u32(..16) {
         0..6 => {
-            let why = Why::ALL[random.usize(..11)];
+            let why = Reason::ALL[random.usize(..11)];
             let mut change = vm.invalidate(hvas, why);
             if !why.page_by_page() {
                 change = change.apply(idle).settle();

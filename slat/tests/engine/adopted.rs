@@ -50,7 +50,7 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
     vm.memory().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(0), Gfn(8)), RAM)).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq(8..20));
     // Its host addresses are unchanged.
-    drop(vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), Reason::Unmap).apply(&mut idle).settle());
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)), None);
     assert_eq!(store(&mut vcpu, &mut idle, 9), Next::Resume(Resume::Mapped(Level::K4)));
     assert_eq!(vm.memory().translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> PAGE_SHIFT) + 9));
@@ -436,7 +436,7 @@ fn a_page_is_dirty_by_its_leaf_or_by_its_mark() {
     vm.memory().mark_dirty(Span::sized(Gfn(7), 1));
     let dirty = || (0..100).filter(|gfn| vm.memory().is_dirty(Gfn(*gfn))).collect::<Vec<_>>();
     assert_eq!(dirty(), [5, 7]);
-    drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Reason::Unmap).apply(&mut idle).settle());
     assert_eq!(dirty(), [5, 7], "its D bit outlives its leaf");
     vm.memory().harvest(&mut idle, RAM).unwrap().commit();
     assert_eq!(dirty(), []);

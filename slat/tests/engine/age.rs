@@ -236,7 +236,12 @@ fn a_long_pass_finds_every_page_once() {
         walk(&vm, Gfn(gfn), 0, true);
         // Many invalidations cover every hole, so its bits take many values.
         if gfn % 64 == 0 {
-            drop(vm.memory().invalidate(Span::sized(Gfn(gfn + 1), 64), Why::Clear).apply(&mut idle).settle());
+            drop(
+                vm.memory()
+                    .invalidate(Span::sized(Gfn(gfn + 1), 64), Reason::Clear)
+                    .apply(&mut idle)
+                    .settle(),
+            );
         }
     }
     let (mut young, mut pass) = (Vec::new(), vm.memory().lockless(&mut idle));

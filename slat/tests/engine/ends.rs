@@ -85,11 +85,11 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         }
     };
     for hvas in ranges {
-        for why in [Why::Unmap, Why::Migrate, Why::Protect, Why::Clear, Why::Slot] {
+        for why in [Reason::Unmap, Reason::Migrate, Reason::Protect, Reason::Clear, Reason::Slot] {
             touch(idle);
             drop(vm.invalidate(hvas, why).apply(idle).settle());
         }
-        for why in [Why::Reclaim, Why::Numa, Why::ChangePte] {
+        for why in [Reason::Reclaim, Reason::Numa, Reason::ChangePte] {
             touch(idle);
             vm.around(idle, Event::new(hvas, why), &mut |idle, told| {
                 told.settle(idle, hvas);
@@ -113,7 +113,7 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
     }
     for gfns in frames {
         touch(idle);
-        drop(vm.memory().invalidate(gfns, Why::Unmap).apply(idle).settle());
+        drop(vm.memory().invalidate(gfns, Reason::Unmap).apply(idle).settle());
         touch(idle);
         vm.memory().write_protect(idle, gfns).settle();
         let _ = vm.memory().split(idle, gfns, Level::K4).unwrap();

@@ -133,7 +133,7 @@ fn large_pages_where_slot_and_host_agree() {
     assert_eq!((mapping.level, mapping.leaf.pfn), (Level::G1, Pfn(HVA.0 >> 12)));
 
     // One page of it is zapped: the large leaf is split, twice, and all others stay.
-    assert_eq!(vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear).apply(&mut idle).pages(), 1);
+    assert_eq!(vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Reason::Clear).apply(&mut idle).pages(), 1);
     assert_eq!(vm.memory().translate(&mut idle, Gfn(77)), None);
     assert_eq!(vm.memory().translate(&mut idle, Gfn(76)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 76));
     assert_eq!(vm.stats().leaves, [1 + 511, 1 + 511, 0]);
@@ -145,8 +145,8 @@ fn large_pages_where_slot_and_host_agree() {
 fn faults_beside_an_open_invalidation_go_on() {
     let (mut idle, vm) = vm::<Ept4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear).apply(&mut idle).settle();
-    let other = vm.memory().invalidate(Span::new(Gfn(0), Gfn(3)), Why::Protect).apply(&mut idle).settle();
+    let one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Reason::Clear).apply(&mut idle).settle();
+    let other = vm.memory().invalidate(Span::new(Gfn(0), Gfn(3)), Reason::Protect).apply(&mut idle).settle();
     for gfn in [3, 511, 699, 701, 1024] {
         assert_eq!(
             vcpu.fault(&mut idle, at(gfn, Access::Write)),
@@ -182,7 +182,7 @@ fn protect_keeps_the_page_and_withdraws_writing() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let _ = vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
-    let applied = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect).apply(&mut idle);
+    let applied = vm.invalidate(Span::sized(HVA, 64 * 4096), Reason::Protect).apply(&mut idle);
     assert!(applied.owes());
     let change = applied.settle();
     vm.host().readonly.store(true, SeqCst);
@@ -190,7 +190,7 @@ fn protect_keeps_the_page_and_withdraws_writing() {
     let leaf = vm.memory().translate(&mut idle, Gfn(2)).unwrap().leaf;
     assert!(!leaf.perms.allows(Access::Write) && !leaf.host_writable && leaf.dirty);
     assert_eq!(vm.stats().flushes.paid, 1);
-    let again = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
+    let again = vm.invalidate(Span::sized(HVA, 64 * 4096), Reason::Protect);
     assert!(!again.apply(&mut idle).owes(), "nothing left to take: nothing owed");
 }
 
@@ -206,7 +206,7 @@ fn unmapping_a_range_frees_its_tables_and_clearing_keeps_them() {
     fill(&mut idle);
     let full = vm.stats();
     assert_eq!(full.leaves[0], 512);
-    for (why, freed) in [(Why::Clear, false), (Why::Unmap, true)] {
+    for (why, freed) in [(Reason::Clear, false), (Reason::Unmap, true)] {
         let change = vm.invalidate(Span::sized(HVA, 1 << 30), why).apply(&mut idle).settle();
         drop(change);
         vm.collect(&mut idle);
@@ -289,7 +289,7 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
 fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let page = HVA + 3 * 4096;
-    let change = vm.invalidate(Span::sized(page, 4096), Why::Migrate).apply(&mut idle).settle();
+    let change = vm.invalidate(Span::sized(page, 4096), Reason::Migrate).apply(&mut idle).settle();
     vm.memory()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(SlotId(8), Gfn(2000), 64, HVA))?; // an alias
@@ -367,12 +367,12 @@ fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
         map(&mut idle, gfn);
     }
     // One page of the first table is invalidated for the whole test.
-    let open = vm.invalidate(page(0), Why::Clear).apply(&mut idle).settle();
+    let open = vm.invalidate(page(0), Reason::Clear).apply(&mut idle).settle();
     for gfn in [1, 513, 2, 514, 515, 3] {
         map(&mut idle, gfn);
     }
     // The table that was used last is unhooked; then another one, in between.
-    for (last, why) in [(516, Why::Unmap), (4, Why::Remap)] {
+    for (last, why) in [(516, Reason::Unmap), (4, Reason::Remap)] {
         map(&mut idle, last);
         drop(vm.memory().invalidate(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle());
         vm.collect(&mut idle);

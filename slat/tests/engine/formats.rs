@@ -232,7 +232,7 @@ fn faults_and_tracking<F: Format>() {
 
 /// For each reason: present leaves and leaves mapped ahead are edited by the plan, and owe a flush for it.
 fn invalidations<F: Format>() {
-    for why in Why::ALL {
+    for why in Reason::ALL {
         let mut machine = Machine::<F>::new();
         for gfn in 0..8 {
             let _ = machine.touch(Gfn(gfn), Access::Write);
@@ -297,7 +297,7 @@ fn large_pages<F: Format>() {
     // A large leaf that reaches out of the changed range is split; if its part stays as it is, it is not.
     machine.prefault(1024, 1025);
     let change =
-        machine.vm.memory().invalidate(frames(1023, 1025), Why::Protect).apply(&mut machine.idle).settle();
+        machine.vm.memory().invalidate(frames(1023, 1025), Reason::Protect).apply(&mut machine.idle).settle();
     drop(change);
     assert_eq!(machine.vm.stats().leaves, [1024, 1, 0]);
     let written: Vec<_> = machine.leaves().into_iter().filter(|found| !found.leaf.host_writable).collect();
@@ -346,7 +346,7 @@ fn an_access_gives_a_tracked_leaf_back_without_the_host() {
 fn a_page_taken_away_while_tracked_does_not_come_back() {
     let mut machine = Machine::<Ept4NoAd>::new();
     machine.prefault(0, 4);
-    let change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
+    let change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Reason::Migrate);
     let debt = change.apply(&mut machine.idle);
     assert_eq!(debt.pages(), 1, "it was in TLBs before it was tracked");
     drop(debt.settle());

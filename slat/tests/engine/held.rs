@@ -72,14 +72,14 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
 
     // An invalidation of neighbours, by address and by frame, leaves it.
     for gfn in [4, 6, 600] {
-        drop(vm.invalidate(page(gfn), Why::Unmap).apply(&mut idle).settle());
-        drop(vm.memory().invalidate(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle());
+        drop(vm.invalidate(page(gfn), Reason::Unmap).apply(&mut idle).settle());
+        drop(vm.memory().invalidate(Span::sized(Gfn(gfn), 1), Reason::Unmap).apply(&mut idle).settle());
     }
     assert_eq!(read(&mut held, &mut idle), Some(frame(5)));
-    drop(vm.invalidate(page(5), Why::Unmap));
+    drop(vm.invalidate(page(5), Reason::Unmap));
     assert_eq!(read(&mut held, &mut idle), Some(frame(5)), "one that is called off takes nothing");
 
-    let applied = vm.invalidate(page(5), Why::Migrate).apply(&mut idle);
+    let applied = vm.invalidate(page(5), Reason::Migrate).apply(&mut idle);
     assert!(applied.owes(), "a use is waited for");
     let change = applied.settle();
     assert!(!held.is_valid() && held.read(&mut idle).is_none());
@@ -89,17 +89,17 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
     held.refresh(&mut idle).unwrap();
     assert_eq!(read(&mut held, &mut idle), Some(frame(5) + (1 << 20)));
     drop(held);
-    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).owes(), "nothing is held any more");
+    assert!(!vm.invalidate(page(5), Reason::Migrate).apply(&mut idle).owes(), "nothing is held any more");
 }
 
 #[test]
 fn reasons_that_leave_loads_alone_leave_frames_that_are_read() {
-    for why in Why::ALL.into_iter().filter(|why| !why.page_by_page() && *why != Why::Slot) {
+    for why in Reason::ALL.into_iter().filter(|why| !why.page_by_page() && *why != Reason::Slot) {
         let (mut idle, vm) = vm();
         let mut reads = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
         let mut writes = vm.memory().hold(&mut idle, Gfn(5), Access::Write).unwrap();
         drop(vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), why).apply(&mut idle).settle());
-        let protects = matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty);
+        let protects = matches!(why, Reason::Protect | Reason::WriteProtect | Reason::SoftDirty);
         assert_eq!(reads.read(&mut idle).is_some(), protects, "{why:?}");
         assert!(writes.read(&mut idle).is_none(), "{why:?}");
         writes.refresh(&mut idle).unwrap();
@@ -109,7 +109,7 @@ fn reasons_that_leave_loads_alone_leave_frames_that_are_read() {
 
 #[test]
 fn pages_that_are_told_are_taken_back_one_by_one() {
-    for why in Why::ALL.into_iter().filter(|why| why.page_by_page()) {
+    for why in Reason::ALL.into_iter().filter(|why| why.page_by_page()) {
         let (mut idle, vm) = vm();
         let [mut told, mut other] =
             [5, 6].map(|gfn| vm.memory().hold(&mut idle, Gfn(gfn), Access::Read).unwrap());
@@ -153,9 +153,9 @@ fn memslots_that_move_take_their_frames_back() {
     held.refresh(&mut idle).unwrap();
     assert_eq!(read(&mut held, &mut idle), Some(frame(4)));
     // From now on it has that page.
-    drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(page(5), Reason::Unmap).apply(&mut idle).settle());
     assert!(held.is_valid());
-    drop(vm.invalidate(page(4), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(page(4), Reason::Unmap).apply(&mut idle).settle());
     assert!(!held.is_valid());
 
     commit(&mut idle, &mut |tx| tx.delete(RAM).map(drop));
@@ -206,10 +206,10 @@ fn a_frame_is_held_in_one_address_space() {
     smm.commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 8, HVA + (1 << 20)))).unwrap();
     let [mut normal, mut other] =
         [vm.memory(), smm].map(|slots| slots.hold(&mut idle, Gfn(5), Access::Read).unwrap());
-    drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::sized(Gfn(5), 1), Reason::Unmap).apply(&mut idle).settle());
     assert!(normal.read(&mut idle).is_none() && other.read(&mut idle).is_some());
     normal.refresh(&mut idle).unwrap();
-    drop(vm.invalidate(page(256 + 5), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(page(256 + 5), Reason::Unmap).apply(&mut idle).settle());
     assert!(normal.read(&mut idle).is_some() && other.read(&mut idle).is_none());
 }
 
@@ -228,10 +228,10 @@ fn errors_hold_nothing_and_name_what_is_wrong() {
         assert_eq!(vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), expected);
     }
     *vm.host().error.lock().unwrap() = None;
-    assert!(!vm.invalidate(page(5), Why::Migrate).apply(&mut idle).owes(), "nothing is held");
+    assert!(!vm.invalidate(page(5), Reason::Migrate).apply(&mut idle).owes(), "nothing is held");
     // A frame that was refused once is held when the page is there.
     let mut held = vm.memory().hold(&mut idle, Gfn(5), Access::Read).unwrap();
-    drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(page(5), Reason::Unmap).apply(&mut idle).settle());
     *vm.host().error.lock().unwrap() = Some(HostError::Pending);
     assert!(held.refresh(&mut idle).is_err() && held.read(&mut idle).is_none());
     *vm.host().error.lock().unwrap() = None;
@@ -259,9 +259,9 @@ fn an_invalidation_waits_for_a_use_that_has_begun_and_for_no_other() {
             let mut idle = Idle::take().unwrap();
             // Of another frame that is held, and of one that is not.
             let mut beside = vm.memory().hold(&mut idle, Gfn(6), Access::Read).unwrap();
-            drop(vm.invalidate(page(6), Why::Unmap).apply(&mut idle).settle());
+            drop(vm.invalidate(page(6), Reason::Unmap).apply(&mut idle).settle());
             assert!(beside.read(&mut idle).is_none());
-            drop(vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
+            drop(vm.invalidate(page(5), Reason::Unmap).apply(&mut idle).settle());
             settled.store(true, SeqCst);
         });
         thread::sleep(Duration::from_millis(50));
@@ -279,7 +279,7 @@ fn a_use_that_is_leaked_ends_with_the_next_call() {
     std::mem::forget(held.read(&mut idle).unwrap());
     thread::scope(|scope| {
         let invalidation = scope.spawn(|| {
-            drop(vm.invalidate(page(5), Why::Unmap).apply(&mut Idle::take().unwrap()).settle());
+            drop(vm.invalidate(page(5), Reason::Unmap).apply(&mut Idle::take().unwrap()).settle());
         });
         while held.read(&mut idle).is_some() {
             thread::yield_now();
@@ -288,7 +288,7 @@ fn a_use_that_is_leaked_ends_with_the_next_call() {
     });
     std::mem::forget(held.read(&mut idle));
     drop(held);
-    assert!(!vm.invalidate(page(5), Why::Unmap).apply(&mut idle).owes());
+    assert!(!vm.invalidate(page(5), Reason::Unmap).apply(&mut idle).owes());
 }
 
 /// A real TLB would flush here.
@@ -307,7 +307,7 @@ fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     let ready = vcpu.enter(&mut idle, &mut Tlb);
     assert_eq!(apic.current(&ready), Some(frame(7)));
     drop(ready);
-    drop(vm.invalidate(page(7), Why::Migrate).apply(&mut idle).settle());
+    drop(vm.invalidate(page(7), Reason::Migrate).apply(&mut idle).settle());
     assert_eq!(vm.host().kicks.load(SeqCst), 0, "no vCPU was in the guest");
     let ready = vcpu.enter(&mut idle, &mut Tlb);
     assert_eq!(apic.current(&ready), None);
@@ -317,7 +317,9 @@ fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     assert_eq!(apic.current(&guest), Some(frame(7)));
     assert!(!guest.kicked());
     thread::scope(|scope| {
-        scope.spawn(|| drop(vm.invalidate(page(7), Why::Migrate).apply(&mut Idle::take().unwrap()).settle()));
+        scope.spawn(|| {
+            drop(vm.invalidate(page(7), Reason::Migrate).apply(&mut Idle::take().unwrap()).settle())
+        });
         while !guest.kicked() {
             thread::yield_now();
         }
@@ -414,9 +416,9 @@ fn no_use_finds_a_frame_that_the_host_has_taken_back_while_pages_move() {
             for round in 0..400 {
                 let index = first + round % pages;
                 let change = if by_frame {
-                    vm.memory().invalidate(Span::sized(Gfn(index as u64), 1), Why::Migrate)
+                    vm.memory().invalidate(Span::sized(Gfn(index as u64), 1), Reason::Migrate)
                 } else {
-                    vm.invalidate(page(index as u64), Why::Migrate)
+                    vm.invalidate(page(index as u64), Reason::Migrate)
                 };
                 let change = change.apply(&mut idle).settle();
                 vm.host().moves(index);

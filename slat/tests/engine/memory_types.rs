@@ -156,7 +156,7 @@ fn a_change_of_type_that_is_told_page_by_page_leaves_no_leaf_of_the_old_type() {
         (HostPage { pfn: Pfn(77), writable: false, execute: false, ..HostPage::PLAIN }, false),
     ] {
         let _ = vcpu.fault(&mut idle, fault(5, Access::Read)).unwrap();
-        let mut change = vm.invalidate(page, Why::ChangePte);
+        let mut change = vm.invalidate(page, Reason::ChangePte);
         change.changed(&mut idle, page, Some(to)).settle();
         drop(change);
         assert_eq!(vm.memory().translate(&mut idle, Gfn(5)).is_some(), stays, "{to:?}");

@@ -68,7 +68,7 @@ fn in_format<F: Format>() {
 
     // To an invalidation it is a hole like any other.
     assert!(remembered(&vm, 600).is_some());
-    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1024)), Why::Clear).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1024)), Reason::Clear).apply(&mut idle).settle());
     assert_eq!(remembered(&vm, 600), None);
     assert_eq!(touch(&vm, &mut idle, 600), Next::Emulate(Emulate::NoMemory));
 }

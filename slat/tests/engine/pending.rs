@@ -172,7 +172,7 @@ fn changes_during_a_wait_are_found_by_the_next_access() {
     let _ = vcpu.fault(&mut idle, load(1)).unwrap();
     vm.host().comes(hva(1));
     vm.ready(token(1));
-    let change = vm.invalidate(Span::sized(hva(1), PAGE_SIZE), Why::Unmap).apply(&mut idle).settle();
+    let change = vm.invalidate(Span::sized(hva(1), PAGE_SIZE), Reason::Unmap).apply(&mut idle).settle();
     vm.host().here.lock().unwrap().remove(&hva(1));
     drop(change);
     assert_eq!(vcpu.take_ready(), Some(token(1)));

@@ -124,7 +124,7 @@ fn left(vm: &Vm<Npt4, Both>, idle: &mut Idle) -> Vec<u64> {
 #[test]
 fn an_invalidation_of_one_kind_of_memory_leaves_the_other_alone() {
     let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
-    for why in [Why::Unmap, Why::Clear, Why::Migrate] {
+    for why in [Reason::Unmap, Reason::Clear, Reason::Migrate] {
         {
             let (mut idle, vm) = halves();
             drop(vm.invalidate(whole(SHARED), why).apply(&mut idle).settle());
@@ -148,7 +148,7 @@ fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
     assert!(
         !vm.young(&mut idle, whole(PRIVATE), Young::Test) && vm.young(&mut idle, whole(SHARED), Young::Test)
     );
-    vm.around(&mut idle, Event::new(whole(SHARED), Why::Reclaim), &mut |idle, pages| {
+    vm.around(&mut idle, Event::new(whole(SHARED), Reason::Reclaim), &mut |idle, pages| {
         pages.changed(idle, whole(SHARED), None);
     })
     .unwrap();
@@ -286,9 +286,9 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
     // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
     let page = |memory: Hva, nth: u64| Span::sized(memory + nth * PAGE_SIZE, PAGE_SIZE);
-    drop(vm.invalidate(page(SHARED, 11), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(page(SHARED, 11), Reason::Unmap).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12]);
-    drop(vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle());
+    drop(vm.invalidate(page(PRIVATE, 11), Reason::Clear).apply(&mut idle).settle());
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 12]);
     slots.set_private(&mut idle, Span::new(Gfn(9), Gfn(12)), false).unwrap();
     assert_eq!(touch(&mut idle, 11, false), Next::Resume(Resume::Mapped(Level::K4)));

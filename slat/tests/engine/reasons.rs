@@ -33,7 +33,7 @@ impl Host for Told {
         let (late, tells) = self.late.lock().unwrap().take().ok_or(HostError::Fault)?;
         let before = self.lookup(at(late).start, access);
         let listener = self.listener.get().and_then(Weak::upgrade).unwrap();
-        let event = Event::new(Span::sized(RAM, PAGES * PAGE_SIZE), Why::Numa);
+        let event = Event::new(Span::sized(RAM, PAGES * PAGE_SIZE), Reason::Numa);
         let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
             self.pages.lock().unwrap().insert(at(late).start.0, page(LATER.0, true));
             if tells {
@@ -87,7 +87,7 @@ impl<F: Format> Machine<F> {
     }
 
     /// Changes pages in one event, each as given. Returns what the leaves were inside.
-    fn change(&mut self, why: Why, pages: &[(u64, Option<HostPage>)]) -> Vec<Option<Leaf>> {
+    fn change(&mut self, why: Reason, pages: &[(u64, Option<HostPage>)]) -> Vec<Option<Leaf>> {
         let Self { idle, vm } = self;
         let mut inside = Vec::new();
         let event = Event::new(Span::sized(RAM, PAGES * PAGE_SIZE), why);
@@ -127,7 +127,7 @@ fn safe_transitions<F: Format>() {
         (4, Some(page(pfn(4).0, false))), // writable to read-only, the same page
         (5, Some(page(105, true))),       // writable to another page
     ];
-    let inside = machine.change(Why::ChangePte, &changes);
+    let inside = machine.change(Reason::ChangePte, &changes);
     let frames: Vec<_> = inside.iter().map(|leaf| leaf.map(|leaf| leaf.pfn)).collect();
     assert_eq!(frames, [Some(Pfn(100)), Some(pfn(1)), Some(Pfn(102)), None, Some(pfn(4)), None], "{name}");
     assert!(inside.iter().flatten().all(|leaf| !leaf.perms.allows(Access::Write)), "{name}");
@@ -151,14 +151,14 @@ fn numa<F: Format>() {
         let _ = machine.touch(gfn, Access::Write);
     });
     let tables = machine.vm.table_pages(&mut machine.idle).reachable;
-    machine.change(Why::Numa, &[(3, None), (700, None)]);
+    machine.change(Reason::Numa, &[(3, None), (700, None)]);
     let after = machine.vm.table_pages(&mut machine.idle).reachable;
     assert_eq!((machine.vm.stats().leaves[0], after), (PAGES - 2, tables), "{}", F::NAME);
     assert_eq!((machine.leaf(3), machine.leaf(700)), (None, None));
     assert!(machine.leaf(4).is_some());
     let before = machine.vm.stats().flushes.paid;
-    machine.change(Why::Numa, &[]);
-    machine.change(Why::Numa, &[(3, None)]);
+    machine.change(Reason::Numa, &[]);
+    machine.change(Reason::Numa, &[(3, None)]);
     assert_eq!(machine.vm.stats().flushes.paid, before, "nothing was mapped there: nothing is flushed");
 }
 
@@ -168,10 +168,10 @@ fn context_off<F: Format>() {
     machine.host_maps(0, page(pfn(0).0, false));
     let _ = machine.touch(0, Access::Read);
     let _ = machine.touch(9, Access::Write);
-    let inside = machine.change(Why::ChangePte, &[(0, Some(page(100, false)))]);
+    let inside = machine.change(Reason::ChangePte, &[(0, Some(page(100, false)))]);
     assert_eq!((inside, machine.leaf(9)), (vec![None], None), "{}", F::NAME);
     let _ = machine.touch(9, Access::Write);
-    machine.change(Why::WriteProtect, &[]);
+    machine.change(Reason::WriteProtect, &[]);
     assert_eq!(machine.leaf(9), None);
 }
 
@@ -240,7 +240,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
     let _ = machine.touch(0, Access::Read);
     let Machine { idle, vm } = &mut machine;
     let (vm, waits) = (&*vm, vm.stats().retries);
-    let event = Event::new(at(0), Why::ChangePte);
+    let event = Event::new(at(0), Reason::ChangePte);
     let writer = std::thread::scope(|scope| {
         let mut writer = None;
         vm.around(idle, event, &mut |idle, told| {
@@ -271,7 +271,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
 fn a_listener_that_may_not_wait_says_again() {
     let mut machine = Machine::<Npt4>::new();
     let _ = machine.touch(0, Access::Write);
-    let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
+    let event = Event { may_block: false, ..Event::new(at(0), Reason::Unmap) };
     let Machine { idle, vm } = &mut machine;
     // As many as can be in flight at once.
     let mut open = Vec::new();
@@ -282,7 +282,7 @@ fn a_listener_that_may_not_wait_says_again() {
             Err(Again) => break !ran,
         }
         assert!(open.len() < 1000, "there is an end to it");
-        open.push(vm.invalidate(at(500), Why::Clear));
+        open.push(vm.invalidate(at(500), Reason::Clear));
     };
     assert!(full && !open.is_empty());
     drop(open);
@@ -300,7 +300,7 @@ fn a_lock_that_sleeps_is_not_waited_for() {
     for lock in [MmuLock::Exclusive, MmuLock::ReadWrite] {
         let mut machine = Machine::<Npt4>::built(|builder| builder.baseline(Baseline::NONE.mmu_lock(lock)));
         let _ = machine.touch(0, Access::Write);
-        let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
+        let event = Event { may_block: false, ..Event::new(at(0), Reason::Unmap) };
         let Machine { idle, vm } = &mut machine;
         assert_eq!(vm.around(idle, event, &mut |_, _| panic!("nothing changes")), Err(Again));
         assert!(machine.leaf(0).is_some(), "{lock:?}");
@@ -322,7 +322,7 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     for id in 1..4 {
         assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
     }
-    drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle());
+    drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Reason::Clear).apply(idle).settle());
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
     assert_eq!(left.filter(|&gfn| vm.memory().translate(idle, gfn).is_some()).count(), 0);
 }
@@ -337,12 +337,12 @@ fn settling_pays_the_open_debts_of_a_page_and_only_those() {
         let Machine { idle, vm } = &mut machine;
         let settle = |idle: &mut Idle, page: u64| {
             let before = vm.stats().flushes.paid;
-            let event = Event::new(at(page), Why::ChangePte);
+            let event = Event::new(at(page), Reason::ChangePte);
             vm.around(idle, event, &mut |idle, told| told.settle(idle, at(page))).unwrap();
             vm.stats().flushes.paid - before
         };
         assert_eq!(settle(idle, 0), 0, "no other change is open");
-        let event = Event::new(Span::new(RAM, at(8).start), Why::Reclaim);
+        let event = Event::new(Span::new(RAM, at(8).start), Reason::Reclaim);
         vm.around(idle, event, &mut |idle, told| {
             told.changed(idle, at(0), None);
             assert_eq!((settle(idle, 0), settle(idle, 9)), (1, 0), "{lock:?}");
@@ -355,7 +355,7 @@ fn settling_pays_the_open_debts_of_a_page_and_only_those() {
 }
 
 /// Invalidates all of a VM's memory.
-type Way = fn(&Vm<Npt4, Plain>, &mut Idle, Why);
+type Way = fn(&Vm<Npt4, Plain>, &mut Idle, Reason);
 
 const WAYS: [Way; 4] = [
     |vm, idle, why| drop(vm.invalidate(MEMORY, why).apply(idle).settle()),
@@ -381,7 +381,7 @@ fn no_reason_and_no_order_of_calls_leaves_the_guest_a_page_that_it_may_store_to(
     let vm = Vm::<Npt4, _>::builder(Plain).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, RAM))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    for why in Why::ALL {
+    for why in Reason::ALL {
         for (number, invalidate) in WAYS.into_iter().enumerate() {
             let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
             invalidate(&vm, &mut idle, why);

@@ -49,7 +49,7 @@ fn lent_to_one_gib(idle: &mut Idle) -> u64 {
 
 /// The guest gives all beyond its first GiB back, by one invalidation.
 fn shrink_to_one_gib(vm: &Vm<Npt4, Identity>, idle: &mut Idle, gibs: u64) {
-    drop(vm.memory().invalidate(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Why::Unmap).apply(idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(GIB), Gfn(gibs * GIB)), Reason::Unmap).apply(idle).settle());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     let vm = guest(&mut idle, 1);
     touch_gibs(&vm, &mut idle, 0..1, 1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(GIB)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(GIB)), Reason::Unmap).apply(&mut idle).settle());
     touch(&mut vcpu, &mut idle, 0);
     let at_hand = vm.stats().table_bytes;
     vcpu.give_tables_back();
@@ -267,7 +267,7 @@ fn churn<F: Format, const SINGLE: bool>() {
         for round in 0..rounds {
             let first = random.below(REGIONS);
             let gfns = Span::new(Gfn(first * TABLE), Gfn(first.midpoint(REGIONS) * TABLE + 1));
-            drop(vm.memory().invalidate(gfns, Why::Unmap).apply(&mut idle).settle());
+            drop(vm.memory().invalidate(gfns, Reason::Unmap).apply(&mut idle).settle());
             match round % 8 {
                 0 => vm.zap_all(&mut idle).unwrap(),
                 1..4 => vm.collect(&mut idle),

@@ -121,7 +121,7 @@ fn the_host_takes_a_page_away_from_every_space() {
             assert_eq!(vcpu.fault(&mut idle, at(gfn + page)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         }
     }
-    drop(vm.invalidate(Span::sized(RAM + 3 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(Span::sized(RAM + 3 * PAGE_SIZE, PAGE_SIZE), Reason::Unmap).apply(&mut idle).settle());
     for page in 0..8 {
         let here = vm.memory().translate(&mut idle, Gfn(page)).is_some();
         let there = vm.space(SMM).unwrap().translate(&mut idle, Gfn(100 + page)).is_some();
@@ -231,9 +231,9 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     assert_eq!(seen(&mut idle, chosen).len(), 2, "large again");
 
     // Zapped: by frames, by host addresses, by a transaction.
-    drop(space.invalidate(Span::new(Gfn(0), Gfn(512)), Why::Unmap).apply(&mut idle).settle());
+    drop(space.invalidate(Span::new(Gfn(0), Gfn(512)), Reason::Unmap).apply(&mut idle).settle());
     assert_eq!(seen(&mut idle, chosen).len(), 1);
-    drop(vm.invalidate(Span::new(hvas.start + (2 << 20), hvas.end), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(Span::new(hvas.start + (2 << 20), hvas.end), Reason::Unmap).apply(&mut idle).settle());
     assert_eq!(seen(&mut idle, chosen), []);
     let _ = vcpu.fault(&mut idle, at(7)).unwrap();
     slots.commit(&mut idle, |tx| tx.cut(ram, Span::sized(Gfn(0), 8), SlotId(1))).unwrap();

@@ -153,7 +153,7 @@ fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
         assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Next::Resume(Resume::Fixed), "both at once");
         assert!(leaf(&vm, idle, 0).unwrap().perms.allows(Access::Write));
 
-        let change = vm.invalidate(hvas(1, 1), Why::Protect);
+        let change = vm.invalidate(hvas(1, 1), Reason::Protect);
         let debt = change.apply(idle);
         assert_eq!(debt.pages(), 1);
         drop(debt.settle());
@@ -162,7 +162,7 @@ fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
         let left = leaf(&vm, idle, 1).unwrap();
         assert_eq!((left.perms, left.host_writable), (Perms::RX, false));
 
-        let change = vm.invalidate(hvas(2, 1), Why::Clear);
+        let change = vm.invalidate(hvas(2, 1), Reason::Clear);
         let debt = change.apply(idle);
         assert_eq!(debt.pages(), 1);
         let change = debt.settle();

@@ -67,8 +67,8 @@ fn the_other_errors_say_what_is_the_matter() {
 
 #[test]
 fn no_two_reasons_nor_edits_share_a_name() {
-    let reasons: BTreeSet<&str> = Why::ALL.into_iter().map(Why::name).collect();
-    assert_eq!(reasons.len(), Why::ALL.len());
+    let reasons: BTreeSet<&str> = Reason::ALL.into_iter().map(Reason::name).collect();
+    assert_eq!(reasons.len(), Reason::ALL.len());
     let edits = [Edit::Nothing, Edit::DropWrite, Edit::Replace(Pfn(1)), Edit::Split, Edit::Zap];
     let edits = edits.map(Edit::name);
     assert_eq!(edits.iter().collect::<BTreeSet<_>>().len(), edits.len());

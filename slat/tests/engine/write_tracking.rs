@@ -195,10 +195,10 @@ fn frames_stay_tracked_whatever_else_happens() {
             vm.memory().commit(idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
         }),
         ("the host moves the page", |idle, vm| {
-            drop(vm.invalidate(Span::sized(HVA, 8 * PAGE_SIZE), Why::Migrate).apply(idle).settle());
+            drop(vm.invalidate(Span::sized(HVA, 8 * PAGE_SIZE), Reason::Migrate).apply(idle).settle());
         }),
         ("the host protects the page for a moment", |idle, vm| {
-            drop(vm.invalidate(Span::sized(HVA, 8 * PAGE_SIZE), Why::Protect).apply(idle).settle());
+            drop(vm.invalidate(Span::sized(HVA, 8 * PAGE_SIZE), Reason::Protect).apply(idle).settle());
         }),
         ("all goes", |idle, vm| vm.zap_all(idle).unwrap()),
         ("pages are aged", |idle, vm| vm.memory().lockless(idle).age(Span::new(Gfn(0), Gfn(PAGES)), |_| ())),

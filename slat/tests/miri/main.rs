@@ -169,10 +169,10 @@ macro_rules! worlds {
 
 worlds! {
     invalidations DirtyLog::bitmap(), |vm, idle| {
-        for (page, why) in [(0, Why::Unmap), (1, Why::Protect)] {
+        for (page, why) in [(0, Reason::Unmap), (1, Reason::Protect)] {
             drop(vm.invalidate(Span::sized(HVA + page * PAGE_SIZE, 2 * PAGE_SIZE), why).apply(idle).settle());
         }
-        let event = Event::new(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Reclaim);
+        let event = Event::new(Span::sized(HVA, PAGES * PAGE_SIZE), Reason::Reclaim);
         vm.around(idle, event, &mut |idle, told| told.changed(idle, Span::sized(HVA, PAGE_SIZE), None)).unwrap();
     }
     slots DirtyLog::bitmap(), |vm, idle| {
@@ -258,7 +258,7 @@ fn nested<const SINGLE: bool>() {
         scope.spawn(move || {
             let mut idle = idle();
             let page = Span::sized(HVA + 5 * PAGE_SIZE, PAGE_SIZE);
-            drop(vm.invalidate(page, Why::Unmap).apply(&mut idle).settle());
+            drop(vm.invalidate(page, Reason::Unmap).apply(&mut idle).settle());
             vm.l1_broadcasts(&mut idle, SpaceId(0), Span::new(Gfn(0), Gfn(64)), |_: &EptTable| true);
         });
     });

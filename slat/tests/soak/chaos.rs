@@ -264,17 +264,17 @@ fn page_by_page<F: Format>(meddler: &mut Meddler<'_, F>) {
     let pages = page..(page + 1 + random.below(600)).min(crate::host::PAGES);
     let hvas = Span::new(hva(pages.start), hva(pages.end));
     let (change, why) = random.pick(&[
-        (Change::Drop, Why::Reclaim),
-        (Change::Protect, Why::Numa),
-        (Change::Move, Why::ChangePte),
-        (Change::Drop, Why::Unmap),
+        (Change::Drop, Reason::Reclaim),
+        (Change::Protect, Reason::Numa),
+        (Change::Move, Reason::ChangePte),
+        (Change::Drop, Reason::Unmap),
     ]);
     let event = notify::Event { may_block: random.one_in(2), ..notify::Event::new(hvas, why) };
     let host = world.vm.host();
     host.with_regions(&pages, |edit| {
         // `Again` leaves all as it was.
         let _ = world.vm.around(&mut meddler.idle, event, &mut |idle, told| {
-            if why == Why::Unmap {
+            if why == Reason::Unmap {
                 return edit(change);
             }
             told.changed(idle, hvas, None);
@@ -292,7 +292,7 @@ fn hand_over<F: Format>(meddler: &mut Meddler<'_, F>) {
     let pages = page..(page + 1 + random.below(64)).min(crate::host::PAGES);
     world.vm.host().with_regions(&pages, |edit| {
         let hvas = Span::new(hva(pages.start), hva(pages.end));
-        let mut change = world.vm.invalidate(hvas, Why::Migrate);
+        let mut change = world.vm.invalidate(hvas, Reason::Migrate);
         if meddler.random.one_in(2) {
             // Its end pays the debt that is leaked here.
             std::mem::forget(change.changed(&mut meddler.idle, hvas, None));

@@ -162,9 +162,9 @@ impl Primary {
         &self,
         idle: &mut Idle,
         vm: &Vm<F, Self>,
-        changes: &[(Range<u64>, Change, Why)],
+        changes: &[(Range<u64>, Change, Reason)],
     ) {
-        let tell = |(pages, _, why): &(Range<u64>, Change, Why)| {
+        let tell = |(pages, _, why): &(Range<u64>, Change, Reason)| {
             vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), *why)
         };
         let begun: Vec<_> = changes.iter().map(tell).collect();
@@ -189,7 +189,7 @@ impl Primary {
         idle: &mut Idle,
         vm: &Vm<F, Self>,
         pages: Range<u64>,
-        (change, why): (Change, Why),
+        (change, why): (Change, Reason),
     ) {
         let _held = self.hold(&pages);
         if self.mistake == Mistake::RashHost {

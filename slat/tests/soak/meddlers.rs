@@ -87,13 +87,13 @@ impl<F: Format> Meddler<'_, F> {
             return self.change_at_once();
         }
         let (pages, change, why) = match random.below(16) {
-            0..4 => (page..page + 1, Change::Move, Why::Migrate),
-            4 => (whole, Change::Move, Why::Remap),
-            5..7 => (some(random, 64), Change::Protect, Why::Protect),
-            7 => (whole, Change::Protect, Why::Protect),
-            8..10 => (some(random, 1200), Change::Drop, Why::Clear),
-            10 => (whole, Change::Drop, Why::Unmap),
-            11..14 => (whole, Change::Collapse, Why::Migrate),
+            0..4 => (page..page + 1, Change::Move, Reason::Migrate),
+            4 => (whole, Change::Move, Reason::Remap),
+            5..7 => (some(random, 64), Change::Protect, Reason::Protect),
+            7 => (whole, Change::Protect, Reason::Protect),
+            8..10 => (some(random, 1200), Change::Drop, Reason::Clear),
+            10 => (whole, Change::Drop, Reason::Unmap),
+            11..14 => (whole, Change::Collapse, Reason::Migrate),
             14 => {
                 self.share.about_to("make a huge page small, and huge again, in place");
                 host.demote(region);
@@ -113,11 +113,11 @@ impl<F: Format> Meddler<'_, F> {
         let page = some_page(random);
         let first = (page / REGION).min(REGIONS - 2) * REGION;
         let wide = random.below(REGIONS - WIDE);
-        let (change, why) = random.pick(&[(Change::Drop, Why::Unmap), (Change::Protect, Why::Protect)]);
+        let (change, why) = random.pick(&[(Change::Drop, Reason::Unmap), (Change::Protect, Reason::Protect)]);
         let mut changes = vec![
-            (page..page + 1, Change::Move, Why::Migrate),
-            (page..(page + 8).min(PAGES), Change::Protect, Why::Protect),
-            (first..first + 2 * REGION, Change::Drop, Why::Clear),
+            (page..page + 1, Change::Move, Reason::Migrate),
+            (page..(page + 8).min(PAGES), Change::Protect, Reason::Protect),
+            (first..first + 2 * REGION, Change::Drop, Reason::Clear),
             (wide * REGION..(wide + WIDE) * REGION, change, why),
         ];
         let from = random.below(4) as usize;
@@ -156,7 +156,7 @@ impl<F: Format> Meddler<'_, F> {
             }
             12 => {
                 self.share.about_to("zap frames");
-                let why = self.random.pick(&[Why::Clear, Why::Unmap]);
+                let why = self.random.pick(&[Reason::Clear, Reason::Unmap]);
                 drop(vm.memory().invalidate(gfns, why).apply(&mut self.idle).settle());
             }
             _ => {

@@ -61,7 +61,7 @@ impl BothMemories {
 
     /// Moves a page to its other frame, and poisons the old one.
     fn move_page<F: Format>(&self, vm: &Vm<F, &Self>, idle: &mut Idle, hva: Hva) {
-        let _change = vm.invalidate(Span::sized(hva, PAGE_SIZE), Why::Migrate).apply(idle).settle();
+        let _change = vm.invalidate(Span::sized(hva, PAGE_SIZE), Reason::Migrate).apply(idle).settle();
         let entry = &self.frames[Self::page(hva)];
         let (old, size) = (entry.load(SeqCst), PAGE_SIZE as usize);
         let at = |frame: u64| self.memory.as_ptr().wrapping_add((frame * PAGE_SIZE) as usize);

@@ -5,8 +5,8 @@
 //!        8       gather a block that was taken from some turns ago     into 2 MiB that are free: moved as a whole
 //! ```
 //! Each follows the contract of [`Host`](slat::Host): the invalidation begins and is settled, contents are copied and
-//! entries changed, and the invalidation ends. Pages are taken one by one ([`Why::Reclaim`]); a block moves at once
-//! ([`Why::Migrate`]).
+//! entries changed, and the invalidation ends. Pages are taken one by one ([`Reason::Reclaim`]); a block moves at once
+//! ([`Reason::Migrate`]).
 
 use crate::Error;
 use crate::memory::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
@@ -14,7 +14,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 use slat::{
-    Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Why,
+    Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Reason,
 };
 
 /// Number of turns until a block is gathered.
@@ -172,7 +172,7 @@ impl Mover {
                 self.counts[3] += u64::from(is_zero);
             }
         };
-        vm.around(idle, Event::new(block_of(block), Why::Reclaim), &mut change)?;
+        vm.around(idle, Event::new(block_of(block), Reason::Reclaim), &mut change)?;
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Mover {
                 _ if frames.small.len() <= frames.stored => continue,
                 _ => frames.small.pop_front().unwrap_or_default(),
             };
-            let change = vm.invalidate(Span::sized(page, PAGE_SIZE), Why::Migrate).apply(idle).settle();
+            let change = vm.invalidate(Span::sized(page, PAGE_SIZE), Reason::Migrate).apply(idle).settle();
             frames.check(to);
             copy(from, to);
             host.set(page, Behind::Frame { pfn: to, whole: false });
@@ -201,7 +201,7 @@ impl Mover {
         let host = vm.host();
         let Some(new) = frames.blocks.pop_front() else { return };
         // A whole block changes its frames like any page, inside an invalidation.
-        let mut change = vm.invalidate(block_of(block), Why::Migrate);
+        let mut change = vm.invalidate(block_of(block), Reason::Migrate);
         if !self.untold {
             change = change.apply(idle).settle();
         }

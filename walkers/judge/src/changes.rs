@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::modelled_vm::{Known, ModelledVm, SPACES, hvas};
 use crate::report::Report;
 use alloc::collections::BTreeSet;
-use slat::{Access, Format, Gfn, HostPage, Idle, Level, SlotId, SpaceId, Span, Why};
+use slat::{Access, Format, Gfn, HostPage, Idle, Level, Reason, SlotId, SpaceId, Span};
 
 impl<F: Format> ModelledVm<'_, F> {
     /// Does one operation of a host, a VMM or a migration.
@@ -126,9 +126,9 @@ impl<F: Format> ModelledVm<'_, F> {
         let first = self.random.below(REGIONS * Level::M2.pages() - pages);
         let goes = self.random.once_in(3);
         let why = if goes {
-            self.random.pick(&[Why::Unmap, Why::Clear, Why::Remap])
+            self.random.pick(&[Reason::Unmap, Reason::Clear, Reason::Remap])
         } else {
-            self.random.pick(&[Why::Migrate, Why::Clear])
+            self.random.pick(&[Reason::Migrate, Reason::Clear])
         };
         let _change = self.vm.invalidate(hvas(first, pages), why).apply(idle).settle();
         for page in first..first + pages {
@@ -140,7 +140,7 @@ impl<F: Format> ModelledVm<'_, F> {
     /// Makes a region a huge page, or small pages.
     fn change_region(&mut self, idle: &mut Idle) {
         let region = self.random.below(REGIONS);
-        let change = self.vm.invalidate(hvas(region * Level::M2.pages(), Level::M2.pages()), Why::Migrate);
+        let change = self.vm.invalidate(hvas(region * Level::M2.pages(), Level::M2.pages()), Reason::Migrate);
         let _change = change.apply(idle).settle();
         if self.random.once_in(3) {
             for page in region * Level::M2.pages()..(region + 1) * Level::M2.pages() {
@@ -163,7 +163,7 @@ impl<F: Format> ModelledVm<'_, F> {
             Span::sized(SMALL + region * Level::M2.bytes(), Level::M2.bytes())
         };
         let change = (!gives).then(|| {
-            let why = self.random.pick(&[Why::Protect, Why::WriteProtect, Why::SoftDirty]);
+            let why = self.random.pick(&[Reason::Protect, Reason::WriteProtect, Reason::SoftDirty]);
             self.vm.invalidate(hvas, why).apply(idle).settle()
         });
         if gib {
@@ -181,10 +181,10 @@ impl<F: Format> ModelledVm<'_, F> {
         if self.vm.host().is_huge(first / Level::M2.pages()) {
             return;
         }
-        let why = self.random.pick(&[Why::ChangePte, Why::ChangePte, Why::Reclaim, Why::Numa]);
+        let why = self.random.pick(&[Reason::ChangePte, Reason::ChangePte, Reason::Reclaim, Reason::Numa]);
         let mut change = self.vm.invalidate(hvas(first, pages + 2), why);
         for page in first..first + pages {
-            let to = (why == Why::ChangePte).then(|| (self.any_frame(Level::K4), self.random.once_in(2)));
+            let to = (why == Reason::ChangePte).then(|| (self.any_frame(Level::K4), self.random.once_in(2)));
             self.vm.host().set(page, to);
             let now = to.map(|(pfn, writable)| HostPage { pfn, writable, ..HostPage::PLAIN });
             change.changed(idle, hvas(page, 1), now).settle();

@@ -16,18 +16,18 @@ use crate::modelled_vm::hvas;
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::Verdict;
-use slat::{Access, Fault, Format, Gpa, Idle, Level, Pfn, Span, Vcpu, Vm, Why};
+use slat::{Access, Fault, Format, Gpa, Idle, Level, Pfn, Reason, Span, Vcpu, Vm};
 
 /// Number of pages for each kind of removal.
 const PAGES: u64 = 16;
 
 /// The kinds of removal of a page or a permission, and the access that is refused afterwards.
-const WAYS: [(Why, Access); 4] = [
-    (Why::Unmap, Access::Read),
-    (Why::Migrate, Access::Fetch),
-    (Why::Protect, Access::Write),
+const WAYS: [(Reason, Access); 4] = [
+    (Reason::Unmap, Access::Read),
+    (Reason::Migrate, Access::Fetch),
+    (Reason::Protect, Access::Write),
     // Not a reason of the host: to log writes.
-    (Why::SoftDirty, Access::Write),
+    (Reason::SoftDirty, Access::Write),
 ];
 
 /// Counts stale entries that are used without a flush, and gone after it; prints `STALE …`.
@@ -70,7 +70,7 @@ struct Took {
     gpa: Gpa,
     access: Access,
     page: u64,
-    why: Why,
+    why: Reason,
     pattern: Pattern,
 }
 
@@ -91,7 +91,7 @@ impl Took {
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let frame = self.pattern.frames().start + self.page;
         let used = self.goes_through(machine, root, frame);
-        if self.why == Why::SoftDirty {
+        if self.why == Reason::SoftDirty {
             vm.memory().write_protect(idle, Span::sized(self.gpa.gfn(), 1)).settle();
         } else {
             let page = SMALL_REGION * Level::M2.pages() + self.page;
@@ -101,8 +101,8 @@ impl Took {
             vm.host().set(
                 page,
                 match self.why {
-                    Why::Migrate => Some((elsewhere, true)),
-                    Why::Protect => Some((frame, false)),
+                    Reason::Migrate => Some((elsewhere, true)),
+                    Reason::Protect => Some((frame, false)),
                     _ => None,
                 },
             );
@@ -111,7 +111,7 @@ impl Took {
         let seen = self.goes_through(machine, root, frame);
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let gone = !self.goes_through(machine, root, frame);
-        if self.why == Why::Migrate {
+        if self.why == Reason::Migrate {
             let _ = vcpu.fault(idle, fault).ok()?;
             let moved = self.goes_through(machine, root, frame + 2 * Level::M2.pages());
             return used.then_some((seen, gone && moved));

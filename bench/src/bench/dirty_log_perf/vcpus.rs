@@ -9,7 +9,7 @@ use super::logging::{Entrant, Way, Zap};
 use super::sweep::{Pass, Sweep, Verdict};
 use crate::bench::software_vcpu::{run_until_stopped, vcpu};
 use slat::table::formats::Ept4;
-use slat::{Gfn, Harvest, Idle, Level, Slot, Span, VcpuId, Why};
+use slat::{Gfn, Harvest, Idle, Level, Reason, Slot, Span, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
@@ -110,16 +110,16 @@ impl<'vm> Vcpus<'vm> {
             drop(self.vm.memory().invalidate(gfns, why).apply(idle).settle());
         };
         match zap {
-            Zap::Entries if self.vm.host().level > Level::K4 => invalidate(slot.gfns, Why::Clear),
+            Zap::Entries if self.vm.host().level > Level::K4 => invalidate(slot.gfns, Reason::Clear),
             Zap::Nothing | Zap::Entries => {}
             Zap::TableByTable => {
                 for first in (slot.gfns.start.0..slot.gfns.end.0).step_by(Level::M2.pages() as usize) {
                     let table = Span::sized(Gfn(first), Level::M2.pages());
-                    invalidate(table, Why::Clear);
-                    invalidate(table, Why::Unmap);
+                    invalidate(table, Reason::Clear);
+                    invalidate(table, Reason::Unmap);
                 }
             }
-            Zap::AtOnce => invalidate(slot.gfns, Why::Unmap),
+            Zap::AtOnce => invalidate(slot.gfns, Reason::Unmap),
         }
     }
 

@@ -11,7 +11,7 @@ use super::race::{Contender, Course, Vcpu};
 use slat::addr::{Gfn, Hva, Pfn, Span};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Access, Fault, Idle, Next, Resume, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Access, Fault, Idle, Next, Reason, Resume, Slot, SlotId, VcpuId, Vm};
 
 /// A VM whose memory is the course.
 pub struct Ours {
@@ -62,7 +62,7 @@ impl Vcpu for Thread<'_> {
 
     fn clear(&mut self, gfns: Span<Gfn>) {
         let hvas = Span::new(hva(gfns.start), hva(gfns.end));
-        drop(self.vcpu.vm().invalidate(hvas, Why::Clear).apply(&mut self.idle).settle());
+        drop(self.vcpu.vm().invalidate(hvas, Reason::Clear).apply(&mut self.idle).settle());
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {

@@ -4,7 +4,7 @@ use super::super::harness::Series;
 use super::super::report::{Check, Row, params};
 use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
-use slat::{Access, Event, Fault, Gfn, PAGE_SIZE, SecondaryMmu, Span, VcpuId, Why};
+use slat::{Access, Event, Fault, Gfn, PAGE_SIZE, Reason, SecondaryMmu, Span, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_mm::{AddressSpace, Arena, Backing};
@@ -18,7 +18,7 @@ pub const FREED: &str = "table pages freed and made again";
 /// Of VMs of so many pages, where reasons are ignored and where they are heeded; with what holds by construction.
 pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]), Error> {
     let (mut rows, mut right) = (Vec::new(), [[0; 2]; 3]);
-    for why in Why::ALL.into_iter().filter(|&why| why != Why::Slot) {
+    for why in Reason::ALL.into_iter().filter(|&why| why != Reason::Slot) {
         let counted = |heeds| freed_and_made(arena, pages, why, heeds);
         let both @ [[ignored, _], [heeded, _]] = [counted(false)?, counted(true)?];
         let holds = [
@@ -44,7 +44,7 @@ pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]),
 }
 
 /// Those of one VM that heeds reasons, or does not.
-fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Why, heeds: bool) -> Result<[u64; 2], Error> {
+fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> Result<[u64; 2], Error> {
     let (space, memory) = (AddressSpace::builder(arena).build()?, Span::sized(BASE, pages * PAGE_SIZE));
     let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| {
         vm.baseline(Baseline::NONE.contexts(heeds))

@@ -28,7 +28,7 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use slat::baselines::MmuLock;
-use slat::{Gfn, HostPage, Pfn, Span, Translations, Why};
+use slat::{Gfn, HostPage, Pfn, Reason, Span, Translations};
 use slat_series::PatchSeries;
 use std::sync::{Arc, TryLockError};
 
@@ -222,7 +222,7 @@ impl MovedPages {
             self.processors.stand_in_ns.store(0, Relaxed);
             let began = now();
             let change =
-                self.vm.invalidate(hvas_of(Span::sized(gfn, 1)), Why::Migrate).apply(&mut idle).settle();
+                self.vm.invalidate(hvas_of(Span::sized(gfn, 1)), Reason::Migrate).apply(&mut idle).settle();
             self.vm.host().set(hva_of(gfn), Some(another(gfn)));
             drop(change);
             let took = elapsed(began).saturating_sub(self.processors.stand_in_ns.load(Relaxed));

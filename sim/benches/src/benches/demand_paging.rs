@@ -122,7 +122,7 @@ mod tests {
     use crate::benches::tests::setting;
     use crate::benches::vm_setup::idle;
     use crate::host::hvas_of;
-    use slat::Why;
+    use slat::Reason;
 
     #[test]
     fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(failed(&lap.tally), [""; 0]);
 
         let lost = hvas_of(Span::sized(parts[1].start, 1));
-        drop(vm.invalidate(lost, Why::Clear).apply(&mut idle().unwrap()).settle());
+        drop(vm.invalidate(lost, Reason::Clear).apply(&mut idle().unwrap()).settle());
         assert_eq!(
             failed(&ground.tally(guests, 2).unwrap()),
             ["every page is mapped to its frame: 15 of 16"]

@@ -23,7 +23,7 @@ use super::vm_setup::{Parts, SimVm, builder, gfns, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, Point, Policy, Setting, Tally};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{Costs, Job, RunStats, compute, now, run};
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Pfn, Span, VcpuId, Vm, Why};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Pfn, Reason, Span, VcpuId, Vm};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -159,8 +159,8 @@ impl Way {
     ) -> Result<Times, String> {
         let start = now();
         let why = match self {
-            Self::LeafByLeaf => Why::Clear,
-            Self::Unhook => Why::Unmap,
+            Self::LeafByLeaf => Reason::Clear,
+            Self::Unhook => Reason::Unmap,
             Self::All => {
                 vm.zap_all(idle).map_err(|error| error.to_string())?;
                 return Ok(Times { total_ns: now() - start, parts_ns: None });

@@ -8,7 +8,7 @@ use super::op::{Change, Op, Telling};
 use super::schedule::Schedule;
 use super::{Cpu, Log, Plan, Role, Tables};
 use crate::random::Random;
-use slat::{Access, Gfn, Span, Why};
+use slat::{Access, Gfn, Reason, Span};
 
 /// The theme of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,7 +245,7 @@ fn slots_op(random: &mut Random, ground: &Ground) -> Op {
     let (slot, window) = (random.pick(&ground.slots), random.pick(&ground.windows));
     match random.below(10) {
         0..3 => Op::Move(slot, window),
-        3 => Op::Zap(gfns(random, ground), Why::Clear),
+        3 => Op::Zap(gfns(random, ground), Reason::Clear),
         4 => Op::Delete(slot),
         5 | 6 => Op::Create(slot, window),
         7 => Op::Exchange(slot, random.pick(&ground.slots)),
@@ -258,7 +258,7 @@ fn pages_op(random: &mut Random, ground: &Ground) -> Op {
     let sleeps = random.pick(&[0, 0, 1000, 20_000]);
     match random.below(18) {
         0 => Op::Replace(first, sleeps),
-        1 => Op::Zap(gfns(random, ground), random.pick(&Why::ALL)),
+        1 => Op::Zap(gfns(random, ground), random.pick(&Reason::ALL)),
         2 => Op::Age(gfns(random, ground)),
         3 => Op::Young(first, pages, random.once_in(2)),
         4 => Op::Device(first),
@@ -272,8 +272,8 @@ fn pages_op(random: &mut Random, ground: &Ground) -> Op {
 }
 
 fn change(random: &mut Random, (first, pages): (u64, u64), sleeps: u64) -> Op {
-    let why = random.pick(&Why::ALL);
-    let protects = matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty);
+    let why = random.pick(&Reason::ALL);
+    let protects = matches!(why, Reason::Protect | Reason::WriteProtect | Reason::SoftDirty);
     let whole = first.is_multiple_of(REGION) && pages == REGION;
     let change = if protects {
         random.pick(&[Change::Protect, Change::Protect, Change::Nothing])
@@ -293,11 +293,11 @@ fn tables_op(random: &mut Random, ground: &Ground) -> Op {
         2 => Op::Collect,
         3 => Op::Budget(random.within(1, 4 + 4 * u64::from(ground.vcpus))),
         4 => Op::Walk(gfns(random, ground)),
-        5 => Op::Zap(gfns(random, ground), Why::Unmap),
+        5 => Op::Zap(gfns(random, ground), Reason::Unmap),
         6 => Op::Age(gfns(random, ground)),
         _ => {
             let (first, pages) = host_pages(random, ground);
-            let why = random.pick(&[Why::Unmap, Why::Remap, Why::Exit]);
+            let why = random.pick(&[Reason::Unmap, Reason::Remap, Reason::Exit]);
             let change = random.pick(&[Change::Drop, Change::Move]);
             Op::Change { first, pages, change, why, telling: Telling::Invalidate, sleeps: 0 }
         }
@@ -313,7 +313,7 @@ fn huge_op(random: &mut Random, ground: &Ground) -> Op {
         0 | 1 => Op::Split(gfns(random, ground)),
         2..5 => Op::Recover(gfns(random, ground)),
         5 => {
-            let why = random.pick(&[Why::Migrate, Why::Remap, Why::Clear]);
+            let why = random.pick(&[Reason::Migrate, Reason::Remap, Reason::Clear]);
             let (change, telling) = (Change::Collapse, random.pick(&[Telling::Invalidate, Telling::Around]));
             Op::Change { first: region, pages: REGION, change, why, telling, sleeps: 0 }
         }
@@ -336,8 +336,14 @@ fn dirty_op(random: &mut Random, ground: &Ground) -> Op {
         11 => Op::Device(host_pages(random, ground).0),
         _ => {
             let (first, pages) = host_pages(random, ground);
-            let why = random.pick(&[Why::Migrate, Why::Clear, Why::Reclaim, Why::Protect, Why::Unmap]);
-            let change = if why == Why::Protect { Change::Protect } else { Change::Move };
+            let why = random.pick(&[
+                Reason::Migrate,
+                Reason::Clear,
+                Reason::Reclaim,
+                Reason::Protect,
+                Reason::Unmap,
+            ]);
+            let change = if why == Reason::Protect { Change::Protect } else { Change::Move };
             Op::Change { first, pages, change, why, telling: Telling::Around, sleeps: 0 }
         }
     }

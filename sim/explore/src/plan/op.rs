@@ -3,7 +3,7 @@
 //! Every operation is valid in every state: one that cannot be done, such as moving an absent memslot, is skipped. So
 //! a program can be shrunk by removing operations.
 
-use slat::{Access, Gfn, Span, Why};
+use slat::{Access, Gfn, Reason, Span};
 
 /// A change of a range of host pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ pub enum Op {
         /// The change.
         change: Change,
         /// The reason passed to the engine.
-        why: Why,
+        why: Reason,
         /// How it is announced.
         telling: Telling,
         /// The host sleeps this long between the flush and its own change.
@@ -65,7 +65,7 @@ pub enum Op {
     /// (`change_pte`).
     Replace(u64, u64),
     /// The VMM zaps guest frames, without a reason of the host.
-    Zap(Span<Gfn>, Why),
+    Zap(Span<Gfn>, Reason),
     /// Write-protects frames.
     WriteProtect(Span<Gfn>),
     /// Tracks stores to frames for this long.

@@ -11,8 +11,8 @@ use crate::plan::op::Change;
 use crate::random::Random;
 use slat::table::{Own, TablesOf};
 use slat::{
-    Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId,
-    Why,
+    Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Reason, SecondaryMmu, Span,
+    VcpuId,
 };
 use slat_machine::lock::Mutex as Lock;
 use slat_machine::{AtomicU64, Ordering::Relaxed, rest};
@@ -138,7 +138,7 @@ impl Primary {
         // SAFETY: the caller of `listen` guarantees it.
         let vm = unsafe { &*listener.0 };
         let (hvas, mut freed) = (hvas(&(page..page + 1)), Vec::new());
-        let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
+        let told = vm.around(idle, Event::new(hvas, Reason::ChangePte), &mut |idle, told| {
             told.changed(idle, hvas, None);
             told.flush(idle);
             freed = self.edit(&(page..page + 1), Change::Move);

@@ -4,7 +4,7 @@ use super::{World, host};
 use crate::plan::Cpu;
 use crate::plan::op::{Change, Op, Telling};
 use slat::{
-    Access, Event, Format, Gfn, HostPage, Idle, Level, SecondaryMmu as _, SlotId, Span, VcpuId, Why,
+    Access, Event, Format, Gfn, HostPage, Idle, Level, Reason, SecondaryMmu as _, SlotId, Span, VcpuId,
     WriteListener, Young,
 };
 use slat_machine::{pause, rest};
@@ -83,7 +83,7 @@ impl<F: Format> World<'_, F> {
         &self,
         idle: &mut Idle,
         pages: std::ops::Range<u64>,
-        (change, why, telling): (Change, Why, Telling),
+        (change, why, telling): (Change, Reason, Telling),
         sleeps: u64,
     ) {
         let held = self.host.lock(pages.start);
@@ -125,12 +125,12 @@ impl<F: Format> World<'_, F> {
     fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
         let held = self.host.lock(page);
         let hvas = host::hvas(&(page..page + 1));
-        let protecting = self.vm.invalidate(hvas, Why::WriteProtect).apply(idle).settle();
+        let protecting = self.vm.invalidate(hvas, Reason::WriteProtect).apply(idle).settle();
         self.host.edit(&(page..page + 1), Change::Protect);
         self.check();
         drop(protecting);
         let Some([old, new]) = self.host.replacement(page) else { return };
-        let told = self.vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
+        let told = self.vm.around(idle, Event::new(hvas, Reason::ChangePte), &mut |idle, pages| {
             self.host.replace(page, new);
             pages.changed(idle, hvas, Some(HostPage { writable: false, ..new }));
             if sleeps > 0 {

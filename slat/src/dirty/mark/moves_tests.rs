@@ -191,7 +191,7 @@ fn sites_by_bits() -> Vec<Site<Npt4>> {
             store: |vcpu, idle| {
                 let stored = stores(vcpu, idle);
                 let page = Span::sized(BASE + GFN.gpa().0, PAGE_SIZE);
-                drop(vcpu.vm().invalidate(page, Why::Migrate).apply(idle).settle());
+                drop(vcpu.vm().invalidate(page, Reason::Migrate).apply(idle).settle());
                 stored
             },
             ..maps

@@ -108,7 +108,7 @@ fn a_walk_that_ends_in_a_fault_says_so() {
         assert_eq!(vcpu.access(&mut idle, Gpa(gpa), Access::Read), fault(gpa, Access::Read));
     }
     // What the host takes back is gone.
-    let _change = vm.invalidate(Span::sized(BASE, PAGES << 12), Why::Unmap).apply(&mut idle).settle();
+    let _change = vm.invalidate(Span::sized(BASE, PAGES << 12), Reason::Unmap).apply(&mut idle).settle();
     assert_eq!(vcpu.access(&mut idle, Gpa(0x5123), Access::Read), fault(0x5123, Access::Read));
 }
 

@@ -80,7 +80,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             *vm.host().page.lock().unwrap() = Some(HostPage { level: Level::K4, ..readable });
             let _ = vcpu.fault(&mut idle, Fault { access: Access::Read, ..store }).unwrap();
             let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
-            let mut change = vm.invalidate(hvas, Why::ChangePte);
+            let mut change = vm.invalidate(hvas, Reason::ChangePte);
             change.changed(&mut idle, hvas, Some(HostPage { writable: false, ..page })).settle();
             drop(change);
             note("change", vm.memory().translate(&mut idle, PAGE).is_none());

@@ -80,7 +80,7 @@ impl Host for Asked {
         }
         if self.changes.load(SeqCst) {
             let vm = self.vm.get().unwrap().upgrade().unwrap();
-            drop(vm.invalidate(Span::sized(hva, 1), Why::Protect).apply(idle).settle());
+            drop(vm.invalidate(Span::sized(hva, 1), Reason::Protect).apply(idle).settle());
         } else {
             self.writable.store(true, SeqCst);
         }
@@ -174,7 +174,7 @@ fn an_answer_beside_a_change_of_the_leaf_is_about_a_part() {
     let fault = |access| Fault { gpa: Gpa(0), access };
     assert_eq!(vcpu.fault(&mut idle, fault(Access::Read)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     // It changes nothing here: the leaf is read-only.
-    let change = vm.invalidate(Span::sized(Hva(0x4000_1000), 1), Why::Protect);
+    let change = vm.invalidate(Span::sized(Hva(0x4000_1000), 1), Reason::Protect);
     thread::scope(|scope| {
         scope.spawn(move || {
             was_asked.recv().unwrap();

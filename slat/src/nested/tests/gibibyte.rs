@@ -145,7 +145,7 @@ fn flushes<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle) {
 fn moves<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle, g1: u64, to: Option<Pfn>) {
     let (first, pages) = if to.is_some() { (g1, 1) } else { (g1 / GIB * GIB, GIB) };
     let hvas = Span::sized(BASE + (first - GIB << PAGE_SHIFT), pages << PAGE_SHIFT);
-    let _change = vm.invalidate(hvas, Why::Migrate).apply(idle).settle();
+    let _change = vm.invalidate(hvas, Reason::Migrate).apply(idle).settle();
     let mut moved = vm.host().moved.lock().unwrap();
     match to {
         Some(pfn) => drop(moved.insert(g1, pfn)),
@@ -325,7 +325,7 @@ fn beside_a_move() -> Option<Pfn> {
     let vm = vm::<Npt4>(&mut idle);
     // The host has no page of 1 GiB, since another one has moved.
     moves(&vm, &mut idle, GIB + 300 * LARGE, Some(Pfn(98)));
-    let change = vm.invalidate(Span::sized(BASE + (MOVES << PAGE_SHIFT), 1), Why::Migrate);
+    let change = vm.invalidate(Span::sized(BASE + (MOVES << PAGE_SHIFT), 1), Reason::Migrate);
     vm.host().sleeps.store(true, Relaxed);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let ((go, goes), (done, is_done)) = (channel(), channel());
@@ -353,7 +353,7 @@ fn a_page_of_which_a_part_changes_is_mapped_small() {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Npt4>(&mut idle);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let change = vm.invalidate(Span::sized(BASE + (5 << PAGE_SHIFT), 1), Why::Migrate);
+    let change = vm.invalidate(Span::sized(BASE + (5 << PAGE_SHIFT), 1), Reason::Migrate);
     assert_eq!(touch(&mut vcpu, &mut idle, 7), 1);
     drop(change);
     assert_eq!(touch(&mut vcpu, &mut idle, 7 + LARGE), 2, "the table of the GiB is linked");

@@ -391,11 +391,11 @@ impl World<'_> {
             self.rng.u64(DATA..PAGES)
         };
         let hva = Self::hva(g1).unwrap();
-        let why = [Why::Unmap, Why::Migrate, Why::Protect][self.rng.usize(..3)];
+        let why = [Reason::Unmap, Reason::Migrate, Reason::Protect][self.rng.usize(..3)];
         for vm in self.vms {
             drop(vm.invalidate(Span::sized(hva, PAGE_SIZE), why).apply(idle).settle());
             let frame = &vm.host().frames[page(hva)];
-            if why == Why::Protect {
+            if why == Reason::Protect {
                 frame.fetch_and(!WRITABLE, Relaxed);
                 continue;
             }

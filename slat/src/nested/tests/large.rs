@@ -116,7 +116,7 @@ impl<'vm> World<'vm> {
     fn moves(&mut self, idle: &mut Idle, g1: u64, all: bool) {
         let (first, pages) = if all { (g1 / LARGE * LARGE, LARGE) } else { (g1, 1) };
         let hvas = Span::sized(BASE + (first << PAGE_SHIFT), pages << PAGE_SHIFT);
-        let _change = self.vm.invalidate(hvas, Why::Migrate).apply(idle).settle();
+        let _change = self.vm.invalidate(hvas, Reason::Migrate).apply(idle).settle();
         self.next += LARGE;
         for page in first..first + pages {
             self.vm.host().frames[page as usize].store(self.next + page % LARGE, Relaxed);
@@ -275,7 +275,7 @@ fn parts_after_invlpg() -> usize {
     let done = vcpu.guest_paging(&mut idle, table).unwrap().fault(&mut idle, load(7)).unwrap();
     assert!(is_mapped(done, Level::M2));
     let page = Span::sized(BASE + (DATA + 9 << PAGE_SHIFT), PAGE_SIZE);
-    drop(vm.invalidate(page, Why::Migrate).apply(&mut idle).settle());
+    drop(vm.invalidate(page, Reason::Migrate).apply(&mut idle).settle());
     assert_eq!(there(&mut idle, &mut vcpu), LARGE as usize - 1);
     vm.host().words[entry(0)].store(0, Relaxed);
     vcpu.guest_flushes(GuestFlush::Address(Gva(9 << PAGE_SHIFT)));

@@ -73,7 +73,7 @@ impl<F: Format> World<F> {
 
     fn moves(&mut self, frame: u64, frames: u64) {
         let page = Span::sized(BASE + (frame << PAGE_SHIFT), frames * PAGE_SIZE);
-        drop(self.vm.invalidate(page, Why::Migrate).apply(&mut self.idle).settle());
+        drop(self.vm.invalidate(page, Reason::Migrate).apply(&mut self.idle).settle());
     }
 
     /// L1 maps its first frame at one frame of L2 only, and flushes.

@@ -152,7 +152,9 @@ fn calls() -> Calls {
             let _ = vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap();
         }
         drop(
-            vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Why::Unmap).apply(&mut idle).settle(),
+            vm.invalidate(Span::sized(BASE + (20 << PAGE_SHIFT), 4096), Reason::Unmap)
+                .apply(&mut idle)
+                .settle(),
         );
     }
     drop(vcpu);
@@ -200,7 +202,7 @@ fn calls_without_a_token() -> Calls {
     let access = table.access(Gva(0x5123), Access::Write).unwrap();
     let mut guest = vcpu.guest_paging(&mut idle, table).unwrap();
     guest.fault(&mut idle, access).unwrap();
-    let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Why::Unmap);
+    let mut change = vm.invalidate(Span::sized(BASE + (8 << PAGE_SHIFT), 4096), Reason::Unmap);
     change.begun.edit(&mut idle, &Scope::Whole, None);
     let slots = vm.memory();
     drop(idle);

@@ -231,11 +231,11 @@ impl World<'_> {
         let hva = self.pages_of();
         let pages = self.rng.u64(1..4).min(PAGES - page(hva) as u64);
         let hvas = Span::sized(hva, pages << PAGE_SHIFT);
-        let why = [Why::Unmap, Why::Clear, Why::Migrate, Why::Protect][self.rng.usize(..4)];
+        let why = [Reason::Unmap, Reason::Clear, Reason::Migrate, Reason::Protect][self.rng.usize(..4)];
         let _change = self.vm.invalidate(hvas, why).apply(idle).settle();
         for nth in 0..pages {
             let frame = &self.vm.host().frames[page(hva) + nth as usize];
-            if why == Why::Protect {
+            if why == Reason::Protect {
                 frame.fetch_and(!WRITABLE, Relaxed);
             } else {
                 frame.store(self.next | WRITABLE, Relaxed);

@@ -76,7 +76,7 @@ impl World {
             }),
             ("harvest", &|vm, idle| vm.memory().harvest(idle, SlotId(0)).unwrap().commit()),
             ("look at a log", &|vm, idle| vm.memory().dirty(idle, SlotId(0), |_| ()).unwrap()),
-            ("invalidate", &|vm, idle| _ = vm.invalidate(hvas, Why::Unmap).apply(idle).settle()),
+            ("invalidate", &|vm, idle| _ = vm.invalidate(hvas, Reason::Unmap).apply(idle).settle()),
             ("invalidate frames", &|vm, idle| vm.take_away(idle, SpaceId(0), gfns)),
             ("take from a shadow", &|vm, idle| _ = vm.take_back_from_a_shadow(idle, false)),
             ("zap all", &|vm, idle| vm.zap_all(idle).unwrap()),

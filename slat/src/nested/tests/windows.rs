@@ -121,8 +121,10 @@ fn table() -> EptTable {
 
 /// Makes the host's page behind L1's frame 8 `frame`.
 fn moves(vm: &Vm<Npt4, Watched>, idle: &mut Idle, frame: u64) {
-    let _change =
-        vm.invalidate(Span::sized(BASE + (DATA << PAGE_SHIFT), PAGE_SIZE), Why::Migrate).apply(idle).settle();
+    let _change = vm
+        .invalidate(Span::sized(BASE + (DATA << PAGE_SHIFT), PAGE_SIZE), Reason::Migrate)
+        .apply(idle)
+        .settle();
     vm.host().frames[0].store(frame, Relaxed);
 }
 

@@ -53,7 +53,7 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
     access(&vm, &mut idle, PAGE, Access::Write);
     let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
-    drop(vm.invalidate(hvas, Why::WriteProtect).apply(&mut idle).settle());
+    drop(vm.invalidate(hvas, Reason::WriteProtect).apply(&mut idle).settle());
 
     let [(go, went), (beside, went_beside)] = [channel(), channel()];
     let [(done, wait), (done_beside, wait_beside)] = [channel(), channel()];
@@ -63,10 +63,10 @@ fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
         scope.spawn(move || {
             let mut idle = Idle::take().unwrap();
             went_beside.recv().unwrap();
-            drop(vm.invalidate(Span::sized(hvas.end, 1), Why::Unmap).apply(&mut idle).settle());
+            drop(vm.invalidate(Span::sized(hvas.end, 1), Reason::Unmap).apply(&mut idle).settle());
             done_beside.send(()).unwrap();
             went.recv().unwrap();
-            let change = vm.invalidate(hvas, Why::Protect).apply(&mut idle).settle();
+            let change = vm.invalidate(hvas, Reason::Protect).apply(&mut idle).settle();
             vm.host().read_only.store(true, SeqCst);
             drop(change);
             done.send(()).unwrap();

@@ -143,7 +143,7 @@ impl<F: Format> Subject for Slat<F> {
             }
             Operation::Zap { id } => {
                 let bytes = Span::sized(hva(id, 0), self.bytes(id));
-                drop(self.vm.invalidate(bytes, Why::Clear).apply(idle).settle());
+                drop(self.vm.invalidate(bytes, Reason::Clear).apply(idle).settle());
                 Ok(Reply::Done)
             }
             Operation::Harvest { id, commit } => slots

@@ -192,7 +192,7 @@ pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<N
 
 /// The host unmaps `gfns`, and maps them again.
 pub fn unmap(vm: &TestVm<'_>, idle: &mut Idle, gfns: Span<Gfn>) {
-    let _change = vm.invalidate(hvas(gfns), Why::Unmap).apply(idle).settle();
+    let _change = vm.invalidate(hvas(gfns), Reason::Unmap).apply(idle).settle();
 }
 
 pub fn hvas(gfns: Span<Gfn>) -> Span<Hva> {

@@ -132,7 +132,7 @@ fn in_a_change_of_the_host() {
             let _ = store(vm, idle, VcpuId(0), Gfn(6)).unwrap();
             let before = vm.stats().flushes.paid;
             dies(vm, |vm, idle| {
-                let event = Event::new(hvas(ALL), Why::Reclaim);
+                let event = Event::new(hvas(ALL), Reason::Reclaim);
                 let _ = vm.around(idle, event, &mut |idle, told| {
                     told.changed(idle, hvas(one(Gfn(5))), None);
                     panics();

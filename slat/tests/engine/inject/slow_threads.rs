@@ -19,7 +19,7 @@ fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
         let _ = store(vm, idle, vcpu, gfn).unwrap();
     }
     assert!(vm.young(idle, hvas(Span::new(Gfn(1024), ALL.end)), Young::Clear));
-    drop(vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle());
+    drop(vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Reason::Unmap).apply(idle).settle());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
             let (begins, begun) = channel();
             scope.spawn(move || {
                 let mut idle = self::idle();
-                let change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
+                let change = vm.invalidate(hvas(one(Gfn(5))), Reason::Migrate);
                 let debt = change.apply(&mut idle);
                 begins.send(()).unwrap();
                 drop(debt.settle());
@@ -189,7 +189,7 @@ fn a_host_that_blocks_keeps_its_own_fault_only() {
                 let go = go;
                 let waiting = scope.spawn(move || store(vm, &mut self::idle(), VcpuId(0), Gfn(5)));
                 asked.recv().unwrap();
-                let change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate).apply(idle).settle();
+                let change = vm.invalidate(hvas(one(Gfn(5))), Reason::Migrate).apply(idle).settle();
                 vm.host().0.moves(Gfn(5), Pfn(0x77_7777));
                 drop(change);
                 vm.zap_all(idle).unwrap();

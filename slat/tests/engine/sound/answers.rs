@@ -72,7 +72,7 @@ fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
     }
     vm.around(
         &mut idle,
-        Event::new(Span::sized(Hva(0x4000_0000), 2 << 20), Why::ChangePte),
+        Event::new(Span::sized(Hva(0x4000_0000), 2 << 20), Reason::ChangePte),
         &mut |idle, told| {
             told.changed(idle, hvas, Some(to));
         },
@@ -110,7 +110,7 @@ fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
     let before = (vm.memory().translate(&mut idle, Gfn(5)), vm.stats().leaves);
     assert!(before.0.is_some());
     let mut debts = 0;
-    for why in Why::ALL {
+    for why in Reason::ALL {
         let change = vm.memory().invalidate(gfns, why);
         debts += change.apply(&mut idle).pages();
     }
@@ -157,7 +157,9 @@ fn an_empty_span_inside_a_large_leaf_leaves_the_leaf_alone() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Next::Resume(Resume::Mapped(Level::M2))));
     for (start, end) in [(5, 5), (9, 3)] {
-        drop(vm.memory().invalidate(Span::new(Gfn(start), Gfn(end)), Why::Unmap).apply(&mut idle).settle());
+        drop(
+            vm.memory().invalidate(Span::new(Gfn(start), Gfn(end)), Reason::Unmap).apply(&mut idle).settle(),
+        );
         assert_eq!(vm.memory().translate(&mut idle, Gfn(7)).map(|found| found.level), Some(Level::M2));
     }
 }
@@ -168,7 +170,7 @@ fn inverted_host_spans_are_empty() {
     let before = vm.memory().translate(&mut idle, Gfn(5));
     for (start, end) in [(0x4000_7000, 0x4000_1000), (u64::MAX, 0), (0x4000_5000, 0x4000_5000)] {
         let hvas = Span::new(Hva(start), Hva(end));
-        for why in Why::ALL {
+        for why in Reason::ALL {
             let mut change = vm.invalidate(hvas, why);
             change.changed(&mut idle, hvas, None).settle();
             change.changed(&mut idle, hvas, Some(page(hvas.start))).settle();

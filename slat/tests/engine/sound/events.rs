@@ -39,11 +39,11 @@ fn a_forgotten_debt_is_flushed_when_its_invalidation_ends() {
     let paid = || vm.stats().flushes.paid;
     let before = paid();
     let next_owes = beside(&mut [(&mut guest, &mut tlb)], |idle| {
-        let mut change = vm.invalidate(hva5(), Why::Unmap);
+        let mut change = vm.invalidate(hva5(), Reason::Unmap);
         forget(change.changed(idle, hva5(), None));
         assert_eq!(paid(), before, "nothing was paid yet");
         drop(change);
-        vm.invalidate(hva5(), Why::Unmap).apply(idle).pages()
+        vm.invalidate(hva5(), Reason::Unmap).apply(idle).pages()
     });
     assert_eq!(tlb.0, [], "the vCPU was told before the host frees the frame");
     assert_eq!((next_owes.unwrap(), paid()), (0, before + 1), "it is paid, and paid once");
@@ -55,7 +55,7 @@ fn a_forgotten_debt_is_paid_with_the_next_one_of_its_invalidation() {
     let _ = vcpu.fault(&mut idle, write(6)).unwrap();
     let before = vm.stats().flushes.paid;
     let all = Span::sized(Hva(0x4000_0000), 8 << 12);
-    let mut change = vm.invalidate(all, Why::Reclaim);
+    let mut change = vm.invalidate(all, Reason::Reclaim);
     forget(change.changed(&mut idle, hva5(), None));
     let debt = change.changed(&mut idle, Span::sized(Hva(0x4000_6000), 4096), None);
     assert_eq!(debt.pages(), 2);
@@ -74,7 +74,7 @@ fn no_table_page_is_lost<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) -> 
 #[test]
 fn tables_in_a_forgotten_debt_are_not_lost() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-    let mut change = vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap);
+    let mut change = vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Reason::Unmap);
     forget(change.changed(&mut idle, Span::default(), None));
     drop(change);
     drop(vcpu);
@@ -85,8 +85,8 @@ fn tables_in_a_forgotten_debt_are_not_lost() {
 #[test]
 fn an_invalidation_that_is_leaked_leaves_its_flush_to_the_next_one() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
-    forget(vm.invalidate(hva5(), Why::Clear).apply(&mut idle));
-    let next = vm.invalidate(hva5(), Why::Clear);
+    forget(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle));
+    let next = vm.invalidate(hva5(), Reason::Clear);
     assert_eq!(next.apply(&mut idle).pages(), 1);
 }
 
@@ -145,7 +145,7 @@ fn flushed_beside_panicking_kicks(
         let panicked = catch_unwind(AssertUnwindSafe(|| flush(&vm, &mut idle))).is_err();
         let forgot = forgot.each_ref().map(|forgot| forgot.load(SeqCst));
         vm.host().0.lock().unwrap().clear();
-        let owes = vm.invalidate(hva5(), Why::Unmap).apply(&mut idle).pages();
+        let owes = vm.invalidate(hva5(), Reason::Unmap).apply(&mut idle).pages();
         over.store(true, SeqCst);
         (panicked, forgot, owes)
     });
@@ -156,7 +156,7 @@ fn flushed_beside_panicking_kicks(
 #[test]
 fn a_kick_that_panics_loses_no_flush() {
     let unmap = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Why::Unmap).apply(idle).settle());
+        drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(1 << 36)), Reason::Unmap).apply(idle).settle());
     };
     let [first, second] = [VcpuId(0), VcpuId(1)];
     for whose in [&[first][..], &[second], &[first, second]] {
@@ -172,7 +172,7 @@ fn a_kick_that_panics_loses_no_flush() {
 #[test]
 fn a_kick_that_panics_while_a_panic_ends_an_invalidation_aborts_nothing() {
     let panics = |vm: &Vm<Npt4, KickPanics>, idle: &mut Idle| {
-        let _applied = vm.invalidate(hva5(), Why::Unmap).apply(idle);
+        let _applied = vm.invalidate(hva5(), Reason::Unmap).apply(idle);
         panic!("on purpose");
     };
     assert_eq!(flushed_beside_panicking_kicks(&[VcpuId(0)], panics), (true, [true; 2], 0));
@@ -183,10 +183,10 @@ fn a_thread_may_hold_any_number_of_invalidations() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
         let mut all: Vec<_> =
-            (0..100).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
+            (0..100).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Reason::Unmap)).collect();
         let _ = vcpu.fault(&mut idle, write(6)).expect("elsewhere nothing waits");
         // The last one is beyond the first places, and faults on its range wait for it as for any other.
-        all.push(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
+        all.push(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle).settle());
         let before = vm.stats().retries;
         thread::scope(|scope| {
             let fault =
@@ -205,7 +205,7 @@ fn a_thread_may_hold_any_number_of_invalidations() {
 fn four_thousand_and_sixty_four_invalidations_wait_for_none_and_the_next_one_does() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), _idle, vm, _vcpu);
-        let begin = |i: u64| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap);
+        let begin = |i: u64| vm.invalidate(Span::sized(Hva(i << 21), 4096), Reason::Unmap);
         let mut all: Vec<_> = (0..4032).map(begin).collect();
         let begun = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -230,7 +230,7 @@ fn a_transaction_inside_an_invalidation_waits_for_no_other() {
             for i in 0..48 {
                 let (vm, all) = (&vm, &all);
                 scope.spawn(move || {
-                    let _change = vm.invalidate(Span::sized(Hva(u64::from(i) << 21), 4096), Why::Unmap);
+                    let _change = vm.invalidate(Span::sized(Hva(u64::from(i) << 21), 4096), Reason::Unmap);
                     all.wait();
                     let slot = ram(1 + i, 64 + u64::from(i), 1, 1 << 40);
                     vm.memory().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
@@ -248,7 +248,7 @@ fn an_event_that_may_not_block_waits_for_no_seat() {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
         let (held, release) = (Barrier::new(65), Barrier::new(65));
         thread::scope(|scope| {
-            let event = Event { may_block: false, ..Event::new(hva5(), Why::Reclaim) };
+            let event = Event { may_block: false, ..Event::new(hva5(), Reason::Reclaim) };
             let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
                 for _ in 0..64 {
                     scope.spawn(|| {
@@ -271,8 +271,9 @@ fn an_event_that_may_not_block_waits_for_no_seat() {
 #[test]
 fn an_event_that_may_not_block_says_so_where_it_would_have_to_allocate_a_place() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
-    let all: Vec<_> = (0..64).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
-    let event = Event { may_block: false, ..Event::new(hva5(), Why::Reclaim) };
+    let all: Vec<_> =
+        (0..64).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Reason::Unmap)).collect();
+    let event = Event { may_block: false, ..Event::new(hva5(), Reason::Reclaim) };
     assert_eq!(vm.around(&mut idle, event, &mut |_, _| panic!("nothing is changed")), Err(Again));
     drop(all);
     assert_eq!(vm.around(&mut idle, event, &mut |idle, told| told.changed(idle, hva5(), None)), Ok(()));

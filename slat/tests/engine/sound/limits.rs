@@ -22,7 +22,7 @@ fn a_thread_begins_applies_and_ends_a_thousand_invalidations() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
         for many in [33, 100, 1000] {
-            let all: Vec<_> = (0..many).map(|i| vm.invalidate(somewhere(i), Why::Clear)).collect();
+            let all: Vec<_> = (0..many).map(|i| vm.invalidate(somewhere(i), Reason::Clear)).collect();
             let mut all: Vec<_> = all.into_iter().map(|change| change.apply(&mut idle).settle()).collect();
             // The oldest ends first, then the newest.
             let last = all.split_off(all.len() / 2);
@@ -42,11 +42,11 @@ fn where_all_places_are_taken_a_thread_that_may_not_wait_is_told_so() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
         let mut all: Vec<_> = (0..4032)
-            .map(|i| vm.try_invalidate(Span::sized(Hva(i << 21), 4096), Why::Clear).unwrap())
+            .map(|i| vm.try_invalidate(Span::sized(Hva(i << 21), 4096), Reason::Clear).unwrap())
             .collect();
-        assert_eq!(vm.try_invalidate(hva5(), Why::Clear).err(), Some(Again));
+        assert_eq!(vm.try_invalidate(hva5(), Reason::Clear).err(), Some(Again));
         all.pop();
-        drop(vm.try_invalidate(hva5(), Why::Clear).unwrap().apply(&mut idle).settle());
+        drop(vm.try_invalidate(hva5(), Reason::Clear).unwrap().apply(&mut idle).settle());
         assert_eq!(vm.memory().translate(&mut idle, Gfn(5)), None);
     }));
 }
@@ -67,7 +67,7 @@ fn nested(vm: &impl SecondaryMmu, idle: &mut Idle, event: Event, depth: usize) -
 fn events_nest_a_hundred_deep_or_say_again() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
-        for why in [Why::Unmap, Why::Reclaim] {
+        for why in [Reason::Unmap, Reason::Reclaim] {
             let event = Event::new(hva5(), why);
             assert_eq!(
                 nested(&vm, &mut idle, event, 100),

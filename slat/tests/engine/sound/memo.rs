@@ -2,7 +2,7 @@
 
 use super::common::{Tlb, hva5, page, ram, vm, write};
 use slat::table::formats::Npt4;
-use slat::{Emulate, Gfn, Idle, Level, Next, Resume, SlotId, Span, VcpuId, Why};
+use slat::{Emulate, Gfn, Idle, Level, Next, Reason, Resume, SlotId, Span, VcpuId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Barrier, mpsc};
@@ -89,7 +89,7 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
     thread::scope(|scope| {
         let (vm, begun, end) = (&vm, &begun, &end);
         scope.spawn(move || {
-            let change = vm.invalidate(hva5(), Why::Unmap).apply(&mut Idle::take().unwrap()).settle();
+            let change = vm.invalidate(hva5(), Reason::Unmap).apply(&mut Idle::take().unwrap()).settle();
             begun.wait();
             end.wait();
             drop(change);
@@ -108,5 +108,5 @@ fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
         assert_eq!(vcpu.fault(&mut idle, write(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
         assert!(vm.stats().retries > retries, "the fault waited for the invalidation that covers it");
     });
-    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(8)), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.memory().invalidate(Span::new(Gfn(0), Gfn(8)), Reason::Unmap).apply(&mut idle).settle());
 }

@@ -3,7 +3,7 @@
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
 use slat::slots::Hint;
 use slat::table::formats::{Ept4NoAd, Npt4};
-use slat::{CpuId, Gfn, Idle, Next, Resume, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm, Why};
+use slat::{CpuId, Gfn, Idle, Next, Reason, Resume, SlotId, SpaceId, Span, Translations, Vcpu, VcpuId, Vm};
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -121,8 +121,9 @@ fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By>) + Send + 'st
         vm!(Npt4, page_of, idle, vm, vcpu);
         forget(vcpu.enter(&mut idle, &mut Tlb::default()));
         thread::scope(|scope| {
-            let flush = scope
-                .spawn(|| drop(vm.invalidate(hva5(), Why::Unmap).apply(&mut Idle::take().unwrap()).settle()));
+            let flush = scope.spawn(|| {
+                drop(vm.invalidate(hva5(), Reason::Unmap).apply(&mut Idle::take().unwrap()).settle())
+            });
             while vm.memory().translate(&mut idle, Gfn(5)).is_some() {
                 thread::yield_now();
             }
@@ -171,11 +172,11 @@ fn a_tlb_that_panics_on_entry_leaves_the_vcpu_outside() {
         assert!(entry.is_err(), "the first entry forgets all");
         drop(vcpu.enter(&mut idle, &mut Tlb::default()));
 
-        drop(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
+        drop(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle).settle());
         let entry = catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut Panics))));
         assert!(entry.is_err());
         vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
-        drop(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
+        drop(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle).settle());
     }));
 }
 
@@ -185,7 +186,7 @@ fn the_next_entry_flushes_what_a_panicking_tlb_kept() {
     let mut tlb = Tlb::default();
     for flushed in [false, true] {
         if flushed {
-            drop(vm.invalidate(hva5(), Why::Clear).apply(&mut idle).settle());
+            drop(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle).settle());
         }
         tlb.0.push(5);
         assert!(catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut Panics)))).is_err());
@@ -229,7 +230,7 @@ fn a_vcpu_that_comes_back_to_a_processor_forgets_what_it_left_there() {
     let [mut a, mut b] = [OfCpu::new(0), OfCpu::new(1)];
     drop(vcpu.enter(&mut idle, &mut a));
     a.1.0.push(5); // used there
-    drop(vm.invalidate(hva5(), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(hva5(), Reason::Unmap).apply(&mut idle).settle());
     drop(vcpu.enter(&mut idle, &mut b));
     drop(vcpu.enter(&mut idle, &mut a));
     assert!(a.1.0.is_empty(), "processor A translates to a frame that was given back: {a:?}");
@@ -241,7 +242,7 @@ fn a_processor_forgets_what_a_panic_on_another_kept_from_it() {
     let mut a = OfCpu::new(7);
     drop(vcpu.enter(&mut idle, &mut a));
     a.1.0.push(5); // used there
-    drop(vm.invalidate(hva5(), Why::Unmap).apply(&mut idle).settle());
+    drop(vm.invalidate(hva5(), Reason::Unmap).apply(&mut idle).settle());
     // Its own processor is another one; it flushes ranges, and cannot flush everything.
     let mut b = ForgetsRanges;
     assert!(catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut b)))).is_err());

@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Reasons whose effect is decided at the beginning. They may be told when nothing changed, and still remove as
 /// much.
-const REASONS: [Why; 8] = [
-    Why::Unmap,
-    Why::Remap,
-    Why::Exit,
-    Why::Clear,
-    Why::Migrate,
-    Why::Protect,
-    Why::WriteProtect,
-    Why::SoftDirty,
+const REASONS: [Reason; 8] = [
+    Reason::Unmap,
+    Reason::Remap,
+    Reason::Exit,
+    Reason::Clear,
+    Reason::Migrate,
+    Reason::Protect,
+    Reason::WriteProtect,
+    Reason::SoftDirty,
 ];
 /// The most steps of the guests before the next change.
 const PACE: u64 = 300;
@@ -65,7 +65,7 @@ impl<'w, F: Format> Meddler<'w, F> {
 
     fn zap_pages_in_use(&mut self, idle: &mut Idle) {
         let used = Span::sized(HVA, self.world.setting.pages_in_use() * PAGE_SIZE);
-        drop(self.world.vm.invalidate(used, Why::Clear).apply(idle).settle());
+        drop(self.world.vm.invalidate(used, Reason::Clear).apply(idle).settle());
     }
 
     fn meddle(&mut self, idle: &mut Idle) {

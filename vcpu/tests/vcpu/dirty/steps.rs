@@ -96,27 +96,36 @@ const TRACKS: [Track; 2] = [Track::Writes, Track::DirtyBits];
 /// A change that removes or alters the leaf of page 9.
 type Change<F> = (&'static str, fn(&Machine<F>, &mut Idle));
 
-fn invalidate<F: Format>(machine: &Machine<F>, idle: &mut Idle, why: Why) {
+fn invalidate<F: Format>(machine: &Machine<F>, idle: &mut Idle, why: Reason) {
     drop(machine.vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), why).apply(idle).settle());
 }
 
 fn changes<F: Format>() -> Vec<Change<F>> {
     vec![
-        ("unmap", |machine, idle| invalidate(machine, idle, Why::Unmap)),
-        ("clear", |machine, idle| invalidate(machine, idle, Why::Clear)),
-        ("migrate", |machine, idle| invalidate(machine, idle, Why::Migrate)),
-        ("protect", |machine, idle| invalidate(machine, idle, Why::Protect)),
-        ("write-protect", |machine, idle| invalidate(machine, idle, Why::WriteProtect)),
-        ("soft-dirty", |machine, idle| invalidate(machine, idle, Why::SoftDirty)),
+        ("unmap", |machine, idle| invalidate(machine, idle, Reason::Unmap)),
+        ("clear", |machine, idle| invalidate(machine, idle, Reason::Clear)),
+        ("migrate", |machine, idle| invalidate(machine, idle, Reason::Migrate)),
+        ("protect", |machine, idle| invalidate(machine, idle, Reason::Protect)),
+        ("write-protect", |machine, idle| invalidate(machine, idle, Reason::WriteProtect)),
+        ("soft-dirty", |machine, idle| invalidate(machine, idle, Reason::SoftDirty)),
         ("exit of all", |machine, idle| {
-            drop(machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Exit).apply(idle).settle());
+            drop(
+                machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Reason::Exit).apply(idle).settle(),
+            );
         }),
         ("by frames", |machine, idle| {
-            drop(machine.vm.memory().invalidate(Span::new(Gfn(9), Gfn(10)), Why::Unmap).apply(idle).settle());
+            drop(
+                machine
+                    .vm
+                    .memory()
+                    .invalidate(Span::new(Gfn(9), Gfn(10)), Reason::Unmap)
+                    .apply(idle)
+                    .settle(),
+            );
         }),
         ("reclaim, told page by page", |machine, idle| {
             let hvas = Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE);
-            machine.vm.invalidate(hvas, Why::Reclaim).changed(idle, hvas, None).settle();
+            machine.vm.invalidate(hvas, Reason::Reclaim).changed(idle, hvas, None).settle();
         }),
         ("a page that moves", |machine, idle| {
             assert!(machine.space.migrate(idle, Span::sized(HVA, 16 * PAGE_SIZE)).unwrap() > 0);

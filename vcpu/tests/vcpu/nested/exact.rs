@@ -283,13 +283,13 @@ impl<F: Format, K: Kind> World<F, K> {
                 self.vm.set_table_budget(idle, u64::MAX);
             }
             2..5 => {
-                let _change = self.vm.invalidate(hvas, Why::Protect).apply(idle).settle();
+                let _change = self.vm.invalidate(hvas, Reason::Protect).apply(idle).settle();
                 (first..first + pages).for_each(|page| {
                     host.frames[page as usize].fetch_and(!WRITABLE, SeqCst);
                 });
             }
             _ => {
-                let why = [Why::Migrate, Why::Unmap, Why::Clear][lot.usize(..3)];
+                let why = [Reason::Migrate, Reason::Unmap, Reason::Clear][lot.usize(..3)];
                 let _change = self.tells.then(|| self.vm.invalidate(hvas, why).apply(idle).settle());
                 for page in first..first + pages {
                     let new = host.next.fetch_add(1, SeqCst);

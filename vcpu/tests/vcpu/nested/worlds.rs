@@ -116,7 +116,7 @@ impl<F: Format> Machine<F> {
                 }
             }
             4 => self.vm.memory().lockless(idle).age(Span::sized(Gfn(0), 256), |_| {}),
-            5 => _ = self.vm.invalidate(hvas, Why::Clear).apply(idle).settle(),
+            5 => _ = self.vm.invalidate(hvas, Reason::Clear).apply(idle).settle(),
             _ => return self.space.migrate(idle, hvas).unwrap(),
         }
         0

@@ -6,7 +6,7 @@ use super::super::{Over, Setting, Work};
 use crate::host::hvas_of;
 use crate::world::Ordering::Relaxed;
 use core::sync::atomic::AtomicU64;
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, Next, Resume, Span, Vcpu, VcpuId, Vm, Why};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, Next, Reason, Resume, Span, Vcpu, VcpuId, Vm};
 
 /// Frames of a leaf table.
 pub const TABLE: u64 = Level::M2.pages();
@@ -85,7 +85,7 @@ pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Lev
     let mut idle = idle()?;
     let mapped = fill(&mut vcpu(vm, 0)?, &mut idle, place);
     let page = Span::sized(place.start.base(host_page), host_page.pages());
-    drop(vm.invalidate(hvas_of(page.hull(&place)), Why::Clear).apply(&mut idle).settle());
+    drop(vm.invalidate(hvas_of(page.hull(&place)), Reason::Clear).apply(&mut idle).settle());
     Ok(mapped)
 }
 
@@ -125,7 +125,7 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
         if let Some(vcpu) = vcpu.filter(|_| nth.is_multiple_of(TABLE / self.setting.work.range)) {
             fill(vcpu, idle, self.place);
         }
-        drop(self.vm.invalidate(hvas_of(self.range(nth)), Why::Clear).apply(idle).settle());
+        drop(self.vm.invalidate(hvas_of(self.range(nth)), Reason::Clear).apply(idle).settle());
     }
 
     /// What it invalidates next.

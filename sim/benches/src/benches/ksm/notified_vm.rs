@@ -13,7 +13,7 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use slat::table::formats::Ept4;
-use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, SecondaryMmu, Span, Vm, Why};
+use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, Reason, SecondaryMmu, Span, Vm};
 use slat_mm::HostView;
 
 thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
@@ -94,7 +94,7 @@ impl SecondaryMmu for NotifiedVm {
     ) -> Result<(), Again> {
         let page = |hva: Hva| (hva.0.saturating_sub(BASE.0) >> PAGE_SHIFT).min(self.changing.len() as u64);
         let pages = page(event.hvas.start) as usize..page(event.hvas.end) as usize;
-        let changing = if event.why == Why::ChangePte { &self.changing[pages] } else { &[] };
+        let changing = if event.why == Reason::ChangePte { &self.changing[pages] } else { &[] };
         for count in changing {
             // ORDER(window): SeqCst: before the VM takes anything away; pairs with `is_changing`.
             count.fetch_add(1, SeqCst);

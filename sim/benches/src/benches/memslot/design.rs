@@ -6,7 +6,7 @@ use crate::benches::vm_setup::{builder, idle};
 use crate::host::SimHost;
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Gfn, Host, Hva, Idle, Slot, SlotId, Span, Vm, Why};
+use slat::{Gfn, Host, Hva, Idle, Reason, Slot, SlotId, Span, Vm};
 
 /// The VM that all designs run on; they differ in its host and in their operations.
 pub type Machine<D> = Vm<Ept4, D>;
@@ -47,7 +47,7 @@ pub trait Design: Host + Sized + 'static {
     }
     /// The host takes the pages of `hvas` away, once no vCPU uses them any more.
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {
-        let change = vm.invalidate(hvas, Why::Clear).apply(idle).settle();
+        let change = vm.invalidate(hvas, Reason::Clear).apply(idle).settle();
         vm.host().memory().take_away(hvas);
         drop(change);
     }

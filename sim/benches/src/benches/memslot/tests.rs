@@ -7,7 +7,7 @@ use crate::benches::tests::setting;
 use crate::benches::{Check, Policy, Setting, Tally, Work};
 use crate::host::SimHost;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, SlotId, Span, VcpuId, Why};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Reason, SlotId, Span, VcpuId};
 
 const ALL: [Test; 7] = [
     Test::Map,
@@ -111,7 +111,7 @@ impl<const LIE: u8> Design for Liar<LIE> {
     fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {
         if LIE == ASTRAY {
             let other = Span::sized(hvas.start + PAGE_SIZE, hvas.len());
-            drop(vm.invalidate(other, Why::Clear).apply(idle).settle());
+            drop(vm.invalidate(other, Reason::Clear).apply(idle).settle());
         }
         vm.host().0.take_away(hvas);
     }

@@ -13,8 +13,8 @@ use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::Word;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next, Pfn, Resume, Slot, SlotId, Span, Vcpu,
-    VcpuId, Vm, Why,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next, Pfn, Reason, Resume, Slot, SlotId, Span,
+    Vcpu, VcpuId, Vm,
 };
 
 /// Frames of L2 that show one frame of L1.
@@ -310,7 +310,7 @@ impl Side for Engine {
     }
 
     fn take_back(&self, idle: &mut Idle, g1: Gfn) {
-        drop(self.vm.invalidate(hvas_of(Span::sized(g1, 1)), Why::Unmap).apply(idle).settle());
+        drop(self.vm.invalidate(hvas_of(Span::sized(g1, 1)), Reason::Unmap).apply(idle).settle());
     }
 
     fn bytes(&self) -> u64 {

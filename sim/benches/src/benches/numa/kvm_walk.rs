@@ -12,7 +12,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use slat::trace::{Observer, RetryCause, TraceEvent};
-use slat::{Access, Again, Event, Format, Host as _, Hva, Idle, Level, Pages, SecondaryMmu, Span, Vm, Why};
+use slat::{
+    Access, Again, Event, Format, Host as _, Hva, Idle, Level, Pages, Reason, SecondaryMmu, Span, Vm,
+};
 use slat_mm::HostView;
 use std::sync::Arc;
 
@@ -68,11 +70,11 @@ impl<F: Format> SecondaryMmu for Walked<F> {
         event: Event,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
-        if self.walk == RangeWalk::Slat || event.why != Why::Clear {
+        if self.walk == RangeWalk::Slat || event.why != Reason::Clear {
             return self.vm.around(idle, event, change);
         }
         // For a reason that is told page by page the engine unmaps nothing by itself.
-        self.vm.around(idle, Event { why: Why::Numa, ..event }, &mut |idle, told| {
+        self.vm.around(idle, Event { why: Reason::Numa, ..event }, &mut |idle, told| {
             self.unmap(idle, event.hvas, told);
             change(idle, told);
         })
@@ -173,7 +175,7 @@ mod tests {
             let unmap = &mut |idle: &mut Idle, told: &mut dyn Pages| {
                 walked.unmap(idle, memory, &mut After(balanced.vm.host().observer(), event, told));
             };
-            balanced.vm.around(&mut idle().unwrap(), Event::new(memory, Why::Numa), unmap).unwrap();
+            balanced.vm.around(&mut idle().unwrap(), Event::new(memory, Reason::Numa), unmap).unwrap();
             balanced.vm.stats().flushes.paid
         });
         assert_eq!(flushes, [16, 16, 1]);

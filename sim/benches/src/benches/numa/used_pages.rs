@@ -186,7 +186,7 @@ mod tests {
     use crate::benches::Bench as _;
     use crate::benches::tests::{failing, setting};
     use crate::host::hvas_of;
-    use slat::Why;
+    use slat::Reason;
     use slat::baselines::Baseline;
 
     /// Names of the checks that fail after a run.
@@ -236,7 +236,7 @@ mod tests {
         );
         pages.run(&setting).unwrap();
         let lost = Span::sized(pages.used[0], 1);
-        drop(pages.balanced.vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle());
+        drop(pages.balanced.vm.invalidate(hvas_of(lost), Reason::Clear).apply(&mut idle().unwrap()).settle());
         assert_eq!(
             failed(Seen { absent: 1, astray: 1, ..Seen::default() }),
             [

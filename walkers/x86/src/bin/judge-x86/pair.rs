@@ -19,7 +19,7 @@ use core::sync::atomic::{
 };
 use slat::{
     Access, Next, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
-    Span, Translations, VcpuId, Vm, Why,
+    Span, Translations, VcpuId, Vm, Reason,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
@@ -336,7 +336,7 @@ fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     let from = host.side[page as usize].load(Relaxed);
     let ([old, old_count], [new, new_count]) = (host.words(page, from), host.words(page, 1 - from));
     let change = vm
-        .invalidate(Span::sized(MOVING + (page << PAGE_SHIFT), 1 << PAGE_SHIFT), Why::Migrate)
+        .invalidate(Span::sized(MOVING + (page << PAGE_SHIFT), 1 << PAGE_SHIFT), Reason::Migrate)
         .apply(idle)
         .settle();
     new_count.store(old_count.load(Acquire), Relaxed);

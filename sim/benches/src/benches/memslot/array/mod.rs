@@ -35,7 +35,7 @@ use super::design::{Design, Machine};
 use crate::host::SimHost;
 use crate::world::pause;
 use publish::Published;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, VcpuId, Why};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Reason, Slot, SlotId, Span, VcpuId};
 
 /// Ids are below this: as many as the kernel lets users have on x86.
 pub const IDS: u32 = 32_764;
@@ -192,7 +192,7 @@ impl Design for Adapter {
 fn replace(vm: &Machine<Adapter>, idle: &mut Idle, place: usize, new: Option<Record>) {
     let mut writer = vm.host().slots.writer();
     let old = writer.current().records()[place];
-    let going = vm.memory().invalidate(old.slot().gfns, Why::Slot);
+    let going = vm.memory().invalidate(old.slot().gfns, Reason::Slot);
     writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
     let _going = going.apply(idle).settle();
     writer.publish(|next, now| next.copy(now, Some(place), new));
@@ -206,6 +206,6 @@ fn around(
     change: &mut impl FnMut(),
 ) {
     let Some(gfns) = parts.next() else { return change() };
-    let _invalidation = vm.memory().invalidate(gfns, Why::Clear).apply(idle).settle();
+    let _invalidation = vm.memory().invalidate(gfns, Reason::Clear).apply(idle).settle();
     around(vm, idle, parts, change);
 }
