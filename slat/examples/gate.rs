@@ -4,7 +4,7 @@
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
+    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
     SecondaryMmu, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
@@ -115,7 +115,10 @@ fn measured(mut operation: impl FnMut(u64)) {
 }
 
 fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) {
-    let _ = black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
+    // As a run loop does.
+    let Next::Resume(_) = vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap() else {
+        panic!("the page is memory")
+    };
 }
 
 /// A vCPU, after it has stored to every page.

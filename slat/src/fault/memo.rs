@@ -43,15 +43,17 @@ use super::quick_frames;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, QuietNumber, RegionLine};
+use crate::slots::publish::Published;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
-use crate::sync::readside::Seat;
+use crate::sync::mode::Shared;
 use crate::sync::tally::RetryCause;
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// A vCPU's memory of its last fault; see the module's header.
 #[derive(Debug)]
@@ -398,34 +400,43 @@ impl Memo {
         active.listed_over(self.slot.gfns.contains(gfn).then(|| self.slot.hva_of(gfn)))
     }
 
-    /// Finds the slot of `gfn`: the remembered one, else that of the hint beside the leaf table `at`, else that of the
-    /// tree. Does not confirm it: an active invalidation may cover the frame.
+    /// Finds the slot of `gfn`, whose lowest entry is `at`: the remembered one, else that of the hint beside the leaf
+    /// table, else that of the tree. Does not confirm it: an active invalidation may cover the frame.
     #[inline(always)]
     pub(super) fn slot<F: Format, H: Host>(
         &mut self,
-        vm: &Vm<F, H>,
-        space: &Space<F>,
-        seat: &Seat,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
         gfn: Gfn,
-        at: Option<At<'_>>,
     ) -> Option<Slot> {
-        let generation = space.memslots.number();
+        let (vm, generation) = (walk.vm, walk.space.memslots.number());
         if self.generation == generation && self.slot.gfns.contains(gfn) {
             return Some(self.slot);
         }
-        // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
-        let hint =
-            at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in(vm.tables()).hint });
+        // SAFETY: the walk's section keeps the table page and its note.
+        let hint = (at.level == Level::K4).then(|| unsafe { &at.node.note_in(vm.tables()).hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
             self.remember::<F, H>(vm, slot, generation);
             return Some(slot);
         }
-        let found = space.memslots.with(&vm.reads, seat, |now| Some((now.version.find(gfn)?, now.number)));
-        let (slot, number) = found?;
+        let slot = self.slot_in::<F, H>(vm, walk.published(), gfn)?;
         if let Some(hint) = hint {
-            hint.put(&slot, number);
+            hint.put(&slot, self.generation);
         }
-        self.remember::<F, H>(vm, slot, number);
+        Some(slot)
+    }
+
+    /// Finds the slot of `gfn` in the tree of `now`, and remembers it.
+    pub(super) fn slot_in<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        now: Published<'_>,
+        gfn: Gfn,
+    ) -> Option<Slot> {
+        let slot = now.version.find(gfn)?;
+        if self.generation != now.number || self.slot != slot {
+            self.remember::<F, H>(vm, slot, now.number);
+        }
         Some(slot)
     }
 

@@ -10,7 +10,7 @@
 //! word, and a guest that touches all of it costs no tables.
 
 use super::pursuit::Start;
-use super::{Emulate, Next, Outcome};
+use super::{Done, Emulate, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -26,7 +26,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Counts an access without a memslot, or one that the memslot forbids.
     pub(super) fn emulated(&self, why: Emulate) -> Outcome {
         self.tally().add(Count::Mmio);
-        Outcome::Done(Next::Emulate(why))
+        Outcome::Done(Done::Emulate(why))
     }
 
     /// Checks the mmio word in `at`. Returns `None` if it is true; else the hole that it has become, or the word that

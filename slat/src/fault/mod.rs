@@ -51,6 +51,7 @@ use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
+use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
@@ -68,7 +69,7 @@ pub struct Fault {
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    Done(Next),
+    Done(Done),
     /// Something changed: retry.
     Retry,
     /// A wide invalidation began or ended before the host was asked. No work was lost: retry.
@@ -102,22 +103,35 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.quick(fault) {
             return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
-        self.fault_in_full(idle, fault, By::GUEST).inspect_err(|_| self.observed(fault, FaultResult::Failed))
+        let done = self.fault_in_full(idle, fault, By::GUEST);
+        self.answered(fault, done)
+    }
+
+    /// Reports a fault that failed. Otherwise returns the next step.
+    #[inline(always)]
+    fn answered(&self, fault: Fault, done: Result<Done, FaultError>) -> Result<Next, FaultError> {
+        match done {
+            Ok(done) => Ok(done.next(self.token)),
+            Err(error) => {
+                self.observed(fault, FaultResult::Failed);
+                Err(error)
+            }
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
         // Checked once, because one fault pushes at most one page.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Next::Leave(Leave::RingFull));
+            return Ok(Done::RingFull);
         }
         let mut faulting = Faulting { vcpu: self, idle, fault, by, seat, asked: false };
         let done = faulting.pursue()?;
-        if matches!(done, Next::Leave(Leave::Pending(_))) {
+        if done == Done::Pending {
             return self.pending(idle, fault, by);
         }
         self.observed(fault, done.into());
@@ -140,7 +154,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if let Some(private) = self.disagrees(&walk, at, &by.wanted(fault)) {
-            return Ok(Outcome::Done(Next::Leave(Leave::MemoryFault { private })));
+            return Ok(Outcome::Done(Done::MemoryFault { private }));
         }
         Ok(match at.word.kind::<F>(at.level) {
             Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
@@ -164,7 +178,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
         }
-        let pursuit = match self.pursue((start, by.wanted(fault)), walk.seat, Some(at), None) {
+        let levels = (Level::K4, self.memo.reach);
+        let pursuit = match self.pursue((start, by.wanted(fault)), walk, at, levels) {
             Ok(pursuit) => pursuit,
             Err(stop) => {
                 if stop == Stop::NoMemslot {
@@ -179,28 +194,25 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.install(walk, at, by, answer)
     }
 
-    /// The steps before the host is asked, for the page at the lowest entry `at`, if a walk is there, and of at least the
-    /// level of `leaf`, if the entry is a leaf.
+    /// The steps before the host is asked, for the page at the lowest entry `at`, and of the `levels` of a stamp.
     #[inline(always)]
     fn pursue(
         &mut self,
         (start, wanted): (Start, Wanted),
-        seat: &Seat,
-        at: Option<At<'_>>,
-        leaf: Option<Level>,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        levels: (Level, Level),
     ) -> Result<Pursuit, Stop> {
-        let (vm, space) = (self.vm, self.space);
-        let sought = start.find(wanted, |gfn| self.memo.slot(vm, space, seat, gfn, at))?;
-        let levels = leaf.map_or((Level::K4, self.memo.reach), |level| (level, level));
-        sought.stamp((&vm.active, &space.watched), levels, at.map_or(Word::OLDEST, |at| at.word))
+        let sought = start.find(wanted, |gfn| self.memo.slot(walk, at, gfn))?;
+        sought.stamp((&self.vm.active, &self.space.watched), levels, at.word)
     }
 
     fn stopped(&self, stop: Stop) -> Outcome {
         match stop {
             Stop::NoMemslot => self.emulated(Emulate::NoMemory),
             Stop::Forbidden => self.emulated(Emulate::ReadOnly),
-            Stop::OtherKind { private } => Outcome::Done(Next::Leave(Leave::MemoryFault { private })),
-            Stop::Tracked => Outcome::Done(Next::Emulate(Emulate::Tracked)),
+            Stop::OtherKind { private } => Outcome::Done(Done::MemoryFault { private }),
+            Stop::Tracked => Outcome::Done(Done::Emulate(Emulate::Tracked)),
             Stop::Covered => Outcome::Covered,
             Stop::Moved => Outcome::Moved,
         }
@@ -225,12 +237,17 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         asked: &mut bool,
     ) -> Result<Outcome, FaultError> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
-        let start = Start::now(&vm.active);
+        let (levels, watched) = ((Level::K4, self.memo.reach), &self.space.watched);
+        let sought = Start::now(&vm.active).find(by.wanted(fault), |gfn| {
+            let reading = self.space.memslots.read(&vm.reads, seat);
+            self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
+        });
         // If the attempt saw a newer hole, it has already raised the region's number to that hole's.
-        let pursuit = match self.pursue((start, by.wanted(fault)), seat, None, None) {
-            Ok(pursuit) => pursuit,
-            Err(stop) => return Ok(self.stopped(stop)),
-        };
+        let pursuit =
+            match sought.and_then(|sought| sought.stamp((&vm.active, watched), levels, Word::OLDEST)) {
+                Ok(pursuit) => pursuit,
+                Err(stop) => return Ok(self.stopped(stop)),
+            };
         if core::mem::replace(asked, true) {
             self.count_retry(fault, RetryCause::Asked);
         }
@@ -239,14 +256,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(HostError::Pending) => {
                 self.waiting.ever = true;
                 self.token = vm.host.token(pursuit.hva());
-                return Ok(Outcome::Done(Next::Leave(Leave::Pending(self.token))));
+                return Ok(Outcome::Done(Done::Pending));
             }
-            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Next::Leave(Leave::NeedsPage))),
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
             Err(error) => return Err(error.into()),
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
-        if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(*pursuit.slot()) {
+        if self.memo.slot(&walk, at, gfn) != Some(*pursuit.slot()) {
             // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }
@@ -315,7 +332,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Outcome::Retry);
         }
         walk.seat.tally.add(Count::installed(at.level));
-        Ok(Outcome::Done(Next::Resume(Resume::Mapped(at.level))))
+        Ok(Outcome::Done(Done::Mapped(at.level)))
     }
 }
 
@@ -331,11 +348,11 @@ struct Faulting<'a, 'vm, F: Format, H: Host> {
 }
 
 impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
-    type Done = Next;
+    type Done = Done;
     type Error = FaultError;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<Result<Next, Again>, FaultError> {
+    fn attempt(&mut self) -> Result<Result<Done, Again>, FaultError> {
         let Self { vcpu, idle, fault, by, seat, .. } = self;
         if vcpu.cache.len() < usize::from(F::LEVELS) {
             // The result is ignored, because not every fault needs a table. A fault that misses a page returns the

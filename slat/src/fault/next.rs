@@ -123,14 +123,47 @@ impl From<NoMemory> for FaultError {
     }
 }
 
-impl From<Next> for FaultResult {
-    fn from(next: Next) -> Self {
-        match next {
-            Next::Resume(Resume::Mapped(level)) => Self::Mapped(level),
-            Next::Resume(Resume::Fixed) => Self::Fixed,
-            Next::Resume(Resume::Spurious) => Self::Spurious,
-            Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly) => Self::Mmio,
-            Next::Emulate(Emulate::Tracked) | Next::Leave(_) => Self::Deferred,
+/// A [`Next`] without the token, which the vCPU keeps: it fits a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Done {
+    Mapped(Level),
+    Fixed,
+    Spurious,
+    Emulate(Emulate),
+    RingFull,
+    MemoryFault { private: bool },
+    Pending,
+    NeedsPage,
+}
+
+impl Done {
+    #[inline(always)]
+    pub(super) fn next(self, token: Token) -> Next {
+        match self {
+            Self::Mapped(level) => Next::Resume(Resume::Mapped(level)),
+            Self::Fixed => Next::Resume(Resume::Fixed),
+            Self::Spurious => Next::Resume(Resume::Spurious),
+            Self::Emulate(why) => Next::Emulate(why),
+            Self::RingFull => Next::Leave(Leave::RingFull),
+            Self::MemoryFault { private } => Next::Leave(Leave::MemoryFault { private }),
+            Self::Pending => Next::Leave(Leave::Pending(token)),
+            Self::NeedsPage => Next::Leave(Leave::NeedsPage),
+        }
+    }
+}
+
+impl From<Done> for FaultResult {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Mapped(level) => Self::Mapped(level),
+            Done::Fixed => Self::Fixed,
+            Done::Spurious => Self::Spurious,
+            Done::Emulate(Emulate::NoMemory | Emulate::ReadOnly) => Self::Mmio,
+            Done::Emulate(Emulate::Tracked)
+            | Done::RingFull
+            | Done::MemoryFault { .. }
+            | Done::Pending
+            | Done::NeedsPage => Self::Deferred,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Faults on a page that the host will have later ([`HostError::Pending`](crate::HostError::Pending)).
 //! [`crate::waits`] has the protocol.
 
-use super::{By, Fault, FaultError, Leave, Next};
+use super::{By, Done, Fault, FaultError};
 use crate::host::{Host, Kicks, Token, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -14,27 +14,27 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the host's answer that the page is pending: registers this vCPU for the token, and asks once more.
     #[cold]
     #[inline(never)]
-    pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Next, FaultError> {
+    pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         let token = self.token;
         if !self.vm.waits.begin(self.id, token)? {
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Next::Leave(Leave::Pending(token)));
+            return Ok(Done::Pending);
         }
         if core::mem::replace(&mut self.waiting.asks_again, true) {
             // The host names the page differently each time, so asking would never end. The guest retries at once.
             self.vm.ready(token);
             self.observed(fault, FaultResult::Deferred);
-            return Ok(Next::Leave(Leave::Pending(token)));
+            return Ok(Done::Pending);
         }
         let done = self.fault_in_full(idle, fault, by);
         self.waiting.asks_again = false;
-        if done != Ok(Next::Leave(Leave::Pending(token))) {
+        if done != Ok(Done::Pending) || self.token != token {
             self.vm.waits.forget(self.id, token);
         }
         done
     }
 
-    /// The token of the last page for which a fault or a prefault ended as [pending](Leave::Pending).
+    /// The token of the last page for which a fault or a prefault ended as [pending](crate::Leave::Pending).
     pub fn pending_token(&self) -> Option<Token> {
         self.waiting.ever.then_some(self.token)
     }

@@ -12,7 +12,6 @@ use crate::slots::SlotId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::format::{Access, Format};
-use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 use core::ops::ControlFlow;
@@ -114,7 +113,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 self.fault(idle, access)
             } else {
                 let done = self.fault_in_full(idle, access, By::Prefault);
-                done.inspect_err(|_| self.observed(access, FaultResult::Failed))
+                self.answered(access, done)
             };
             let end = match done {
                 Ok(Next::Resume(Resume::Mapped(level))) => next.base(level) + level.pages(),

@@ -18,7 +18,7 @@
 
 use super::leaf::allows;
 use super::pursuit::{Answer, Pursuit, Start, Wanted};
-use super::{Emulate, Fault, Next, Outcome, Resume};
+use super::{Done, Emulate, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
@@ -42,29 +42,29 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ) -> Result<Outcome, NoMemory> {
         if F::read_leaf(at.word).perms.allows(fault.access) {
             walk.seat.tally.add(Count::Spurious);
-            return Ok(Outcome::Done(Next::Resume(Resume::Spurious)));
+            return Ok(Outcome::Done(Done::Spurious));
         }
         if fault.access == Access::Fetch && at.level > Level::K4 && walk.vm.policy.nx_huge_pages {
             if self.split_down(walk, at, fault.gpa.gfn(), false)?.is_none() {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
+            return Ok(Outcome::Done(Done::Fixed));
         }
         if fault.access != Access::Write {
             // Every leaf allows loads. If the slot allows this fetch, the host did not when the page was mapped.
-            let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
+            let slot = self.memo.slot(walk, at, fault.gpa.gfn());
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
             return Ok(if refused { self.emulated(Emulate::ReadOnly) } else { Outcome::Ask });
         }
-        if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
+        if at.level > Level::K4 && self.logs(walk, at, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
                 return Ok(Outcome::Retry);
             }
             walk.seat.tally.add(Count::Permission);
-            return Ok(Outcome::Done(Next::Resume(Resume::Fixed)));
+            return Ok(Outcome::Done(Done::Fixed));
         }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
@@ -86,7 +86,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Outcome, NoMemory> {
         if self.space.watched.has(fault.gpa.gfn()) {
-            return Ok(Outcome::Done(Next::Emulate(Emulate::Tracked)));
+            return Ok(Outcome::Done(Done::Emulate(Emulate::Tracked)));
         }
         self.split_down(walk, at, fault.gpa.gfn(), false)?;
         Ok(Outcome::Retry)
@@ -112,8 +112,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// Whether stores to `gfn` are logged, for the section of `walk`.
-    pub(super) fn logs(&mut self, walk: &Walk<'_, F, H, Shared>, gfn: Gfn) -> bool {
-        let slot = self.memo.slot(walk.vm, walk.space, walk.seat, gfn, None);
+    pub(super) fn logs(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> bool {
+        let slot = self.memo.slot(walk, at, gfn);
         slot.is_some_and(|slot| slot.log_dirty)
     }
 
@@ -147,7 +147,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault, answer);
-        if outcome == Outcome::Done(Next::Resume(Resume::Fixed)) {
+        if outcome == Outcome::Done(Done::Fixed) {
             return self.regain(walk, at, fault, || frozen.thaw(thawed));
         }
         if frozen.thaw(thawed) { outcome } else { Outcome::Retry }
@@ -161,7 +161,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Pursuit, Outcome> {
         let wanted = (Start::now(&walk.vm.active), Wanted::new(fault.gpa.gfn(), Access::Write));
-        self.pursue(wanted, walk.seat, Some(at), Some(at.level)).map_err(|stop| self.stopped(stop))
+        self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| self.stopped(stop))
     }
 
     /// Decides what to thaw the frozen entry to. Never sleeps.
@@ -185,9 +185,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let page = answer.renewed(&pursuit).and_then(|answer| self.upgraded(&answer, at));
         let page = page.or_else(|| self.upgraded(&pursuit.look::<F, H>(&vm.host)?, at));
         match page {
-            Some(page) => {
-                (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Next::Resume(Resume::Fixed)))
-            }
+            Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
             None => (at.word, Outcome::Ask),
         }
     }
@@ -219,7 +217,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Outcome::Retry;
         }
         walk.seat.tally.add(Count::Permission);
-        Outcome::Done(Next::Resume(Resume::Fixed))
+        Outcome::Done(Done::Fixed)
     }
 }
 

@@ -11,7 +11,7 @@
 //! restores the current state. If the page has gone meanwhile and returned with the same frame and permissions, the CAS
 //! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
-use super::{By, Fault, Next, Outcome, Resume};
+use super::{By, Done, Fault, Outcome};
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -36,11 +36,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if by == By::Prefault && leaf.perms.allows(fault.access) {
             // The page is mapped, and no vCPU accesses it.
             walk.seat.tally.add(Count::Spurious);
-            return Ok(Outcome::Done(Next::Resume(Resume::Spurious)));
+            return Ok(Outcome::Done(Done::Spurious));
         }
         let store = fault.access == Access::Write;
         // A large page must be split before it becomes writable in a slot that logs.
-        let whole = at.level > Level::K4 && store && self.logs(walk, fault.gpa.gfn());
+        let whole = at.level > Level::K4 && store && self.logs(walk, at, fault.gpa.gfn());
         let gives_write = store && leaf.host_writable && !whole;
         let word = if gives_write { F::set_writable(at.word, true) } else { at.word };
         let mut given = F::restore(word, at.level);
@@ -61,7 +61,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         // W restored by a load needs no log entry. It was logged when it was first given, or a harvest that begins to
         // log takes it again: that walk meets this leaf, tracked or present.
         walk.seat.tally.add(Count::Permission);
-        Ok(Outcome::Done(Next::Resume(Resume::Fixed)))
+        Ok(Outcome::Done(Done::Fixed))
     }
 }
 
@@ -124,9 +124,6 @@ mod tests {
     fn an_unchanged_tracked_leaf_is_restored() {
         let (outcome, leaf) = load_around(|_, _| {});
         let leaf = leaf.unwrap();
-        assert_eq!(
-            (outcome, leaf.accessed, leaf.perms),
-            (Outcome::Done(Next::Resume(Resume::Fixed)), true, Perms::RWX)
-        );
+        assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Done(Done::Fixed), true, Perms::RWX));
     }
 }

@@ -15,7 +15,6 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
 use crate::table::radix::At;
-use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
@@ -79,7 +78,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Next::Resume(Resume::Mapped(Level::K4)));
         }
         let by = By::Guest { private: Some(private) };
-        self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
+        let done = self.fault_in_full(idle, fault, by);
+        self.answered(fault, done)
     }
 
     /// Like [`Wanted::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
@@ -91,7 +91,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         wanted: &Wanted,
     ) -> Option<bool> {
         wanted.private?;
-        wanted.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, wanted.gfn, Some(at))?)
+        wanted.disagrees(&self.memo.slot(walk, at, wanted.gfn)?)
     }
 }
 

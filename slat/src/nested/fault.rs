@@ -205,7 +205,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let vm = self.vcpu.vm;
         let _no_idle = NoIdle::new();
-        let _section = vm.reads.enter_outermost(self.vcpu.awake());
+        let _section = vm.reads.enter(self.vcpu.awake());
         // SAFETY: in the section.
         let at = unsafe { self.shadow.radix.descend(vm.tables(), gfn) };
         at.word.leaf::<F>(at.level).map(|leaf| very_page(leaf, gfn, at.level))

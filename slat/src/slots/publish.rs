@@ -143,7 +143,7 @@ impl SlotSets {
     /// Reads the published version, in a section of its own on a seat that this thread holds and is in no section on.
     #[inline(always)]
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
-        let section = reads.enter_outermost(seat);
+        let section = reads.enter(seat);
         // SAFETY: the reading lends the version only as long as it holds the section.
         Reading { published: unsafe { self.load() }, section }
     }
@@ -153,15 +153,6 @@ impl SlotSets {
     pub(crate) fn read_within<'w>(&'w self, _: Within<'w>) -> Published<'w> {
         // SAFETY: the section stays open for all of `'w`.
         unsafe { self.load() }
-    }
-
-    /// Calls `look` with the published version, in the section that is open on this thread's `seat`, or else in one of
-    /// its own. `look` can return nothing that borrows the version.
-    #[inline(always)]
-    pub(crate) fn with<R>(&self, reads: &ReadSide, seat: &Seat, look: impl FnOnce(Published<'_>) -> R) -> R {
-        let _section = reads.enter(seat);
-        // SAFETY: the section ends after the call.
-        look(unsafe { self.load() })
     }
 
     /// # Safety

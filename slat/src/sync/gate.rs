@@ -71,7 +71,7 @@ impl Lock {
     pub(crate) fn enter<'g, M: Mode>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Gate<'g> {
         let held = self.take::<M>();
         // After the lock, for which this may have waited.
-        Gate { held, section: reads.enter_outermost(seat) }
+        Gate { held, section: reads.enter(seat) }
     }
 }
 

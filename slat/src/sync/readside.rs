@@ -86,8 +86,7 @@ pub(crate) struct ReadSide {
 /// A read section: memory reachable at its begin stays allocated until its end.
 #[derive(Debug)]
 pub(crate) struct Section<'s> {
-    /// `None` inside another section of the same seat, which the outer one covers.
-    seat: Option<&'s Seat>,
+    seat: &'s Seat,
     /// The seat's word before it.
     before: u64,
 }
@@ -196,18 +195,9 @@ impl ReadSide {
         self.all().any(|seat| seat.word.load(Relaxed) & INSIDE != 0)
     }
 
-    /// Begins a read section on `seat`, which this thread must hold.
+    /// Begins a read section on `seat`, which this thread holds and is in no section on.
     #[inline(always)]
     pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {
-        if seat.word.load(Relaxed) & INSIDE != 0 {
-            return Section::INNER;
-        }
-        self.enter_outermost(seat)
-    }
-
-    /// Like [`enter`](Self::enter), with no section open on the seat: the caller holds the `Idle`.
-    #[inline(always)]
-    pub(crate) fn enter_outermost<'s>(&self, seat: &'s Seat) -> Section<'s> {
         let now = seat.word.load(Relaxed);
         debug_assert!(now & INSIDE == 0, "one section at a time");
         if seat.is_asked() {
@@ -220,20 +210,20 @@ impl ReadSide {
         #[cfg(test)]
         super::longest::begins();
         self.barrier.light();
-        Section { seat: Some(seat), before: now }
+        Section { seat, before: now }
     }
 
-    /// Like [`enter_outermost`](Self::enter_outermost), on a [light](Seat::is_light) seat: one store.
+    /// Like [`enter`](Self::enter), on a [light](Seat::is_light) seat: one store.
     #[inline(always)]
     pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
         let now = seat.word.load(Relaxed);
         debug_assert!(now & INSIDE == 0, "one section at a time");
-        // ORDER(grace): as in `enter_outermost`.
+        // ORDER(grace): as in `enter`.
         seat.word.store(now + INSIDE, order!(grace_end.light, Release));
         #[cfg(test)]
         super::longest::begins();
         compiler_fence(SeqCst);
-        Section { seat: Some(seat), before: now }
+        Section { seat, before: now }
     }
 
     /// Waits for a grace period: every section that may have seen what the caller unlinked has ended. The caller must
@@ -364,9 +354,6 @@ impl Seat {
 }
 
 impl Section<'_> {
-    /// A section inside another one of the same seat.
-    pub(crate) const INNER: Self = Self { seat: None, before: 0 };
-
     /// The section as a proof for functions that must run in it.
     #[inline(always)]
     #[allow(clippy::unused_self, reason = "the borrow is the proof")]
@@ -374,30 +361,26 @@ impl Section<'_> {
         Within(PhantomData)
     }
 
-    /// Ends the section and begins another: what was reachable may be freed. Does nothing inside another one.
+    /// Ends the section and begins another: what was reachable may be freed.
     pub(crate) fn rest(&mut self, side: &ReadSide) {
-        if let Some(seat) = self.seat {
-            self.before = self.before.wrapping_add(OTHER);
-            seat.word.store(self.before, order!(grace_end.pause, Release));
-            // ORDER(grace): as in `enter_outermost`.
-            seat.word.store(self.before + INSIDE, order!(grace_end.resume, Release));
-            #[cfg(test)]
-            {
-                super::longest::ends();
-                super::longest::begins();
-            }
-            side.barrier.light();
+        self.before = self.before.wrapping_add(OTHER);
+        self.seat.word.store(self.before, order!(grace_end.pause, Release));
+        // ORDER(grace): as in `enter`.
+        self.seat.word.store(self.before + INSIDE, order!(grace_end.resume, Release));
+        #[cfg(test)]
+        {
+            super::longest::ends();
+            super::longest::begins();
         }
+        side.barrier.light();
     }
 
     /// Ends the section, and counts a 4 KiB page that it mapped.
     #[inline(always)]
     pub(crate) fn end_mapped(self) {
-        if let Some(seat) = self.seat {
-            seat.word.store(self.before + MAPPED, order!(grace_end.mapped, Release));
-            #[cfg(test)]
-            super::longest::ends();
-        }
+        self.seat.word.store(self.before + MAPPED, order!(grace_end.mapped, Release));
+        #[cfg(test)]
+        super::longest::ends();
         core::mem::forget(self);
     }
 }
@@ -405,12 +388,10 @@ impl Section<'_> {
 impl Drop for Section<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            // Every load of the section before this store; pairs with `outlast`.
-            seat.word.store(self.before.wrapping_add(OTHER), order!(grace_end.end, Release));
-            #[cfg(test)]
-            super::longest::ends();
-        }
+        // Every load of the section before this store; pairs with `outlast`.
+        self.seat.word.store(self.before.wrapping_add(OTHER), order!(grace_end.end, Release));
+        #[cfg(test)]
+        super::longest::ends();
     }
 }
 
