@@ -18,12 +18,13 @@
 //! chunks as the tables need. It unhooks the leaf tables in other chunks, and the tables above those. No table moves:
 //! later faults map the pages again in the kept chunks, because a new page comes from the fullest chunk.
 //!
-//! Shadow tables ([`crate::shadows`]) are taken back first if no vCPU runs on them, and last otherwise.
+//! Tables of nested guests are taken back first if no vCPU runs on them, and last otherwise.
 //!
 //! The budget counts pages in use: in the tables, unhooked, or in the caches of vCPUs. If the *host* refuses memory,
 //! operations fail with [`NoMemory`], and the VM stays usable.
 
 use crate::addr::{Gfn, Level, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
@@ -34,8 +35,6 @@ use crate::table::format::Format;
 use crate::table::memory::{Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, PageShortage};
 use crate::table::retire::DeadTables;
-use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -133,24 +132,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Takes back the tables of a shadow that no vCPU holds; or, with `held`, some cold tables of one that a vCPU
     /// holds. Returns false if there is none.
     pub(crate) fn take_back_from_a_shadow(&self, _idle: &mut Idle, held: bool) -> bool {
-        if !self.runs_nested() {
-            return false;
-        }
-        let flush = || {
-            let mut owed = Owed::default();
-            owed.owe_nested();
-            FlushDebt::new(self, owed, Cause::Change(Reason::Unmap)).settle();
-        };
-        let tables = (self.tables(), &self.pool, &self.active);
-        let subtrees = self.spaces.iter().filter_map(|space| space.nested.get()).find_map(|shadows| {
-            let subtrees = shadows.reclaim(tables, held, flush, || self.reads.synchronize());
-            (subtrees > 0).then_some(subtrees)
-        });
-        if let Some(subtrees) = subtrees {
+        let subtrees = Nested::reclaim(self, held);
+        if subtrees > 0 {
             self.clock.reclaimed.fetch_add(subtrees, Relaxed);
             self.host.observe(TraceEvent::Reclaimed { subtrees });
         }
-        subtrees.is_some()
+        subtrees > 0
     }
 
     /// [Shrinks](Self::shrink) table memory to little more than the tables need. If the tables lie in more chunks than

@@ -36,6 +36,10 @@ impl Drop for AbortOnUnwind {
     }
 }
 
+#[cfg_attr(
+    not(feature = "std"),
+    allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with `std`")
+)]
 impl Caught {
     pub(crate) fn new() -> Self {
         Self {

@@ -19,7 +19,7 @@ unsafe impl<T: Sync> Sync for Lent<'_, T> {}
 impl<'a, T> Lent<'a, T> {
     #[inline(always)]
     pub(crate) fn new(lent: &'a T) -> Self {
-        Self(NonNull::from_ref(lent), PhantomData)
+        Self(NonNull::from(lent), PhantomData)
     }
 
     #[inline(always)]

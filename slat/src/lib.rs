@@ -53,7 +53,7 @@
 //! | [`map`] | a table without a VM; its owner maps pages one by one |
 //! | [`guest_space`] | one address space of a VM: the handle for its memory |
 //! | [`memslots`] | transactions and snapshots of its memslots |
-//! | [`nested`] | shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
+//! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
 //! | [`vm`] | the VM and its builder |
 //! | [`writes`] | listeners for stores to chosen frames |
 //! | [`held`] | frames that the VMM or hardware uses by frame number |
@@ -64,12 +64,15 @@
 //! | feature | adds |
 //! |---|---|
 //! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
+//! | `nested` (default) | [`nested`]; without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
 //! | `serde` | `serde::Serialize` of the [statistics](stats) |
 //! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
 //!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
+// The engine's functions for nested guests alone stay where they belong. A build with them finds what is really dead.
+#![cfg_attr(not(feature = "nested"), allow(dead_code))]
 
 extern crate alloc;
 
@@ -136,6 +139,7 @@ pub mod guest_space;
 pub mod held;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod history_tests;
+mod hooks;
 pub mod host;
 pub mod huge;
 #[cfg(not(all(feature = "std", any(test, explored))))]
@@ -143,7 +147,7 @@ mod inject;
 #[cfg(all(feature = "std", any(test, explored)))]
 #[doc(hidden)]
 pub mod inject;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod inject_tests;
 mod lent;
 mod loaded;
@@ -151,9 +155,11 @@ mod loaded;
 mod loom_tests;
 pub mod map;
 pub mod memslots;
+#[cfg(feature = "nested")]
 pub mod nested;
 pub mod notify;
 mod owned;
+#[cfg(feature = "nested")]
 mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

@@ -4,11 +4,10 @@
 //! same host memory. Invalidations by host address reach every space. Flushes name guest frames and no space, so a vCPU
 //! forgets those frames in whichever space it is.
 
-use crate::shadows::Shadows;
+use crate::hooks::{Nested, NestedState};
 use crate::slots::publish::SlotSets;
 use crate::slots::watched::Watched;
 use crate::slots::{Limits, SpaceId};
-use crate::sync::once::Once;
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
@@ -20,8 +19,7 @@ pub(crate) struct Space<F> {
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
     pub(crate) watched: Watched,
-    /// Shadows of L1's tables, made with the first nested guest.
-    pub(crate) nested: Once<Shadows<F>>,
+    pub(crate) nested: <Nested as NestedState>::OfSpace<F>,
 }
 
 impl<F> core::fmt::Debug for Space<F> {
@@ -41,6 +39,12 @@ impl<F: Format> Space<F> {
     ) -> Result<Self, NoMemory> {
         let memslots = SlotSets::new(limits, all_dirty);
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { id, memslots, radix, watched: Watched::default(), nested: Once::default() })
+        Ok(Self {
+            id,
+            memslots,
+            radix,
+            watched: Watched::default(),
+            nested: <Nested as NestedState>::OfSpace::<F>::default(),
+        })
     }
 }

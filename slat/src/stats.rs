@@ -1,12 +1,12 @@
 //! Statistics of a VM: sums of counters, and a census of its table pages.
 
 use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
-use crate::shadows::Shadows;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::{Count, NestedCount, RetryCause};
+use crate::sync::tally::{Count, RetryCause};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::TableCount;
@@ -297,23 +297,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             lent_bytes: self.pool.lent() * PAGE_SIZE,
             tables_reclaimed: self.clock.reclaimed.load(Relaxed),
             tables_waiting: self.grace.waiting() as u64,
-            nested: self.nested_stats(),
-        }
-    }
-
-    fn nested_stats(&self) -> NestedStats {
-        let total = |what| self.tlb.nested(what);
-        let spaces = self.spaces.iter().filter_map(|space| space.nested.get());
-        let (shadows, flush_passes) = spaces
-            .map(Shadows::counts)
-            .fold((0, 0), |(shadows, passes), more| (shadows + more.0, passes + more.1));
-        NestedStats {
-            mapped_faults: total(NestedCount::Mapped),
-            spurious_faults: total(NestedCount::Spurious),
-            mmio_faults: total(NestedCount::Mmio),
-            refused_faults: total(NestedCount::Refused),
-            flush_passes,
-            shadows,
+            nested: Nested::stats(self),
         }
     }
 
@@ -329,11 +313,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             tables.pages()
         });
-        let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.map(|shadows| shadows.pages(self.tables()));
         let reachable: u64 = reachable.sum();
         TablePages {
-            reachable: reachable + nested.sum::<u64>(),
+            reachable: reachable + Nested::pages(self),
             waiting: self.grace.count::<F, _>(self.tables()),
             free: self.pool.free(),
             allocated: self.pool.allocated(),

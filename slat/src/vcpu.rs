@@ -8,9 +8,9 @@ use crate::addr::Pfn;
 use crate::callbacks::Finally;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
+use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Token, VcpuId};
 use crate::loaded::{Entered, Loaded, Root, Tag};
-use crate::shadows::VcpuShadows;
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -21,7 +21,6 @@ use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
 use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
-use alloc::boxed::Box;
 use core::marker::PhantomData;
 
 /// One vCPU of a VM, owned by the thread that runs it. See [`Vm::vcpu`]. Dropping it frees the number for another
@@ -62,8 +61,7 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     /// The ring that logs the vCPU's stores, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
     pub(crate) loaded: Loaded,
-    /// The vCPU's part of shadow tables, once it has run L2.
-    pub(crate) nested: Option<Box<VcpuShadows>>,
+    pub(crate) nested: <Nested as NestedState>::OfVcpu,
     pub(crate) waiting: Waiting,
     /// The token of the last pending page, if there was [one](Waiting::ever).
     pub(crate) token: Token,
@@ -112,7 +110,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let ring = vm.rings.all().get(id.0 as usize);
         let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
-        Self { vm, space, id, seat, cache, memo, ring, loaded, nested: None, waiting, token: Token(0), light }
+        let token = Token(0);
+        let nested = <Nested as NestedState>::OfVcpu::default;
+        Self { vm, space, id, seat, cache, memo, ring, loaded, nested: nested(), waiting, token, light }
     }
 
     /// The vCPU's number.
@@ -135,7 +135,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub fn switch_to(&mut self, space: SpaceId) -> bool {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
-            self.forget_shadows();
+            Nested::leave(self);
             (self.space, self.memo) = (found.space, Memo::new());
         }
         true
@@ -227,7 +227,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
         if self.waiting.ever {
             self.vm.waits.forget_all(self.id);
         }
-        self.let_go_of_shadow();
+        Nested::leave(self);
     }
 }
 

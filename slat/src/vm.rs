@@ -1,11 +1,13 @@
 //! `Vm` and its builder. The builder fixes all policies for the life of the VM.
 
+#[cfg(feature = "nested")]
 mod one_stage;
 mod unanswered;
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
+use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Kicks, VcpuId, tables_of};
 use crate::notify::active::Active;
 use crate::slots::holds::Holds;
@@ -64,8 +66,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
     pub(crate) holds: Holds,
-    /// An address space has shadows. On a cache line that faults read anyway.
-    pub(crate) nested: AtomicBool,
+    pub(crate) nested: <Nested as NestedState>::OfVm,
     /// One for each vCPU, or empty.
     pub(crate) rings: Rings,
     /// A store splits a large page of a slot that logs.
@@ -188,7 +189,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             tlb: Tlb::new(policy.vcpus as usize),
             waits: Waits::default(),
             holds: Holds::new(),
-            nested: AtomicBool::new(false),
+            nested: <Nested as NestedState>::OfVm::default(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -308,9 +309,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Whether a nested guest has ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        // Set before the shadows, and so before the first hint. If a fault with a hint does not see an invalidation,
-        // the invalidation sees the hint, and so this flag.
-        self.nested.load(Relaxed)
+        Nested::has_run(self)
     }
 
     /// Whether the log is read from the Dirty bits of the tables. Faults then log nothing.

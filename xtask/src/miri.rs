@@ -15,7 +15,7 @@ use crate::process::{bounded, said, succeed};
 use anyhow::Result;
 use std::process::Command;
 
-const WORLDS: &str = "-p slat --no-default-features --test miri";
+const WORLDS: &str = "-p slat --no-default-features --features nested --test miri";
 const FLAGS: &str = "-Zmiri-tree-borrows -Zmiri-strict-provenance -Zmiri-many-seeds=0..3";
 /// For a world that one thread runs, with the locks of `parking_lot`.
 const PERMISSIVE: &str = "-Zmiri-permissive-provenance";

@@ -10,7 +10,7 @@ use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};
 use slat::{
     Access, Emulate, Fault, Format, Gfn, Hva, Idle, Next, Reason, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId,
-    Vm, Why,
+    Vm,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -14,8 +14,8 @@
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
 use crate::guest_space::GuestSpace;
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
-use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::Slot;
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
@@ -118,7 +118,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             steps.advance(row);
         }
         owed.owe(gfns);
-        self.withdraw_nested(gfns, owed);
+        Nested::withdraw_write(self, gfns, owed);
     }
 
     /// Arms the pages of `slot` whose bits are set in `words`, the first of which is word number `first` of the slot.
@@ -153,27 +153,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 written(index, dirty);
             }
         }
-        if let Some(shadows) = self.space.nested.get() {
-            self.arm_nested(shadows, slot.gfns.start + first * WORD, words);
-        }
-    }
-
-    /// Arms L2's leaves likewise; the first bit is frame `first`. The flush of the log's pages covers them.
-    #[cold]
-    fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
-        for (nth, &word) in (0..).zip(words) {
-            let (mut left, mut page) = (word, first + nth * WORD);
-            while left != 0 {
-                // The next pages that follow each other.
-                let skip = left.trailing_zeros();
-                let run = (left >> skip).trailing_ones();
-                let pages = Span::sized(page + u64::from(skip), run.into());
-                let (memory, active) = (self.vm.tables(), &self.vm.active);
-                shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
-                page = pages.end;
-                left = left.checked_shr(skip + run).unwrap_or(0);
-            }
-        }
+        // The flush of the log's pages covers nested guests.
+        Nested::arm(self, slot.gfns.start + first * WORD, words);
     }
 
     /// Returns the leaf table of `gfn`; if there is none, arms whatever maps the frame.

@@ -224,7 +224,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
 /// Words marked in one section, counting each slot as one word: some ten microseconds.
 const ROOM: u64 = CHUNK as u64;
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "nested", not(any(loom, shuttle))))]
 mod moves_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

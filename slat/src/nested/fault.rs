@@ -45,7 +45,7 @@ use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted}
 use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
-use crate::shadows::{Numbers, drop_leaf};
+use crate::shadows::drop_leaf;
 use crate::sync::idle::{Idle, NoIdle};
 use crate::sync::tally::NestedCount;
 use crate::table::entry::Word;

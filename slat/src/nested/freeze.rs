@@ -2,7 +2,7 @@
 
 use crate::fault::pursuit::Pursuit;
 use crate::notify::active::Active;
-use crate::shadows::{FlushLine, Frozen, HOLE, Numbers, Row, Rows};
+use crate::shadows::{FlushLine, Frozen, HOLE, Row, Rows};
 use crate::table::entry::{Entry, Word};
 
 /// The announcements that were read before T, and before the host was asked.

@@ -23,7 +23,6 @@ use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::shadows::Numbers;
 use crate::slots::SpaceId;
 use crate::sync::idle::{Idle, NoIdle};
 use crate::table::format::Format;

@@ -7,7 +7,7 @@ use crate::addr::{Gfn, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
-use crate::shadows::{Numbers, Pages, Reach, Shadow, Shadows};
+use crate::shadows::{Pages, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -253,24 +253,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 );
             }
         }
-    }
-
-    /// Gives up the held shadow.
-    pub(crate) fn let_go_of_shadow(&mut self) {
-        let held = self.nested.as_mut().and_then(|state| state.held.take());
-        if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
-            shadows.let_go(held);
-        }
-        if let (Some(state), Some(shadows)) = (&mut self.nested, self.space.nested.get()) {
-            shadows.give_back(&mut state.spare);
-        }
-    }
-
-    /// Gives up all state of shadows: the vCPU moves to another address space.
-    pub(crate) fn forget_shadows(&mut self) {
-        self.let_go_of_shadow();
-        self.nested = None;
-        self.loaded.forget_l2();
     }
 }
 

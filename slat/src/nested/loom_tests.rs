@@ -4,7 +4,7 @@ use super::freeze::{freeze, stands, thaw_with};
 use crate::fault::pursuit::{Sought, Start, Wanted};
 use crate::loom_tests::{explore, explore_within};
 use crate::notify::active::{Active, Page};
-use crate::shadows::{Door, Drops, FlushLine, Numbers, Reach, Row, Rows, edit, frozen, unlink};
+use crate::shadows::{Door, Drops, FlushLine, Reach, Row, Rows, edit, frozen, unlink};
 use crate::slots::watched::Watched;
 use crate::sync::once::Once;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};

@@ -25,7 +25,7 @@
 //! | `l1_mapping` | reads what T says of 2 MiB, without an access |
 //! | `revalidate` | a flush by L1 keeps the leaves that T still confirms |
 //! | `crate::shadows` | shadows, the reverse map, and a vCPU's state of them |
-//! | `crate::notify` | `nested`: edits of shadows by an invalidation |
+//! | `crate::hooks` | what the engine asks of nested guests, and nothing else |
 //! | `entry_words` | entries of eight bytes, or four |
 //! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
 //! | `guest_flush` | flushes of that guest, by instruction |

@@ -20,9 +20,7 @@ use super::l1_mapping::L1Mapping;
 use crate::addr::{Gfn, Level, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
-use crate::shadows::{
-    Inside, Numbers, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps,
-};
+use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
@@ -65,7 +63,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         &self,
         (seat, inside): (&Seat, &Inside<'_>),
         g2s: Span<Gfn>,
-        taking: &Taking<'_, impl Numbers>,
+        taking: &Taking<'_>,
         cache: &mut Cache,
     ) {
         let memory = self.slots.vm.tables();
@@ -127,7 +125,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
             && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
 
-    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_, impl Numbers>) {
+    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_>) {
         let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
         // SAFETY: a table of the shadow, met inside the door.
         let (entries, rows) = unsafe { (node.entries(), Rows::of(self.slots.vm.tables(), node)) };

@@ -14,6 +14,7 @@ use super::plan::withdraws;
 use super::reserve::Reserve;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::callbacks::Finally;
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::{Host, HostPage};
 use crate::lent::Lent;
 use crate::slots::SpaceId;
@@ -31,30 +32,30 @@ use crate::why::Reason;
 use core::mem::take;
 
 /// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.
-const WANTED: u64 = 4;
+const SPARE_AT_LEAST: u64 = 4;
 /// Maximum for an invalidation that is told page by page: each page may lie in another large leaf.
-const MOST: u64 = 64;
+const SPARE_AT_MOST: u64 = 64;
 
 /// What is invalidated, in which VM, and why.
 #[derive(Debug)]
-pub(super) struct Target<'vm, F: Format, H: Host> {
-    pub(super) vm: Lent<'vm, Vm<F, H>>,
-    pub(super) range: Range,
-    pub(super) why: Reason,
+pub(crate) struct Target<'vm, F: Format, H: Host> {
+    pub(crate) vm: Lent<'vm, Vm<F, H>>,
+    pub(crate) range: Range,
+    pub(crate) why: Reason,
 }
 
 /// An invalidation that has begun. Dropping it pays its open debts, and ends it: where a debt was leaked, where the
 /// owner unwinds, or where debts are paid here together.
 #[derive(Debug)]
 pub(crate) struct Begun<'vm, F: Format, H: Host> {
-    pub(super) target: Target<'vm, F, H>,
+    pub(crate) target: Target<'vm, F, H>,
     pub(crate) ticket: Ticket<'vm>,
     /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`](crate::FlushDebt)
     /// is a view of this record, so a leaked debt is not lost.
     pub(crate) owed: Owed,
-    pub(super) reserve: Reserve,
+    pub(crate) reserve: Reserve,
     /// Whether shadows were reached. If all of the range has been edited, its hints can be dropped after the flush.
-    pub(super) reached: bool,
+    pub(crate) reached: bool,
     /// The pass that is being made.
     pub(super) pass: Pass,
     /// Whether all of the range has been edited.
@@ -83,7 +84,7 @@ pub(crate) enum Scope<'a> {
 
 /// A [`Scope`] of a [`Range`].
 #[derive(Clone, Copy)]
-pub(super) enum Extent<'a> {
+pub(crate) enum Extent<'a> {
     Gfns(SpaceId, &'a [Span<Gfn>]),
     /// With the host's page at an address, if it told one.
     Hvas(Span<Hva>, Option<(Hva, HostPage)>),
@@ -106,7 +107,7 @@ impl Range {
 
     /// Returns what `scope` covers of it. Told pages of a range of frames may lie anywhere in it.
     #[inline(always)]
-    pub(super) fn part<'a>(&'a self, scope: &Scope<'a>) -> Extent<'a> {
+    pub(crate) fn part<'a>(&'a self, scope: &Scope<'a>) -> Extent<'a> {
         match (self, scope) {
             (Self::Gfns(space, _), &Scope::Parts(parts)) => Extent::Gfns(*space, parts),
             (Self::Gfns(space, gfns), _) => Extent::Gfns(*space, core::slice::from_ref(gfns)),
@@ -194,7 +195,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         }
         let (vm, extent) = (self.target.vm.get(), Extent::Hvas(hvas, None));
         self.withdraw_held(&extent);
-        self.reach_nested(&extent, false);
+        Nested::reach(self, &extent, false);
         for space in &vm.spaces {
             let mut walk = walk::<F, H, Shared>(vm, space, idle, seat);
             walk_behind(&mut walk, hvas, |_, part| {
@@ -237,7 +238,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
             Range::Hvas(hvas) if self.target.why.page_by_page() => hvas.len() >> Level::M2.shift(),
             _ => 0,
         };
-        self.reserve.fill(&self.target.vm, pieces.clamp(WANTED, MOST) as usize, asks)
+        self.reserve.fill(&self.target.vm, pieces.clamp(SPARE_AT_LEAST, SPARE_AT_MOST) as usize, asks)
     }
 
     /// Pays what is owed. Waits for a grace period only if it `may_collect`: the thread is then in no walk, and may
@@ -258,7 +259,17 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
     fn paid(&mut self) {
         self.ticket.flushed();
         if self.reached && self.is_applied {
-            self.forget_nested();
+            Nested::forget(self);
+        }
+    }
+
+    /// Gives spare pages back, and pays open debts. Waits for no grace period, since the thread may be in a walk.
+    #[cold]
+    #[inline(never)]
+    fn clear_up(&mut self) {
+        self.reserve.drain(&self.target.vm);
+        if !self.owed.is_nothing() {
+            self.settle(false);
         }
     }
 }
@@ -273,24 +284,13 @@ impl<F: Format, H: Host> Owes for Begun<'_, F, H> {
     }
 }
 
-/// The end. It waits for no grace period, since the thread may be in a walk.
+/// The end: the ticket ends after this.
 impl<F: Format, H: Host> Drop for Begun<'_, F, H> {
     #[inline(always)]
     fn drop(&mut self) {
         // Mostly there are neither spare pages nor debts.
         if self.reserve.pages.len() > 0 || !self.owed.is_nothing() {
             self.clear_up();
-        }
-    }
-}
-
-impl<F: Format, H: Host> Begun<'_, F, H> {
-    #[cold]
-    #[inline(never)]
-    fn clear_up(&mut self) {
-        self.reserve.drain(&self.target.vm);
-        if !self.owed.is_nothing() {
-            self.settle(false);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::begun::{Begun, Extent, Scope, walk};
 use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
@@ -65,7 +66,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         self.withdraw_held(extent);
         self.pass = Pass { defers: seat.is_none(), ..Pass::default() };
         loop {
-            self.reach_nested(extent, self.pass.defers);
+            Nested::reach(self, extent, self.pass.defers);
             self.edit_once(idle, extent, seat);
             self.pass = if take(&mut self.reserve.is_short) && self.pass.defers {
                 // The host tells pages under a lock of its own.

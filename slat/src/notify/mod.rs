@@ -9,7 +9,6 @@
 //! | [`Applied`] | the guard between edit and flush |
 //! | `begun` | an invalidation between begin and end, as the engine edits it |
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
-//! | `nested` | edits of shadows of L1's tables |
 //! | `reserve` | spare table pages for splits of large leaves |
 //! | `vm`, `host_range` | a VM as a secondary MMU; walks of the frames behind a host range |
 //! | `zap_all` | unmaps everything: replaces the root |
@@ -26,7 +25,6 @@ pub(crate) mod begun;
 mod edit;
 mod host_range;
 mod invalidation;
-mod nested;
 pub mod plan;
 mod reserve;
 mod secondary;

@@ -18,10 +18,10 @@ use crate::vm::Vm;
 
 /// The spare pages. See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Reserve {
-    pub(super) pages: Cache,
+pub(crate) struct Reserve {
+    pub(crate) pages: Cache,
     /// Whether a walk met a leaf to split, and found no page.
-    pub(super) is_short: bool,
+    pub(crate) is_short: bool,
 }
 
 impl Reserve {

@@ -15,6 +15,7 @@
 
 use super::begun::{Begun, Range, Scope};
 use crate::addr::{Gfn, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
@@ -71,7 +72,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             change.owed.owe(everything);
             change.owed.unlink(old, F::ROOT_LEVEL);
-            change.reach_nested(&range.part(&Scope::Whole), false);
+            Nested::reach(&mut change, &range.part(&Scope::Whole), false);
             change.is_applied = true;
             change.settle(true);
         }

@@ -7,7 +7,7 @@
 //! * A vCPU that finds the leaf gone sees the taker under way, or its number.
 //! * A number taken before the edit would not suffice: another vCPU may flush, and load the leaf again before the edit.
 
-use super::Numbers;
+use crate::notify::active::Active;
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::Version;
 use core::cell::Cell;
@@ -24,7 +24,7 @@ pub(crate) struct Drops {
 
 impl Drops {
     /// Returns a guard for a walk that may take something.
-    pub(crate) fn taking<'a, N: Numbers>(&'a self, active: &'a N) -> Taking<'a, N> {
+    pub(crate) fn taking<'a>(&'a self, active: &'a Active) -> Taking<'a> {
         Taking { drops: self, active, begun: Cell::new(false) }
     }
 
@@ -50,13 +50,13 @@ impl Drops {
 
 /// A walk that may take something from leaves.
 #[derive(Debug)]
-pub(crate) struct Taking<'a, N: Numbers> {
+pub(crate) struct Taking<'a> {
     drops: &'a Drops,
-    pub(crate) active: &'a N,
+    pub(crate) active: &'a Active,
     begun: Cell<bool>,
 }
 
-impl<N: Numbers> Taking<'_, N> {
+impl Taking<'_> {
     /// Called before the exchange that takes something.
     #[inline]
     pub(crate) fn begin(&self) {
@@ -79,7 +79,7 @@ impl<N: Numbers> Taking<'_, N> {
     }
 }
 
-impl<N: Numbers> Drop for Taking<'_, N> {
+impl Drop for Taking<'_> {
     fn drop(&mut self) {
         if self.begun.get() {
             self.finish();

@@ -21,6 +21,8 @@ mod aging;
 mod door;
 mod drops;
 mod hints;
+mod hooks;
+mod invalidate;
 mod leaf_rows;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -33,6 +35,7 @@ mod vcpu_state;
 pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use hints::{Hint, HintAt};
+pub(crate) use hooks::Shadowed;
 pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 
 pub(crate) use reverse::Stretches;
@@ -43,6 +46,7 @@ pub(crate) use vcpu_state::VcpuShadows;
 pub(crate) use {door::Door, reclaim::unlink};
 
 use crate::addr::{Gfn, Level, Span};
+use crate::notify::active::Active;
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
 use crate::table::entry::{Entry, Version};
@@ -56,14 +60,6 @@ use core::any::Any;
 use hints::MOST;
 use leaf_rows::Half;
 use reverse::Reverse;
-
-/// The source of numbers: the active set.
-pub(crate) trait Numbers {
-    /// Takes a number that no invalidation and no other caller has.
-    fn fresh(&self) -> Version;
-    /// Returns the newest number.
-    fn now(&self) -> Version;
-}
 
 /// A table of L1, of any format.
 pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
@@ -164,7 +160,7 @@ impl<F: Format> Shadows<F> {
     /// Returns the shadow for `table`, held for a vCPU until [`let_go`](Self::let_go).
     pub(crate) fn hold<T: Copy + Eq + Send + Sync + 'static, M: TableMemory>(
         &self,
-        (memory, pool, active): (&M, &Pool, &impl Numbers),
+        (memory, pool, active): (&M, &Pool, &Active),
         table: T,
     ) -> Result<Hold, NoMemory> {
         let mut directory = self.directory.lock();
@@ -273,7 +269,7 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn reach<M: TableMemory>(
         &self,
         memory: &M,
-        active: &impl Numbers,
+        active: &Active,
         (left, all): (&mut Stretches, Span<Gfn>),
         how: Reach,
         pages: &mut Pages<'_>,
@@ -294,7 +290,7 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn reach_whole<M: TableMemory>(
         &self,
         memory: &M,
-        active: &impl Numbers,
+        active: &Active,
         g1s: Span<Gfn>,
         how: Reach,
         pages: &mut Pages<'_>,

@@ -17,9 +17,10 @@
 
 use super::drops::Taking;
 use super::leaf_rows::Half;
-use super::{HOLE, Numbers, Shadow, Shadows};
+use super::{HOLE, Shadow, Shadows};
 use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
+use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Word};
@@ -40,7 +41,7 @@ impl<F: Format> Shadows<F> {
     /// flushes L2's tag in all TLBs, `grace` waits for faults under way. Returns the number of subtrees.
     pub(crate) fn reclaim<M: TableMemory>(
         &self,
-        (memory, pool, active): (&M, &Pool, &impl Numbers),
+        (memory, pool, active): (&M, &Pool, &Active),
         held: bool,
         flush: impl FnOnce(),
         grace: impl FnMut(),
@@ -99,12 +100,7 @@ impl<F: Format> Shadows<F> {
 
 impl<F: Format> Shadow<F> {
     /// Unlinks all tables below the root; or some cold ones, from the clock's hand on.
-    fn unlink<M: TableMemory>(
-        &self,
-        memory: &M,
-        taking: &Taking<'_, impl Numbers>,
-        only_cold: bool,
-    ) -> Vec<Top> {
+    fn unlink<M: TableMemory>(&self, memory: &M, taking: &Taking<'_>, only_cold: bool) -> Vec<Top> {
         let mut tops = Vec::new();
         let from = Gfn(self.hand.load(Relaxed));
         // The first round may only clear bits. The last one ends where the first began.
@@ -138,12 +134,7 @@ impl<F: Format> Shadow<F> {
 }
 
 /// Makes a link a hole, even if hardware sets bits in it meanwhile: only unlinking changes the linked table.
-pub(crate) fn unlink<F: Format>(
-    taking: &Taking<'_, impl Numbers>,
-    entry: &Entry,
-    mut word: Word,
-    level: Level,
-) -> bool {
+pub(crate) fn unlink<F: Format>(taking: &Taking<'_>, entry: &Entry, mut word: Word, level: Level) -> bool {
     taking.begin();
     while F::is_table(word, level) {
         match entry.cas(word, HOLE) {

@@ -11,11 +11,12 @@
 //! entry, and then checks that the line is as it was before it read T. A flush can therefore leave holes as they are:
 //! it meets the frozen entry, or the fault finds the line moved.
 
+use super::Reach;
 use super::door::Door;
 use super::drops::Taking;
 use super::reverse::STRETCH;
-use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
+use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
@@ -138,7 +139,7 @@ impl<F: Format> Shadow<F> {
 
     /// Flushes the whole shadow for L1, requested when the newest number was `asked`: calls `walk`, unless a flush that
     /// began later has ended. One at a time.
-    pub(crate) fn flush(&self, active: &impl Numbers, asked: Version, walk: impl FnOnce()) {
+    pub(crate) fn flush(&self, active: &Active, asked: Version, walk: impl FnOnce()) {
         let mut flushed = self.flushed.lock();
         if *flushed > asked {
             return;
@@ -151,7 +152,7 @@ impl<F: Format> Shadow<F> {
 }
 
 /// Drops a leaf that does not serve, without a flush: the L1 frame that it was made of keeps its hint.
-pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word) {
+pub(crate) fn drop_leaf(taking: &Taking<'_>, entry: &Entry, word: Word) {
     taking.begin();
     let _ = entry.cas(word, HOLE);
 }
@@ -195,7 +196,7 @@ impl Drop for Frozen<'_> {
 
 /// Edits one entry until `how` is done. Returns the link if the entry is one.
 pub(crate) fn edit<F: Format>(
-    taking: &Taking<'_, impl Numbers>,
+    taking: &Taking<'_>,
     entry: &Entry,
     mut word: Word,
     level: Level,

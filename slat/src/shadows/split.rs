@@ -18,8 +18,9 @@
 
 use super::leaf_rows::{Half, Rows};
 use super::shadow::{Frozen, edit};
-use super::{Inside, Numbers, Reach, Shadow, Shadows, Taking, maps};
+use super::{Inside, Reach, Shadow, Shadows, Taking, maps};
 use crate::addr::{Gfn, Level, Span};
+use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
 use crate::table::entry::Word;
@@ -51,7 +52,7 @@ impl<'p> Pages<'p> {
 
 impl<F: Format> Shadows<F> {
     /// Edits all leaves of all shadows.
-    pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
+    pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &Active, how: Reach) {
         let taking = self.drops.taking(active);
         for shadow in self.shadows() {
             shadow.visit(memory, Level::K4, |at, _| edit::<F>(&taking, at.entry, at.word, at.level, how));
@@ -64,7 +65,7 @@ impl<F: Format> Shadows<F> {
         &self,
         memory: &M,
         (shadow, inside): (&Shadow<F>, &Inside<'_>),
-        taking: &Taking<'_, impl Numbers>,
+        taking: &Taking<'_>,
         ((g2s, all), how): ((Span<Gfn>, Span<Gfn>), Reach),
         pages: &mut Pages<'_>,
     ) -> u64 {
@@ -96,7 +97,7 @@ impl<F: Format> Shadows<F> {
         &self,
         memory: &M,
         (shadow, _inside): (&Shadow<F>, &Inside<'_>),
-        taking: &Taking<'_, impl Numbers>,
+        taking: &Taking<'_>,
         (at, g2): (At<'_>, Gfn),
         pages: &mut Pages<'_>,
     ) -> Result<Word, NoMemory> {

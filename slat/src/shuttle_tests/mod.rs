@@ -24,6 +24,7 @@ mod host;
 mod huge;
 mod many_invalidations;
 mod memory;
+#[cfg(feature = "nested")]
 mod nested;
 mod schedules;
 mod slots;

@@ -35,10 +35,7 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
     /// Returns the existing blocks, up to `most`.
     #[inline(always)]
     pub(crate) fn beyond(&self, most: usize) -> impl Iterator<Item = &[Padded<T>]> {
-        (0..most).map_while(|block| {
-            // SAFETY: null, or linked by `grow` with this length, and freed when the set is dropped.
-            unsafe { self.block(block).as_ref() }
-        })
+        (0..most).map_while(|block| self.get(block))
     }
 
     /// Makes the next block. False if all exist, or without memory.
@@ -62,6 +59,13 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
 }
 
 impl<T, const BLOCKS: usize> Blocks<T, BLOCKS> {
+    /// Returns a block, if it exists.
+    #[inline(always)]
+    pub(crate) fn get(&self, block: usize) -> Option<&[Padded<T>]> {
+        // SAFETY: null, or linked by `grow` with this length, and freed when the set is dropped.
+        unsafe { self.block(block).as_ref() }
+    }
+
     /// Returns a block, or null if it does not exist.
     fn block(&self, block: usize) -> *mut [Padded<T>] {
         // Pairs with the Release in `grow`: the cells are made.

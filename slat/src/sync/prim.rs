@@ -18,7 +18,7 @@ pub(crate) use core::sync::atomic::{
 #[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 // Also in virtual time: a row beside an entry comes with the entry's line.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(all(feature = "nested", not(any(loom, shuttle))))]
 pub(crate) use core::sync::atomic::AtomicU32;
 
 #[cfg(shuttle)]

@@ -27,7 +27,7 @@
 //! forbids its caller to use anything that it held before a yield. Here that does not compile: a step borrows the walk,
 //! and the caller must drop it before the next step.
 //!
-//! Leaves of nested guests have stretches of their own (`shadows/reverse.rs`), with a rest of the walk between them.
+//! What nested guests map is walked in stretches of its own, with a rest of the walk between them.
 //!
 //! What a walk owes stays owed over a rest. KVM must flush before it releases its lock, because other threads assume
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
@@ -36,8 +36,8 @@
 mod pass;
 
 use crate::addr::{Gfn, Level, Span};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
-use crate::shadows::{Pages, Reach, Shadows, Stretches};
 use crate::slots::SlotsVersion;
 use crate::slots::behind::{Behind, Part};
 use crate::slots::publish::Published;
@@ -284,26 +284,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
             steps.saw(word);
         }
-        self.withdraw_nested(gfns, owed);
-    }
-
-    /// Takes the write permission from L2's leaves that were made of `gfns`, with rests.
-    #[inline(always)]
-    pub(crate) fn withdraw_nested(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
-        if let Some(shadows) = self.space.nested.get() {
-            self.withdraw_nested_from(shadows, gfns, owed);
-        }
-    }
-
-    #[cold]
-    fn withdraw_nested_from(&mut self, shadows: &Shadows<F>, gfns: Span<Gfn>, owed: &mut Owed) {
-        let (vm, how, mut left) = (self.vm, Reach::WithdrawWrite, Stretches::new(gfns));
-        while !left.is_over() {
-            self.rest();
-            if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
-                owed.owe_nested();
-            }
-        }
+        Nested::withdraw_write(self, gfns, owed);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::addr::{Gfn, Hva, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::{Accessed, Scan};
+use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::slots::behind::Behind;
 use crate::sync::mode::{Lockless, Mode};
@@ -58,13 +59,13 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// Makes a pass over `gfns`, with rests, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let mut at = gfns.start;
-        while let Some(next) = self.used_by_l2(Span::new(at, gfns.end)) {
+        while let Some(next) = Nested::next_used(self, Span::new(at, gfns.end)) {
             let used = match next {
                 Ok(used) => used,
                 Err(goal) if goal >= gfns.end => break,
                 Err(goal) => Span::new(goal, goal),
             };
-            let young = self.young_of_l2(used, how);
+            let young = self.young_with_l2(used, how);
             let goes_on =
                 self.pass_own(Span::new(at, used.start), how, &mut seen) && young.is_none_or(&mut seen);
             if !goes_on {
@@ -100,23 +101,13 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         goes_on
     }
 
-    /// Looks for the first 2 MiB of `gfns` of which L2 may have a page. Returns them, or the frame up to which there are
-    /// none; `None` in a VM without nested guests.
-    #[inline(always)]
-    fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Result<Span<Gfn>, Gfn>> {
-        if !self.vm.runs_nested() || gfns.is_empty() {
-            return None;
-        }
-        Some(self.space.nested.get()?.next_used(self.vm.tables(), gfns))
-    }
-
     /// Returns the pages of `gfns`, within 2 MiB, that the guest or L2 has accessed.
     #[cold]
-    fn young_of_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
+    fn young_with_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
         if gfns.is_empty() {
             return None;
         }
-        let mut bits = self.space.nested.get()?.young(self.vm.tables(), gfns, how.clears());
+        let mut bits = Nested::young(self, gfns, how.clears());
         let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, |own: AccessedPages<Gfn>| {
             let by = own.first().0 - gfns.start.0;
             own.pages().for_each(|page| {
@@ -148,11 +139,11 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
             };
-            let used = self.used_by_l2(part.gfns);
+            let used = Nested::next_used(self, part.gfns);
             let goal = if let Some(Ok(used)) = used
                 && used.start == part.gfns.start
             {
-                self.young_of_l2(used, how).map(&mut told);
+                self.young_with_l2(used, how).map(&mut told);
                 used.end
             } else {
                 let end = match used {

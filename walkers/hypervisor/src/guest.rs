@@ -13,7 +13,8 @@ use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{
-    CpuId, Next, Emulate, Leave, Resume, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Token, Translations, Vcpu, VcpuId, Vm,
+    CpuId, Emulate, Fault, Format, Gfn, Go, Gpa, Idle, Leave, Level, Next, Resume, Span, Token, Translations,
+    Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};

@@ -8,7 +8,7 @@ use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise}
 use crate::options::Mistake;
 use alloc::format;
 use slat::nested::{L1Access, L1Format as _, L2Done};
-use slat::{Access, CpuId, Next, Emulate, Leave, Format, Go, Gpa, Idle};
+use slat::{Access, CpuId, Emulate, Format, Go, Gpa, Idle, Leave, Next};
 use slat_walker_x86::cpu::EFER;
 use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
 use slat_walker_x86::svm::{cut_short, msr_bits};

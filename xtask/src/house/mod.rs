@@ -3,6 +3,7 @@
 //! Each rule is a function from a source file, or all of them, to findings. The separation of code from comments and
 //! text is approximate.
 
+mod lines;
 mod numbers;
 mod rules;
 
@@ -23,12 +24,29 @@ pub struct Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: &[Rule] =
-    &[rules::length, rules::safety, rules::order, rules::promises, rules::leftovers, numbers::check];
+const RULES: &[Rule] = &[
+    rules::length,
+    rules::safety,
+    rules::order,
+    rules::promises,
+    rules::leftovers,
+    rules::optional,
+    numbers::check,
+];
+
+#[derive(clap::Args, Default)]
+pub struct Args {
+    /// Also print the number of code lines and of public functions of the engine
+    #[arg(long)]
+    lines: bool,
+}
 
 /// The chore: lists every finding, and fails if there is one. Also checks the records of mistakes against the sources.
-pub fn run() -> Outcome {
+pub fn run(args: &Args) -> Outcome {
     let sources = read_all(Path::new("."), ".rs")?;
+    if args.lines {
+        lines::print(&sources);
+    }
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     let texts = read_all(Path::new("."), ".md")?;
     findings.extend(rules::tags(&sources, &texts));

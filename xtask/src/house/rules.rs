@@ -55,6 +55,18 @@ pub fn promises(source: &Source) -> Vec<Finding> {
     })
 }
 
+/// The engine names the modules of nested guests, which are optional, in its root and in `hooks.rs` only.
+pub fn optional(source: &Source) -> Vec<Finding> {
+    let Ok(path) = source.path.strip_prefix("slat/src") else { return Vec::new() };
+    if ["nested", "shadows", "hooks.rs", "lib.rs"].iter().any(|own| path.starts_with(own)) {
+        return Vec::new();
+    }
+    source.find(source.own(), |_, code| {
+        let name = ["crate::nested::", "crate::shadows::"].into_iter().find(|name| code.contains(name))?;
+        Some(format!("{name} is optional: a hook in slat/src/hooks.rs"))
+    })
+}
+
 const TABLE: &str = "slat/src/sync/orderings.md";
 
 /// Each `ORDER(tag)` of the engine has a row in [`TABLE`], one of `texts`, which names the module whose `loom_tests.rs`
@@ -229,7 +241,7 @@ mod tests {
     fn missing_and_forbidden_text_in_a_file_is_found() {
         let far = format!("// SAFETY: far away\n{}unsafe impl Send for A {{}}", "\n".repeat(6));
         let engine = "slat/src/a.rs";
-        let cases: [(super::super::Rule, &str, &str, usize); 16] = [
+        let cases: [(super::super::Rule, &str, &str, usize); 20] = [
             (safety, "a.rs", "let a = unsafe { b() };", 1),
             (safety, "a.rs", "// SAFETY: b is kind.\nlet a = unsafe { b() };", 0),
             (safety, "a.rs", &far, 1),
@@ -244,6 +256,10 @@ mod tests {
             (order, engine, "#[cfg(test)]\nmod tests {\n    a.load(Acquire);\n}", 0),
             (order, "slat/src/a_tests.rs", "a.load(SeqCst);", 0),
             (order, "cli/src/a.rs", "a.load(SeqCst);", 0),
+            (optional, engine, "use crate::shadows::Shadow;\ncrate::nested::f();\n// crate::nested::f", 2),
+            (optional, "slat/src/shadows/a.rs", "use crate::nested::L2;", 0),
+            (optional, "slat/src/a_tests.rs", "use crate::nested::L2;", 0),
+            (optional, "cli/src/a.rs", "use crate::nested::Guest;", 0),
             (promises, "a.rs", "fn a() { todo!() }\n#[ignore = \"slow\"]\nunimplemented!(\"b\")", 3),
             (promises, "a.rs", "// todo!() is not for us", 0),
             (promises, "a.rs", "let a = \"#[ignore\";", 0),

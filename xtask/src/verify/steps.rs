@@ -72,6 +72,7 @@ const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
 const HALF: &str =
     "cargo test --workspace --exclude slat-virtual --exclude slat-explored --locked --lib --bins";
+const HALF_WITHOUT_NESTED: &str = "cargo test -p slat --lib --no-default-features --features std --locked";
 const LOOM: &str =
     "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
 const MUTANTS: &str =
@@ -97,7 +98,7 @@ pub const STEPS: &[Step] = &[
                 200,
                 "cargo clippy -p slat --no-default-features --locked -- -D warnings",
             ),
-            Line::new(QUICK_PUSH, 5, 120, "cargo xtask house"),
+            Line::new(QUICK_PUSH, 5, 120, "cargo xtask house --lines"),
         ],
     },
     Step {
@@ -108,6 +109,7 @@ pub const STEPS: &[Step] = &[
             Line::new(PUSH, 400, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject"]),
+            Line::new(NIGHTLY, 90, 400, HALF_WITHOUT_NESTED),
             Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1"), ("SLAT_THOROUGH", "1")])
                 .hears(&["History", "Inject"]),

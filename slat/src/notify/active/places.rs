@@ -6,7 +6,6 @@
 //! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
 //! to end.
 use crate::lent::Lent;
-use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{AtomicBool, AtomicU64, Padded, Relaxed};
 use core::num::NonZero;
@@ -16,14 +15,14 @@ pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
 /// Maximum number of further blocks, each with twice as many places as the one before.
 const BLOCKS: usize = 5;
 /// Upper bound, exclusive, of the places in use at once.
-pub(super) const MOST: usize = SLOTS << (BLOCKS + 1);
+pub(super) const MAX_PLACES: usize = SLOTS << (BLOCKS + 1);
 const _: () = assert!(SLOTS <= 64, "a bit each");
 
 /// One invalidation in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// For a place beyond the first ones: whether a thread has claimed it. Set before it is active, cleared after.
-    taken: AtomicBool,
+    claimed: AtomicBool,
     /// `k << 2 | unflushed << 1 | active`. 54 bits.
     pub(super) state: AtomicU64,
     /// The number with which it began. Each widening takes a further number.
@@ -62,27 +61,45 @@ impl Places {
     /// Returns every place that an invalidation counted by N can have. Relaxed is enough: an invalidation counts its
     /// place before it moves N by a Release, and the caller has read N by an Acquire.
     pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
-        let first = self.slots.first().iter().take(self.used.load(Relaxed) as usize);
-        first.chain(self.used_beyond()).map(|slot| &slot.0)
+        let first = u64::MAX.checked_shr(64 - self.used.load(Relaxed) as u32).unwrap_or(0);
+        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
+        // caller has found in N is counted: it was counted before N moved.
+        self.scan(first, self.beyond.load(order!(places.look, Acquire)) > 0)
     }
 
     /// Returns the first places whose bits are set; and all places beyond them, if any of those is listed.
     pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
-        let first = bits(first).map_while(|bit| self.slots.first().get(bit as usize));
-        first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
+        self.scan(first, beyond > 0)
     }
 
-    /// Returns all places beyond the first ones, if any is taken.
-    fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // Pairs with the Release in `end`: if the count is zero, each of their invalidations has paid. One that the
-        // caller has found in N is counted: it was counted before N moved.
-        let any = self.beyond.load(order!(places.look, Acquire)) > 0;
-        self.beyond(any)
+    /// Returns the first places whose bits are set; and all places beyond them, if any is to be looked at.
+    #[inline(always)]
+    fn scan(&self, mut first: u64, beyond: bool) -> impl Iterator<Item = &Slot> {
+        // Block and place.
+        let mut next = (if beyond { 0 } else { BLOCKS }, 0);
+        // Mostly nothing is listed.
+        core::iter::from_fn(move || {
+            if first == 0 && next.0 == BLOCKS { None } else { self.step(&mut first, &mut next) }
+        })
     }
 
-    /// Returns all places beyond the first ones, if `any`.
-    fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
-        self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
+    /// A step of [`scan`](Self::scan), compiled once for its many callers.
+    #[inline(never)]
+    fn step(&self, first: &mut u64, (block, at): &mut (usize, usize)) -> Option<&Slot> {
+        if *first != 0 {
+            let bit = first.trailing_zeros() as usize;
+            *first &= *first - 1;
+            return self.slots.first().get(bit).map(|slot| &slot.0);
+        }
+        while *block < BLOCKS {
+            let places = self.slots.get(*block)?;
+            if let Some(slot) = places.get(*at) {
+                *at += 1;
+                return Some(&slot.0);
+            }
+            (*block, *at) = (*block + 1, 0);
+        }
+        None
     }
 
     /// Adds a block. False if all blocks exist, or without memory.
@@ -90,13 +107,13 @@ impl Places {
         self.slots.grow()
     }
 
-    /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
-    pub(super) fn claim(&self, taken: &AtomicU64) -> Option<Claim<'_>> {
+    /// Claims a free place, if there is one; `begin` then moves N. `claimed` has a bit for each first place.
+    pub(super) fn claim(&self, claimed: &AtomicU64) -> Option<Claim<'_>> {
         loop {
-            let free = taken.load(Relaxed).trailing_ones() as usize;
+            let free = claimed.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
             // Pairs with the last user's Release.
-            if taken.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
+            if claimed.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
@@ -105,29 +122,29 @@ impl Places {
         }
         // As above.
         let claim = order!(active.claim_beyond, Acquire);
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
-        // Counted before the caller moves N by a Release; see `used_beyond`.
+        let take = |slot: &Slot| !slot.claimed.load(Relaxed) && !slot.claimed.swap(true, claim);
+        // Counted before the caller moves N by a Release; see `used`.
         let beyond = &self.beyond.0;
         beyond.fetch_add(1, Relaxed);
-        let found = self.beyond(true).find(|slot| take(slot));
+        let found = self.scan(0, true).find(|slot| take(slot));
         if found.is_none() {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: Lent::new(&slot.0), bit: None })
+        found.map(|slot| Claim { slot: Lent::new(slot), bit: None })
     }
 
-    /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
-    pub(super) fn end(&self, claim: &Claim<'_>, taken: &AtomicU64) {
+    /// Frees the place: its invalidation is unlisted and counted off. `claimed` as for [`claim`](Self::claim).
+    pub(super) fn end(&self, claim: &Claim<'_>, claimed: &AtomicU64) {
         // Pairs with `is_active`.
         claim.slot.state.store(0, order!(active.clear, Release));
         // After all accesses; pairs with `claim`.
         let order = order!(active.free, Release);
         if let Some(bit) = claim.bit {
-            taken.fetch_and(!bit.get(), order);
+            claimed.fetch_and(!bit.get(), order);
         } else {
-            // Pairs with `used_beyond`.
+            // Pairs with `used`.
             self.beyond.fetch_sub(1, order!(places.end, Release));
-            claim.slot.taken.store(false, order);
+            claim.slot.claimed.store(false, order);
         }
     }
 }

@@ -4,7 +4,6 @@ use super::lines::Line;
 use super::places::Slot;
 use super::{Active, COUNT_BITS, is_active, span};
 use crate::addr::{Gfn, Hva, Level, Span};
-use crate::shadows::Numbers;
 use crate::sync::prim::Relaxed;
 use crate::table::{Version, Word};
 
@@ -77,18 +76,18 @@ impl Page {
     }
 }
 
-impl Numbers for Active {
-    fn fresh(&self) -> Version {
+impl Active {
+    /// Takes a number that no invalidation and no other caller has.
+    pub(crate) fn fresh(&self) -> Version {
         self.number(0)
     }
 
-    fn now(&self) -> Version {
+    /// Returns the newest number.
+    pub(crate) fn now(&self) -> Version {
         // Sees what was done before that number was taken.
-        Version(self.numbers.word.load(order!(begin.now, Acquire)) >> COUNT_BITS)
+        Version(self.head.n.load(order!(begin.now, Acquire)) >> COUNT_BITS)
     }
-}
 
-impl Active {
     /// Returns the epoch; called before the memslot look-up.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> Epoch {
@@ -111,14 +110,14 @@ impl Active {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
             debug_assert!(
-                newest.version().0 <= self.numbers.word.load(Relaxed) >> COUNT_BITS,
+                newest.version().0 <= self.head.n.load(Relaxed) >> COUNT_BITS,
                 "no number from elsewhere"
             );
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
             // A thread that reads a number sees its place.
-            let number = self.numbers.word.load(order!(begin.far, Acquire)) >> COUNT_BITS;
+            let number = self.head.n.load(order!(begin.far, Acquire)) >> COUNT_BITS;
             let newest = Word::hole(Version(number));
             (newest, free_of(self.places.used(), page, reach))
         };

@@ -9,10 +9,10 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::begun::{Begun, Extent, Scope};
+use super::{Pages, Reach, Shadows, Stretches};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
-use crate::shadows::{Pages, Reach, Shadows, Stretches};
+use crate::notify::begun::{Begun, Extent, Scope};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
@@ -23,16 +23,9 @@ use crate::why::Reason;
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page
     /// stay, and the reserve is short.
-    #[inline(always)]
-    pub(super) fn reach_nested(&mut self, extent: &Extent<'_>, defers: bool) {
-        if self.target.vm.runs_nested() {
-            self.reach_all_spaces(extent, defers);
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(&mut self, extent: &Extent<'_>, defers: bool) {
+    pub(super) fn reach_all_spaces(&mut self, extent: &Extent<'_>, defers: bool) {
         for space in &self.target.vm.get().spaces {
             if let Some(shadows) = space.nested.get() {
                 self.reach_in(space, shadows, extent, defers);
