@@ -58,7 +58,7 @@ fn run(vm: &Vm<Ept4, Ram>) -> Result<(), Box<dyn Error + Send + Sync>> {
         }
     }
 }
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Ram::default()).build()?;
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0))))?;
