@@ -3,7 +3,6 @@
 use slat::{table::formats::Ept4, *};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::BTreeMap, error::Error};
-
 /// REPLACE: your memory. Here one page of one word: two frames, and the number of the one that has the page now.
 #[derive(Default)]
 struct Ram([AtomicU64; 2], AtomicU64);
@@ -75,5 +74,6 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         guest.join().expect("the guest does not panic")
     })?;
     assert_eq!(frames[now.load(Relaxed) as usize].load(Relaxed), STORES); // none was lost
-    Ok(println!("{}", vm.stats()))
+    println!("{}", vm.stats());
+    Ok(())
 }
