@@ -5,9 +5,11 @@ use crate::host::{Host, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::tlb::shootdown::Translations;
-use crate::vcpu::{Ready, Vcpu};
+use crate::vcpu::{Processor, Ready, Vcpu};
 use crate::vm::Vm;
 use alloc::sync::Arc;
+use core::fmt;
+use core::mem::MaybeUninit;
 
 /// A [`Vcpu`] that shares its VM instead of borrowing it: for a struct that holds both, and for threads that outlive
 /// their creator. See [`Vm::owned_vcpu`].
@@ -58,11 +60,25 @@ use alloc::sync::Arc;
 /// let vm = vcpu.with(|vcpu| vcpu.vm());
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct OwnedVcpu<F: Format, H: Host + 'static> {
-    /// Borrows from `vm`, not for ever. Dropped before it: fields drop in order.
-    vcpu: Vcpu<'static, F, H>,
+    /// Borrows from `vm`, not for ever, and is dropped before it. Always initialized. References in an argument must stay
+    /// valid until the called function ends, also where it drops the argument and with it the VM; those in a
+    /// `MaybeUninit` need not.
+    vcpu: MaybeUninit<Vcpu<'static, F, H>>,
     vm: Arc<Vm<F, H>>,
+}
+
+impl<F: Format, H: Host + 'static> fmt::Debug for OwnedVcpu<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.vcpu().fmt(f)
+    }
+}
+
+impl<F: Format, H: Host + 'static> Drop for OwnedVcpu<F, H> {
+    fn drop(&mut self) {
+        // SAFETY: initialized, and not used again.
+        unsafe { self.vcpu.assume_init_drop() }
+    }
 }
 
 impl<F: Format, H: Host + 'static> Vm<F, H> {
@@ -72,14 +88,24 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
         // SAFETY: the VM stays in place and lives as long as `vm`. The vCPU does not outlive `vm`: it is private to
         // `OwnedVcpu`. What leaves it borrows that value, or, in `with`, has a lifetime that the closure cannot name.
         let borrowed = unsafe { &*Arc::as_ptr(&vm) };
-        Some(OwnedVcpu { vcpu: borrowed.vcpu(id)?, vm })
+        Some(OwnedVcpu { vcpu: MaybeUninit::new(borrowed.vcpu(id)?), vm })
     }
 }
 
 impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
     /// Calls `work` with the [`Vcpu`], for methods that this type does not forward.
     pub fn with<R>(&mut self, work: impl for<'vm> FnOnce(&mut Vcpu<'vm, F, H>) -> R) -> R {
-        work(&mut self.vcpu)
+        work(self.vcpu_mut())
+    }
+
+    fn vcpu(&self) -> &Vcpu<'static, F, H> {
+        // SAFETY: initialized.
+        unsafe { self.vcpu.assume_init_ref() }
+    }
+
+    fn vcpu_mut(&mut self) -> &mut Vcpu<'static, F, H> {
+        // SAFETY: initialized.
+        unsafe { self.vcpu.assume_init_mut() }
     }
 
     /// Its VM.
@@ -89,19 +115,25 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
 
     /// Its number.
     pub fn id(&self) -> VcpuId {
-        self.vcpu.id()
+        self.vcpu().id()
     }
 
     /// See [`Vcpu::fault`].
     #[inline]
     pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Next, FaultError> {
-        self.vcpu.fault(idle, fault)
+        self.vcpu_mut().fault(idle, fault)
+    }
+
+    /// See [`Vcpu::run`].
+    #[inline]
+    pub fn run<P: Processor>(&mut self, idle: &mut Idle, processor: &mut P) -> P::Exit {
+        self.vcpu_mut().run(idle, processor)
     }
 
     /// See [`Vcpu::enter`].
     #[inline]
     pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
-        self.vcpu.enter(idle, cache)
+        self.vcpu_mut().enter(idle, cache)
     }
 }
 

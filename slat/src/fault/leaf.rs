@@ -16,11 +16,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     pub(super) fn allowed(&mut self, answer: Answer) -> Answer {
         let (page, pursuit) = (answer.page(), answer.pursuit());
         if !self.space.watched.is_empty() || self.memo.is_narrow() {
-            self.memo.look_around(self.vm, self.space, pursuit.gfn());
+            self.memo.look_around(self.vm, self.space, pursuit.gfn);
         }
         // A large page without execute permission cannot serve a fetch. If the host forbids execution, its small pages
         // are mapped.
-        let small = self.vm.policy.nx_huge_pages && (pursuit.access() == Access::Fetch || !page.execute);
+        let small = self.vm.policy.nx_huge_pages && (pursuit.access == Access::Fetch || !page.execute);
         let level = if page.level == Level::K4 || small { Level::K4 } else { self.large_page_for(&answer) };
         self.memo.reach = level.max(Level::M2);
         answer.at_most(level)
@@ -29,8 +29,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     fn large_page_for(&self, answer: &Answer) -> Level {
         let (mut level, pursuit) = (answer.page().level, answer.pursuit());
-        while level > Level::K4
-            && self.vm.large_page(self.space, pursuit.slot(), pursuit.gfn(), level).is_none()
+        while level > Level::K4 && self.vm.large_page(self.space, &pursuit.slot, pursuit.gfn, level).is_none()
         {
             level = level.down();
         }

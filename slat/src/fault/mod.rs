@@ -263,7 +263,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
-        if self.memo.slot(&walk, at, gfn) != Some(*pursuit.slot()) {
+        if self.memo.slot(&walk, at, gfn) != Some(pursuit.slot) {
             // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }
@@ -271,7 +271,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let Kind::Leaf = at.word.kind::<F>(at.level) else {
             return Ok(self.install(&walk, at, by, allowed)?);
         };
-        let logs = pursuit.slot().log_dirty && at.level > Level::K4;
+        let logs = pursuit.slot.log_dirty && at.level > Level::K4;
         if F::decode(at.word).perms.allows(fault.access) || logs {
             // Another vCPU was faster; or the leaf must be split first.
             return Ok(Outcome::Retry);
@@ -301,7 +301,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         answer: Answer,
     ) -> Result<Outcome, NoMemory> {
         let (page, pursuit) = (answer.page(), answer.pursuit());
-        let (gfn, access, slot) = (pursuit.gfn(), pursuit.access(), pursuit.slot());
+        let (gfn, access, slot) = (pursuit.gfn, pursuit.access, pursuit.slot);
         if answer.reaches_out() {
             // The first page of this vCPU that is larger than a region. The next stamp covers one.
             return Ok(Outcome::Retry);

@@ -193,7 +193,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The page for leaf `at` in place, if the host's page for a store has the same frame and differs only in the write
     /// permission. Any other change needs a flush.
     pub(super) fn upgraded(&self, answer: &Answer, at: At<'_>) -> Option<HostPage> {
-        let (old, page, gfn) = (F::decode(at.word), answer.page(), answer.pursuit().gfn());
+        let (old, page, gfn) = (F::decode(at.word), answer.page(), answer.pursuit().gfn);
         // The frame of these 4 KiB, inside a leaf that may be larger.
         let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
         let whole = HostPage { level: at.level, ..page };

@@ -36,6 +36,7 @@ use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
+use core::ops::Deref;
 
 /// A page, and the access for which it is sought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,19 +72,21 @@ pub(crate) struct Start(Epoch);
 /// A page that a memslot has, and that nothing has confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sought {
+    /// Private: only [`Start::find`] makes one.
     start: Start,
-    slot: Slot,
-    gfn: Gfn,
-    access: Access,
+    pub(crate) slot: Slot,
+    pub(crate) gfn: Gfn,
+    pub(crate) access: Access,
 }
 
 /// A page whose memslot is confirmed, with a stamp: the host may be asked for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pursuit {
     sought: Sought,
+    /// Private: only [`Sought::stamp`] makes one.
     stamp: Stamp,
     /// N, if it has confirmed more than a region.
-    wide: Option<Word>,
+    pub(crate) wide: Option<Word>,
     /// Stores to the frame are tracked, so the guest gets it as if the host had it read-only.
     is_tracked: bool,
 }
@@ -91,6 +94,7 @@ pub(crate) struct Pursuit {
 /// The host's answer to a pursuit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
+    /// Private: no answer gets a later stamp.
     pursuit: Pursuit,
     page: HostPage,
 }
@@ -153,6 +157,11 @@ impl Start {
 }
 
 impl Sought {
+    pub(crate) fn start(&self) -> Start {
+        self.start
+    }
+
+    #[inline(always)]
     pub(crate) fn hva(&self) -> Hva {
         self.slot.hva_of(self.gfn)
     }
@@ -177,39 +186,19 @@ impl Sought {
     }
 }
 
+impl Deref for Pursuit {
+    type Target = Sought;
+    #[inline(always)]
+    fn deref(&self) -> &Sought {
+        &self.sought
+    }
+}
+
 impl Pursuit {
-    #[inline(always)]
-    pub(crate) fn slot(&self) -> &Slot {
-        &self.sought.slot
-    }
-
-    #[inline(always)]
-    pub(crate) fn gfn(&self) -> Gfn {
-        self.sought.gfn
-    }
-
-    #[inline(always)]
-    pub(crate) fn access(&self) -> Access {
-        self.sought.access
-    }
-
-    pub(crate) fn hva(&self) -> Hva {
-        self.sought.hva()
-    }
-
-    pub(crate) fn start(&self) -> Start {
-        self.sought.start
-    }
-
-    /// N, if it has confirmed more than a region.
-    pub(crate) fn wide(&self) -> Option<Word> {
-        self.wide
-    }
-
     /// Looks for invalidations of a page of 1 GiB, which has more than one region.
     pub(crate) fn widen(self, active: &Active) -> Self {
-        let page = Page::small(self.gfn(), self.hva());
-        match active.stamp(self.sought.start.0, page, Level::G1, Word::OLDEST) {
+        let page = Page::small(self.gfn, self.hva());
+        match active.stamp(self.start.0, page, Level::G1, Word::OLDEST) {
             Ok(wide) if wide.free > Level::M2 => {
                 let stamp = Stamp { newest: self.stamp.newest, ..wide };
                 Self { stamp, wide: Some(wide.newest), ..self }
@@ -221,25 +210,25 @@ impl Pursuit {
     /// Whether nothing was announced to the region or to the epoch since the stamp.
     #[inline(always)]
     pub(crate) fn stands(&self, active: &Active) -> bool {
-        active.newest_of(RegionLine::of(self.hva())) == self.stamp.newest && self.start().stands(active)
+        active.newest_of(RegionLine::of(self.hva())) == self.stamp.newest && self.start.stands(active)
     }
 
     /// Asks the host for a page that it has at hand. `None` if it would sleep, or has none that serves.
     #[inline(always)]
     pub(crate) fn look<F: Format, H: Host>(self, host: &H) -> Option<Answer> {
-        let page = host.lookup(self.hva(), self.access())?;
+        let page = host.lookup(self.hva(), self.access)?;
         self.answered::<F>(page).ok()
     }
 
     /// Asks the host, which may sleep. The caller is in no section.
     pub(crate) fn ask<F: Format, H: Host>(self, host: &H, idle: &mut Idle) -> Result<Answer, HostError> {
-        let page = host.resolve(idle, self.hva(), self.access())?;
+        let page = host.resolve(idle, self.hva(), self.access)?;
         self.answered::<F>(page)
     }
 
     #[inline(always)]
     fn answered<F: Format>(self, page: HostPage) -> Result<Answer, HostError> {
-        let page = served::<F>(page, self.hva(), self.access())?.through(self.slot());
+        let page = served::<F>(page, self.hva(), self.access)?.through(&self.slot);
         let page =
             if self.is_tracked { HostPage { writable: false, level: Level::K4, ..page } } else { page };
         Ok(Answer { pursuit: self, page })

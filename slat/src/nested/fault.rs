@@ -111,7 +111,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
                     learned.offered = Some(answer);
                     None
                 }
-                Err(error) => l2.comes_late(idle, Fault { gpa, access: pursuit.access() }, error)?,
+                Err(error) => l2.comes_late(idle, Fault { gpa, access: pursuit.access }, error)?,
             },
         };
         Ok(late.ok_or(Again::Now))
@@ -285,14 +285,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let is_wide = leaf.level > Level::M2
             && at.level > Level::M2
             && (!learned.narrow || at.word.maps::<F>(at.level))
-            && vm.large_page(space, pursuit.slot(), g1, Level::G1).is_some();
+            && vm.large_page(space, &pursuit.slot, g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
         let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
             return Ok(Outcome::Ask(pursuit, gpa));
         };
         let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));
-        let wide = pursuit.wide().filter(|_| answer.page().level > Level::M2);
+        let wide = pursuit.wide.filter(|_| answer.page().level > Level::M2);
         let announced = Announced { pursuit, line, wide };
         let found = Found { at, leaf, slots: &reading, answer, stores, gpa };
         self.install(access, &found, &announced, learned.replaced)

@@ -109,7 +109,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         self.quick = None;
         let (vm, space, shadow) = (self.vcpu.vm, self.vcpu.space, self.shadow);
         let pursuit = announced.pursuit;
-        let slot = *pursuit.slot();
+        let slot = pursuit.slot;
         let is_plain =
             HostPage::PLAIN.through(&slot) == HostPage::PLAIN && !slot.log_dirty && !slot.is_private();
         if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {

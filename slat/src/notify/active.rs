@@ -42,7 +42,7 @@ use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
 use follow::Removed;
 use lines::{Line, Lines, Regions};
-use places::{Claim, MOST, Places, SLOTS, Slot};
+use places::{Claim, MAX_PLACES, Places, SLOTS, Slot};
 
 mod follow;
 mod lines;
@@ -54,7 +54,7 @@ pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-const _: () = assert!(MOST <= COUNT as usize + 1, "N counts them all");
+const _: () = assert!(MAX_PLACES <= COUNT as usize + 1, "N counts them all");
 
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;
@@ -62,18 +62,18 @@ const UNFLUSHED: u64 = 2;
 /// The active set of a VM. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
-    numbers: Padded<Numbers>,
+    head: Padded<Head>,
     lines: Lines,
     places: Places,
 }
 
 /// Words that each invalidation writes when it begins and ends, on one cache line. Most faults read neither.
 #[derive(Debug, Default)]
-struct Numbers {
+struct Head {
     /// N: newest number and number of active invalidations.
-    word: AtomicU64,
-    /// Bitmap of the first places that are taken.
-    taken: AtomicU64,
+    n: AtomicU64,
+    /// Bitmap of the first places that are claimed.
+    claimed: AtomicU64,
 }
 
 /// An invalidation that has begun. Dropping it ends it.
@@ -96,7 +96,7 @@ impl Active {
     }
 
     fn with_places(places: usize) -> Self {
-        Self { numbers: Padded::default(), lines: Lines::new(), places: Places::new(places) }
+        Self { head: Padded::default(), lines: Lines::new(), places: Places::new(places) }
     }
 
     /// Returns the hole of the newest number on the region's line.
@@ -108,7 +108,7 @@ impl Active {
     /// Returns N, if no invalidation is active.
     pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
         // Before the caller reads the epoch; and as in `is_at`.
-        let word = self.numbers.word.load(order!(quiet.load, Acquire));
+        let word = self.head.n.load(order!(quiet.load, Acquire));
         (word & COUNT == 0).then(|| QuietNumber::new(word))
     }
 
@@ -116,7 +116,7 @@ impl Active {
     #[inline(always)]
     pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
         // Pairs with the Release in `drop`: the host of each ended invalidation has changed.
-        self.numbers.word.load(order!(quiet.load, Acquire)) == number.word
+        self.head.n.load(order!(quiet.load, Acquire)) == number.word
     }
 
     /// Whether an active invalidation covers any of `gfns` or `hvas`, which lie in the region of `line`.
@@ -137,7 +137,7 @@ impl Active {
     /// Returns the newest number.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Version {
-        Version(self.numbers.word.load(crate::sync::prim::Relaxed) >> COUNT_BITS)
+        Version(self.head.n.load(crate::sync::prim::Relaxed) >> COUNT_BITS)
     }
 
     /// The lists that a fault polls while an invalidation over `hva` is active: they change when it ends.
@@ -161,7 +161,7 @@ impl Active {
     fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         // Mostly there is no other: one load answers.
         // Pairs with the Release in `drop`: an invalidation that has ended has paid.
-        let active = self.numbers.word.load(order!(adopt.others, Acquire)) & COUNT;
+        let active = self.head.n.load(order!(adopt.others, Acquire)) & COUNT;
         active > u64::from(mine.is_some())
             && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
     }
@@ -187,7 +187,7 @@ impl Active {
 
     /// Like [`begin`](Self::begin), but returns `None` instead of growing or waiting.
     pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        let claim = self.places.claim(&self.numbers.taken)?;
+        let claim = self.places.claim(&self.head.claimed)?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
         // The ranges before the state. The invalidation has no number and no hole yet.
@@ -209,7 +209,7 @@ impl Active {
     /// Part of rule 1: takes the next number, which is unique, and counts `more` active invalidations.
     fn number(&self, more: u64) -> Version {
         // The list before the number, for each thread that reads this number or a later one.
-        let before = self.numbers.word.fetch_add((1 << COUNT_BITS) + more, order!(begin.number, AcqRel));
+        let before = self.head.n.fetch_add((1 << COUNT_BITS) + more, order!(begin.number, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
         debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
         version
@@ -323,7 +323,7 @@ impl Ticket<'_> {
     pub(crate) fn is_alone(&self, start: Start, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
         // is not seen here will see the frozen entry.
-        let _ = self.active.numbers.word.load(order!(active.alone, Acquire));
+        let _ = self.active.head.n.load(order!(active.alone, Acquire));
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
         !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
     }
@@ -400,8 +400,8 @@ impl Drop for Ticket<'_> {
         let bit = self.claim.bit;
         self.each_line(move |line| line.unlist(bit));
         // Paid, and the host has changed, before the count falls; pairs with `any_unflushed` and `is_at`.
-        self.active.numbers.word.fetch_sub(1, order!(adopt.end, Release));
-        self.active.places.end(&self.claim, &self.active.numbers.taken);
+        self.active.head.n.fetch_sub(1, order!(adopt.end, Release));
+        self.active.places.end(&self.claim, &self.active.head.claimed);
     }
 }
 

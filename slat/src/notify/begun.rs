@@ -32,9 +32,9 @@ use crate::why::Reason;
 use core::mem::take;
 
 /// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.
-const WANTED: u64 = 4;
+const SPARE_AT_LEAST: u64 = 4;
 /// Maximum for an invalidation that is told page by page: each page may lie in another large leaf.
-const MOST: u64 = 64;
+const SPARE_AT_MOST: u64 = 64;
 
 /// What is invalidated, in which VM, and why.
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
             Range::Hvas(hvas) if self.target.why.page_by_page() => hvas.len() >> Level::M2.shift(),
             _ => 0,
         };
-        self.reserve.fill(&self.target.vm, pieces.clamp(WANTED, MOST) as usize, asks)
+        self.reserve.fill(&self.target.vm, pieces.clamp(SPARE_AT_LEAST, SPARE_AT_MOST) as usize, asks)
     }
 
     /// Pays what is owed. Waits for a grace period only if it `may_collect`: the thread is then in no walk, and may
@@ -262,6 +262,16 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
             Nested::forget(self);
         }
     }
+
+    /// Gives spare pages back, and pays open debts. Waits for no grace period, since the thread may be in a walk.
+    #[cold]
+    #[inline(never)]
+    fn clear_up(&mut self) {
+        self.reserve.drain(&self.target.vm);
+        if !self.owed.is_nothing() {
+            self.settle(false);
+        }
+    }
 }
 
 impl<F: Format, H: Host> Owes for Begun<'_, F, H> {
@@ -274,24 +284,13 @@ impl<F: Format, H: Host> Owes for Begun<'_, F, H> {
     }
 }
 
-/// The end. It waits for no grace period, since the thread may be in a walk.
+/// The end: the ticket ends after this.
 impl<F: Format, H: Host> Drop for Begun<'_, F, H> {
     #[inline(always)]
     fn drop(&mut self) {
         // Mostly there are neither spare pages nor debts.
         if self.reserve.pages.len() > 0 || !self.owed.is_nothing() {
             self.clear_up();
-        }
-    }
-}
-
-impl<F: Format, H: Host> Begun<'_, F, H> {
-    #[cold]
-    #[inline(never)]
-    fn clear_up(&mut self) {
-        self.reserve.drain(&self.target.vm);
-        if !self.owed.is_nothing() {
-            self.settle(false);
         }
     }
 }

@@ -264,6 +264,16 @@ fn nested<const SINGLE: bool>() {
     });
 }
 
+/// A vCPU, and the guard of an invalidation, that are the last owners of their VM, and are dropped as arguments.
+#[test]
+fn last_owners() {
+    let vm = || Arc::new(World::<Npt4, false>::builder(Machine::new()).build().unwrap());
+    let vcpu = vm().owned_vcpu(VcpuId(0)).unwrap();
+    drop(vcpu);
+    let change = vm().invalidate_owned(Span::sized(HVA, PAGE_SIZE), Why::Unmap);
+    drop(change);
+}
+
 #[test]
 fn nested_in_chunks() {
     nested::<false>();

@@ -15,14 +15,14 @@ pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
 /// Maximum number of further blocks, each with twice as many places as the one before.
 const BLOCKS: usize = 5;
 /// Upper bound, exclusive, of the places in use at once.
-pub(super) const MOST: usize = SLOTS << (BLOCKS + 1);
+pub(super) const MAX_PLACES: usize = SLOTS << (BLOCKS + 1);
 const _: () = assert!(SLOTS <= 64, "a bit each");
 
 /// One invalidation in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// For a place beyond the first ones: whether a thread has claimed it. Set before it is active, cleared after.
-    taken: AtomicBool,
+    claimed: AtomicBool,
     /// `k << 2 | unflushed << 1 | active`. 54 bits.
     pub(super) state: AtomicU64,
     /// The number with which it began. Each widening takes a further number.
@@ -107,13 +107,13 @@ impl Places {
         self.slots.grow()
     }
 
-    /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
-    pub(super) fn claim(&self, taken: &AtomicU64) -> Option<Claim<'_>> {
+    /// Claims a free place, if there is one; `begin` then moves N. `claimed` has a bit for each first place.
+    pub(super) fn claim(&self, claimed: &AtomicU64) -> Option<Claim<'_>> {
         loop {
-            let free = taken.load(Relaxed).trailing_ones() as usize;
+            let free = claimed.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
             // Pairs with the last user's Release.
-            if taken.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
+            if claimed.fetch_or(1 << free, order!(active.claim, Acquire)) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
                 }
@@ -122,7 +122,7 @@ impl Places {
         }
         // As above.
         let claim = order!(active.claim_beyond, Acquire);
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, claim);
+        let take = |slot: &Slot| !slot.claimed.load(Relaxed) && !slot.claimed.swap(true, claim);
         // Counted before the caller moves N by a Release; see `used`.
         let beyond = &self.beyond.0;
         beyond.fetch_add(1, Relaxed);
@@ -133,18 +133,18 @@ impl Places {
         found.map(|slot| Claim { slot: Lent::new(slot), bit: None })
     }
 
-    /// Frees the place: its invalidation is unlisted and counted off. `taken` as for [`claim`](Self::claim).
-    pub(super) fn end(&self, claim: &Claim<'_>, taken: &AtomicU64) {
+    /// Frees the place: its invalidation is unlisted and counted off. `claimed` as for [`claim`](Self::claim).
+    pub(super) fn end(&self, claim: &Claim<'_>, claimed: &AtomicU64) {
         // Pairs with `is_active`.
         claim.slot.state.store(0, order!(active.clear, Release));
         // After all accesses; pairs with `claim`.
         let order = order!(active.free, Release);
         if let Some(bit) = claim.bit {
-            taken.fetch_and(!bit.get(), order);
+            claimed.fetch_and(!bit.get(), order);
         } else {
             // Pairs with `used`.
             self.beyond.fetch_sub(1, order!(places.end, Release));
-            claim.slot.taken.store(false, order);
+            claim.slot.claimed.store(false, order);
         }
     }
 }

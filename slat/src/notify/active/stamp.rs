@@ -85,7 +85,7 @@ impl Active {
     /// Returns the newest number.
     pub(crate) fn now(&self) -> Version {
         // Sees what was done before that number was taken.
-        Version(self.numbers.word.load(order!(begin.now, Acquire)) >> COUNT_BITS)
+        Version(self.head.n.load(order!(begin.now, Acquire)) >> COUNT_BITS)
     }
 
     /// Returns the epoch; called before the memslot look-up.
@@ -110,14 +110,14 @@ impl Active {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
             debug_assert!(
-                newest.version().0 <= self.numbers.word.load(Relaxed) >> COUNT_BITS,
+                newest.version().0 <= self.head.n.load(Relaxed) >> COUNT_BITS,
                 "no number from elsewhere"
             );
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
             // A thread that reads a number sees its place.
-            let number = self.numbers.word.load(order!(begin.far, Acquire)) >> COUNT_BITS;
+            let number = self.head.n.load(order!(begin.far, Acquire)) >> COUNT_BITS;
             let newest = Word::hole(Version(number));
             (newest, free_of(self.places.used(), page, reach))
         };
