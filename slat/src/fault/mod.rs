@@ -39,6 +39,7 @@ mod visibility;
 use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
+use crate::notify::active::Epoch;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::readside::Seat;
@@ -55,7 +56,7 @@ use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
-use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Start, Stop, Wanted};
+use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Stop, Wanted};
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +174,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         by: By,
     ) -> Result<Outcome, NoMemory> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
-        let start = Start::now(&vm.active);
+        let start = vm.active.epoch();
         if at.word.is_mmio() {
             let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
@@ -198,7 +199,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[inline(always)]
     fn pursue(
         &mut self,
-        (start, wanted): (Start, Wanted),
+        (start, wanted): (Epoch, Wanted),
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         levels: (Level, Level),
@@ -238,7 +239,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ) -> Result<Outcome, FaultError> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let (levels, watched) = ((Level::K4, self.memo.reach), &self.space.watched);
-        let sought = Start::now(&vm.active).find(by.wanted(fault), |gfn| {
+        let sought = vm.active.epoch().find(by.wanted(fault), |gfn| {
             let reading = self.space.memslots.read(&vm.reads, seat);
             self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
         });

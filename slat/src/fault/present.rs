@@ -16,8 +16,7 @@
 //! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
 //! since, the vCPU asks again, now, what the host can answer without sleeping.
 
-use super::leaf::allows;
-use super::pursuit::{Answer, Pursuit, Start, Wanted};
+use super::pursuit::{Answer, Pursuit, Wanted, allows};
 use super::{Done, Emulate, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
@@ -160,7 +159,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         at: At<'_>,
         fault: Fault,
     ) -> Result<Pursuit, Outcome> {
-        let wanted = (Start::now(&walk.vm.active), Wanted::new(fault.gpa.gfn(), Access::Write));
+        let wanted = (walk.vm.active.epoch(), Wanted::new(fault.gpa.gfn(), Access::Write));
         self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| self.stopped(stop))
     }
 

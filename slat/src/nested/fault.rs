@@ -41,7 +41,7 @@ use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted};
+use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
 use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
@@ -231,7 +231,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
         }
-        let start = Start::now(active);
+        let start = active.epoch();
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {
@@ -245,7 +245,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let leaf = match slots.walk_l1_in((&reading, find), &self.table, access, true) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
-                let moves = |table| !start.nowhere(active, Span::sized(table, 1));
+                let moves = |table| !active.nowhere(start, Span::sized(table, 1));
                 return Ok(if fault.table.is_some_and(moves) {
                     Outcome::Covered
                 } else {
@@ -254,7 +254,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             }
             Err(stop) => return Ok(Outcome::Table(stop)),
         };
-        if leaf.tables().iter().any(|&table| !start.nowhere(active, Span::sized(table, 1))) {
+        if leaf.tables().iter().any(|&table| !active.nowhere(start, Span::sized(table, 1))) {
             return Ok(Outcome::Covered);
         }
         let g1 = leaf.gfn;
@@ -268,7 +268,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let stamped = sought.and_then(|sought| sought.stamp((active, &space.watched), levels, Word::OLDEST));
         let pursuit = match stamped {
             Ok(pursuit) if is_ours => pursuit,
-            Err(Stop::NoMemslot) if !start.nowhere(active, Span::sized(g1, 1)) => {
+            Err(Stop::NoMemslot) if !active.nowhere(start, Span::sized(g1, 1)) => {
                 return Ok(Outcome::Covered);
             }
             Ok(_) | Err(Stop::NoMemslot | Stop::OtherKind { .. }) => {

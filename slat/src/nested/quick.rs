@@ -117,7 +117,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         // Rule 15: N, then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
-        if !pursuit.start().stands(&vm.active) || shadow.line.now() != announced.line {
+        if vm.active.epoch() != pursuit.start() || shadow.line.now() != announced.line {
             return;
         }
         let index = F::index(g2, Level::K4);
