@@ -50,7 +50,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [`Pages::flush`](super::Pages::flush). May sleep, and waits for vCPUs in the guest.
     ///
     /// All of `hvas` changes? Use [`change`](Self::change). Several listeners? Use
-    /// [`SecondaryMmu::around`](super::SecondaryMmu::around).
+    /// [`SecondaryMmu::around`].
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

@@ -129,12 +129,17 @@ impl<F: Format> Radix<F> {
     /// Replaces the root by `fresh`, which is filled. Returns the old root, which the caller must flush, wait for and
     /// take apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
+        let old = self.swap_root(fresh.pfn(memory));
+        // SAFETY: the frame of a page of this memory, which only the caller takes apart.
+        unsafe { Node::follow(memory, old) }
+    }
+
+    fn swap_root(&self, fresh: Pfn) -> Pfn {
         // Release publishes the filled page; Acquire, as in `Entry::cas`.
-        let old = self.root.0.swap(fresh.pfn(memory).0, order!(link.replace_root, AcqRel));
+        let old = self.root.0.swap(fresh.0, order!(link.replace_root, AcqRel));
         #[cfg(test)]
         super::history::wrote();
-        // SAFETY: the frame of a page of this memory, which only the caller takes apart.
-        unsafe { Node::follow(memory, Pfn(old)) }
+        Pfn(old)
     }
 
     /// Descends to the lowest entry of `gfn`.
