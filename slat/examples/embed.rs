@@ -23,8 +23,7 @@ impl Processor for Vmx {
         self.0.pop() // EPTP from `_tables`, VMRESUME, GUEST_PHYSICAL_ADDRESS; `block_interrupts` is CLI
     }
 }
-/// Makes a VM, runs its guest, and takes a page back.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build()?;
     let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM); // 2 MiB at guest address 0
@@ -41,5 +40,6 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     vm.change(&mut idle, Span::sized(RAM, PAGE_SIZE), Why::Unmap, |_| {}); // REPLACE: unmap it in the closure
-    Ok(println!("{}", vm.stats()))
+    println!("{}", vm.stats());
+    Ok(())
 }

@@ -35,7 +35,7 @@
 
 use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
-use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Start, Stop, Wanted};
+use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Stop, Wanted};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError, Token};
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
@@ -260,7 +260,7 @@ impl<F: Format, H: Host> Pursuer for Refreshing<'_, '_, F, H> {
         let GuestSpace { vm, space } = held.slots;
         // Also if the host panics.
         let cell = Finally::with(held.cell, |cell| cell.refused());
-        let start = Start::now(&vm.active);
+        let start = vm.active.epoch();
         let slots = held.slots.snapshot(idle);
         let look = |gfn| {
             let slot = slots.find(gfn)?;

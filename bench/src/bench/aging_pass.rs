@@ -189,7 +189,7 @@ impl Entrant {
                     Self::LinearRead => mapped.tables.read(),
                     Self::LockedRmw => mapped.tables.locked_rmw(),
                     Self::Idle(scan) => {
-                        found += u64::from(vm.memory().lockless(idle).is_young_by(pages, scan))
+                        found += u64::from(vm.memory().lockless(idle).is_young_by(pages, scan));
                     }
                     Self::EntryByEntry => {
                         vm.memory()

@@ -3,7 +3,7 @@
 
 use super::pursuit::Answer;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
-use crate::host::{Host, HostError, HostPage};
+use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::space::Space;
 use crate::table::format::{Access, Format, Leaf, Perms};
@@ -16,11 +16,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     pub(super) fn allowed(&mut self, answer: Answer) -> Answer {
         let (page, pursuit) = (answer.page(), answer.pursuit());
         if !self.space.watched.is_empty() || self.memo.is_narrow() {
-            self.memo.look_around(self.vm, self.space, pursuit.gfn());
+            self.memo.look_around(self.vm, self.space, pursuit.gfn);
         }
         // A large page without execute permission cannot serve a fetch. If the host forbids execution, its small pages
         // are mapped.
-        let small = self.vm.policy.nx_huge_pages && (pursuit.access() == Access::Fetch || !page.execute);
+        let small = self.vm.policy.nx_huge_pages && (pursuit.access == Access::Fetch || !page.execute);
         let level = if page.level == Level::K4 || small { Level::K4 } else { self.large_page_for(&answer) };
         self.memo.reach = level.max(Level::M2);
         answer.at_most(level)
@@ -29,8 +29,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     fn large_page_for(&self, answer: &Answer) -> Level {
         let (mut level, pursuit) = (answer.page().level, answer.pursuit());
-        while level > Level::K4
-            && self.vm.large_page(self.space, pursuit.slot(), pursuit.gfn(), level).is_none()
+        while level > Level::K4 && self.vm.large_page(self.space, &pursuit.slot, pursuit.gfn, level).is_none()
         {
             level = level.down();
         }
@@ -38,35 +37,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             self.vm.will_map_a_large_page();
         }
         level
-    }
-}
-
-/// Returns the host's page at `hva` if it serves the access, in a table of this format.
-#[inline(always)]
-pub(crate) fn served<F: Format>(page: HostPage, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-    if page.allows(access) && F::has_memory_type(page.memory) && page.fits::<F>(hva) {
-        Ok(page)
-    } else {
-        Err(if page.fits::<F>(hva) { HostError::Fault } else { HostError::BadFrame })
-    }
-}
-
-/// Whether the guest may make this access through `slot`.
-#[inline(always)]
-pub(crate) fn allows(slot: &Slot, access: Access) -> bool {
-    HostPage::PLAIN.through(slot).allows(access)
-}
-
-impl HostPage {
-    /// The page as the guest may use it through `slot`.
-    #[inline(always)]
-    pub(crate) fn through(self, slot: &Slot) -> Self {
-        Self {
-            writable: self.writable && !slot.readonly,
-            execute: self.execute && slot.execute,
-            memory: self.memory.max(slot.memory),
-            ..self
-        }
     }
 }
 

@@ -38,10 +38,11 @@
 //! hardware's paging-structure caches.
 
 use super::fillable::{Fillable, Offset, fillable};
-use super::pursuit::{Listed, Start};
+use super::pursuit::Listed;
 use super::quick_frames;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
+use crate::notify::active::Epoch;
 use crate::notify::active::{Active, QuietNumber, RegionLine};
 use crate::slots::publish::Published;
 use crate::slots::{Slot, SlotId};
@@ -64,7 +65,7 @@ pub(crate) struct Memo {
     /// none. If any frame of the VM is watched: at most those of one leaf table.
     plain: Span<Gfn>,
     /// The epoch under which the slot was found.
-    start: Start,
+    start: Epoch,
     quiet: Quiet,
     /// Number of leaf tables to confirm before N is read again.
     pause: u32,
@@ -158,7 +159,7 @@ impl Memo {
             slot: Slot::new(SlotId(0), Gfn(0), 0, Hva(0)),
             generation: 0,
             plain: Span::default(),
-            start: Start::NEVER,
+            start: Epoch::NEVER,
             quiet: Quiet::NOTHING,
             pause: 0,
             narrow: false,
@@ -262,7 +263,7 @@ impl Memo {
         let near = &self.near;
         let stands = gfn.0.wrapping_sub(near.first.0) < near.len
             && active.newest_of(near.line) == near.newest
-            && self.start.stands(active);
+            && active.epoch() == self.start;
         if !stands {
             return Err(NotConfirmed);
         }
@@ -293,7 +294,7 @@ impl Memo {
         let (newest, frames) = loop {
             let newest = vm.active.newest_of(line);
             let frames = self.free_around(&vm.active, line, gfn)?;
-            if self.start.stands(&vm.active) {
+            if vm.active.epoch() == self.start {
                 break (newest, frames);
             }
             if rounds > 0 {
@@ -321,7 +322,7 @@ impl Memo {
         self.pause = PAUSE;
         // The epoch after N: a transaction that published before N was read, and has ended, has moved the epoch.
         if let Some(number) = active.quiet_number()
-            && self.start.stands(active)
+            && active.epoch() == self.start
         {
             self.quiet = Quiet::new(number, self.plain, Offset::of(&self.slot));
         }
@@ -345,9 +346,9 @@ impl Memo {
     /// Takes the current epoch if the slot is still published. Drops all that was confirmed.
     #[cold]
     fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
-        let start = Start::now(&vm.active);
+        let start = vm.active.epoch();
         let published = self.generation == space.memslots.number();
-        self.start = if published { start } else { Start::NEVER };
+        self.start = if published { start } else { Epoch::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
         // After the epoch: a watch is counted before its invalidation moves the epoch.
         if published && (!space.watched.is_empty() || self.narrow) {

@@ -9,10 +9,10 @@
 //! The word stands at the highest level below which no slot lies. A gap of 512 GiB in the guest's memory costs one
 //! word, and a guest that touches all of it costs no tables.
 
-use super::pursuit::Start;
 use super::{Done, Emulate, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::notify::active::Epoch;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::{Version, Word};
@@ -49,7 +49,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &'w Walk<'_, F, H, Shared>,
         mut at: At<'w>,
         gfn: Gfn,
-        start: Start,
+        start: Epoch,
     ) -> Result<(), NoMemory> {
         // The hole may be newer than the slots, if its invalidation changed none. It was read before the epoch.
         let seen = match at.word.kind::<F>(at.level) {
@@ -64,7 +64,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             level = level.down();
         }
         // No slot in the version that was published when the epoch was read, and no transaction is changing that now.
-        if !start.nowhere(&walk.vm.active, entry(level)) || slots.find(gfn).is_some() {
+        if !walk.vm.active.nowhere(start, entry(level)) || slots.find(gfn).is_some() {
             return Ok(());
         }
         if at.level > level {

@@ -39,6 +39,7 @@ mod visibility;
 use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
+use crate::notify::active::Epoch;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::readside::Seat;
@@ -55,7 +56,7 @@ use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
-use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Start, Stop, Wanted};
+use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Stop, Wanted};
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +174,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         by: By,
     ) -> Result<Outcome, NoMemory> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
-        let start = Start::now(&vm.active);
+        let start = vm.active.epoch();
         if at.word.is_mmio() {
             let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
             at = now;
@@ -198,7 +199,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[inline(always)]
     fn pursue(
         &mut self,
-        (start, wanted): (Start, Wanted),
+        (start, wanted): (Epoch, Wanted),
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
         levels: (Level, Level),
@@ -238,7 +239,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ) -> Result<Outcome, FaultError> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let (levels, watched) = ((Level::K4, self.memo.reach), &self.space.watched);
-        let sought = Start::now(&vm.active).find(by.wanted(fault), |gfn| {
+        let sought = vm.active.epoch().find(by.wanted(fault), |gfn| {
             let reading = self.space.memslots.read(&vm.reads, seat);
             self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
         });
@@ -263,7 +264,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
-        if self.memo.slot(&walk, at, gfn) != Some(*pursuit.slot()) {
+        if self.memo.slot(&walk, at, gfn) != Some(pursuit.slot) {
             // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }
@@ -271,7 +272,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let Kind::Leaf = at.word.kind::<F>(at.level) else {
             return Ok(self.install(&walk, at, by, allowed)?);
         };
-        let logs = pursuit.slot().log_dirty && at.level > Level::K4;
+        let logs = pursuit.slot.log_dirty && at.level > Level::K4;
         if F::decode(at.word).perms.allows(fault.access) || logs {
             // Another vCPU was faster; or the leaf must be split first.
             return Ok(Outcome::Retry);
@@ -301,7 +302,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         answer: Answer,
     ) -> Result<Outcome, NoMemory> {
         let (page, pursuit) = (answer.page(), answer.pursuit());
-        let (gfn, access, slot) = (pursuit.gfn(), pursuit.access(), pursuit.slot());
+        let (gfn, access, slot) = (pursuit.gfn, pursuit.access, pursuit.slot);
         if answer.reaches_out() {
             // The first page of this vCPU that is larger than a region. The next stamp covers one.
             return Ok(Outcome::Retry);

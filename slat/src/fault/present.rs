@@ -16,8 +16,7 @@
 //! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
 //! since, the vCPU asks again, now, what the host can answer without sleeping.
 
-use super::leaf::allows;
-use super::pursuit::{Answer, Pursuit, Start, Wanted};
+use super::pursuit::{Answer, Pursuit, Wanted, allows};
 use super::{Done, Emulate, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
@@ -160,7 +159,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         at: At<'_>,
         fault: Fault,
     ) -> Result<Pursuit, Outcome> {
-        let wanted = (Start::now(&walk.vm.active), Wanted::new(fault.gpa.gfn(), Access::Write));
+        let wanted = (walk.vm.active.epoch(), Wanted::new(fault.gpa.gfn(), Access::Write));
         self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| self.stopped(stop))
     }
 
@@ -193,7 +192,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The page for leaf `at` in place, if the host's page for a store has the same frame and differs only in the write
     /// permission. Any other change needs a flush.
     pub(super) fn upgraded(&self, answer: &Answer, at: At<'_>) -> Option<HostPage> {
-        let (old, page, gfn) = (F::decode(at.word), answer.page(), answer.pursuit().gfn());
+        let (old, page, gfn) = (F::decode(at.word), answer.page(), answer.pursuit().gfn);
         // The frame of these 4 KiB, inside a leaf that may be larger.
         let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
         let whole = HostPage { level: at.level, ..page };

@@ -2,8 +2,8 @@
 //! [`crate::notify`].
 //!
 //! ```text
-//! Start::now             the epoch
-//! Start::find            the memslot; whether it has the kind of memory that is meant; what it allows
+//! Active::epoch          the epoch
+//! Epoch::find            the memslot; whether it has the kind of memory that is meant; what it allows
 //! Sought::stamp          region's number, lists, the epoch again; then whether stores to the frame are tracked
 //! Pursuit::look, ask     the host: without sleep, or with
 //! Answer                 the page as the guest may use it, how much of it may be mapped, and into which holes
@@ -25,8 +25,7 @@
 //! happened since the vCPU took them for another page of the same memslot ([`super::memo`]). A step costs them more
 //! than all of their work.
 
-use super::leaf::{allows, served};
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Hva, Level};
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
 use crate::slots::Slot;
@@ -36,6 +35,7 @@ use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
+use core::ops::Deref;
 
 /// A page, and the access for which it is sought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,26 +64,24 @@ pub(crate) enum Stop {
     Moved,
 }
 
-/// The epoch, before the memslots are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Start(Epoch);
-
 /// A page that a memslot has, and that nothing has confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sought {
-    start: Start,
-    slot: Slot,
-    gfn: Gfn,
-    access: Access,
+    /// Private: only [`Epoch::find`] makes one.
+    start: Epoch,
+    pub(crate) slot: Slot,
+    pub(crate) gfn: Gfn,
+    pub(crate) access: Access,
 }
 
 /// A page whose memslot is confirmed, with a stamp: the host may be asked for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pursuit {
     sought: Sought,
+    /// Private: only [`Sought::stamp`] makes one.
     stamp: Stamp,
     /// N, if it has confirmed more than a region.
-    wide: Option<Word>,
+    pub(crate) wide: Option<Word>,
     /// Stores to the frame are tracked, so the guest gets it as if the host had it read-only.
     is_tracked: bool,
 }
@@ -91,6 +89,7 @@ pub(crate) struct Pursuit {
 /// The host's answer to a pursuit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
+    /// Private: no answer gets a later stamp.
     pursuit: Pursuit,
     page: HostPage,
 }
@@ -116,26 +115,7 @@ impl From<Unconfirmed> for Stop {
     }
 }
 
-impl Start {
-    /// Stands never.
-    pub(crate) const NEVER: Self = Self(Epoch::NEVER);
-
-    #[inline(always)]
-    pub(crate) fn now(active: &Active) -> Self {
-        Self(active.epoch())
-    }
-
-    /// Whether no wide invalidation has begun or ended since.
-    #[inline(always)]
-    pub(crate) fn stands(self, active: &Active) -> bool {
-        active.epoch() == self.0
-    }
-
-    /// After a look-up that found no memslot: whether no transaction since may give one to any of `gfns`.
-    pub(crate) fn nowhere(self, active: &Active, gfns: Span<Gfn>) -> bool {
-        active.nowhere(self.0, gfns)
-    }
-
+impl Epoch {
     /// Looks the memslot up.
     #[inline(always)]
     pub(crate) fn find(self, wanted: Wanted, look: impl FnOnce(Gfn) -> Option<Slot>) -> Result<Sought, Stop> {
@@ -153,6 +133,11 @@ impl Start {
 }
 
 impl Sought {
+    pub(crate) fn start(&self) -> Epoch {
+        self.start
+    }
+
+    #[inline(always)]
     pub(crate) fn hva(&self) -> Hva {
         self.slot.hva_of(self.gfn)
     }
@@ -167,7 +152,7 @@ impl Sought {
         seen: Word,
     ) -> Result<Pursuit, Stop> {
         let page = Page { gfn: self.gfn, hva: self.hva(), level: least };
-        let stamp = active.stamp(self.start.0, page, most, seen)?;
+        let stamp = active.stamp(self.start, page, most, seen)?;
         // After the stamp: a later watch begins an invalidation after it is counted.
         let is_tracked = watched.has(self.gfn);
         if is_tracked && self.access == Access::Write {
@@ -177,39 +162,19 @@ impl Sought {
     }
 }
 
+impl Deref for Pursuit {
+    type Target = Sought;
+    #[inline(always)]
+    fn deref(&self) -> &Sought {
+        &self.sought
+    }
+}
+
 impl Pursuit {
-    #[inline(always)]
-    pub(crate) fn slot(&self) -> &Slot {
-        &self.sought.slot
-    }
-
-    #[inline(always)]
-    pub(crate) fn gfn(&self) -> Gfn {
-        self.sought.gfn
-    }
-
-    #[inline(always)]
-    pub(crate) fn access(&self) -> Access {
-        self.sought.access
-    }
-
-    pub(crate) fn hva(&self) -> Hva {
-        self.sought.hva()
-    }
-
-    pub(crate) fn start(&self) -> Start {
-        self.sought.start
-    }
-
-    /// N, if it has confirmed more than a region.
-    pub(crate) fn wide(&self) -> Option<Word> {
-        self.wide
-    }
-
     /// Looks for invalidations of a page of 1 GiB, which has more than one region.
     pub(crate) fn widen(self, active: &Active) -> Self {
-        let page = Page::small(self.gfn(), self.hva());
-        match active.stamp(self.sought.start.0, page, Level::G1, Word::OLDEST) {
+        let page = Page::small(self.gfn, self.hva());
+        match active.stamp(self.start, page, Level::G1, Word::OLDEST) {
             Ok(wide) if wide.free > Level::M2 => {
                 let stamp = Stamp { newest: self.stamp.newest, ..wide };
                 Self { stamp, wide: Some(wide.newest), ..self }
@@ -221,25 +186,25 @@ impl Pursuit {
     /// Whether nothing was announced to the region or to the epoch since the stamp.
     #[inline(always)]
     pub(crate) fn stands(&self, active: &Active) -> bool {
-        active.newest_of(RegionLine::of(self.hva())) == self.stamp.newest && self.start().stands(active)
+        active.newest_of(RegionLine::of(self.hva())) == self.stamp.newest && active.epoch() == self.start
     }
 
     /// Asks the host for a page that it has at hand. `None` if it would sleep, or has none that serves.
     #[inline(always)]
     pub(crate) fn look<F: Format, H: Host>(self, host: &H) -> Option<Answer> {
-        let page = host.lookup(self.hva(), self.access())?;
+        let page = host.lookup(self.hva(), self.access)?;
         self.answered::<F>(page).ok()
     }
 
     /// Asks the host, which may sleep. The caller is in no section.
     pub(crate) fn ask<F: Format, H: Host>(self, host: &H, idle: &mut Idle) -> Result<Answer, HostError> {
-        let page = host.resolve(idle, self.hva(), self.access())?;
+        let page = host.resolve(idle, self.hva(), self.access)?;
         self.answered::<F>(page)
     }
 
     #[inline(always)]
     fn answered<F: Format>(self, page: HostPage) -> Result<Answer, HostError> {
-        let page = served::<F>(page, self.hva(), self.access())?.through(self.slot());
+        let page = served::<F>(page, self.hva(), self.access)?.through(&self.slot);
         let page =
             if self.is_tracked { HostPage { writable: false, level: Level::K4, ..page } } else { page };
         Ok(Answer { pursuit: self, page })
@@ -364,6 +329,35 @@ pub(crate) trait Pursuer {
                     });
                 }
             }
+        }
+    }
+}
+
+/// Returns the host's page at `hva` if it serves the access, in a table of this format.
+#[inline(always)]
+pub(crate) fn served<F: Format>(page: HostPage, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+    if page.allows(access) && F::has_memory_type(page.memory) && page.fits::<F>(hva) {
+        Ok(page)
+    } else {
+        Err(if page.fits::<F>(hva) { HostError::Fault } else { HostError::BadFrame })
+    }
+}
+
+/// Whether the guest may make this access through `slot`.
+#[inline(always)]
+pub(crate) fn allows(slot: &Slot, access: Access) -> bool {
+    HostPage::PLAIN.through(slot).allows(access)
+}
+
+impl HostPage {
+    /// The page as the guest may use it through `slot`.
+    #[inline(always)]
+    pub(crate) fn through(self, slot: &Slot) -> Self {
+        Self {
+            writable: self.writable && !slot.readonly,
+            execute: self.execute && slot.execute,
+            memory: self.memory.max(slot.memory),
+            ..self
         }
     }
 }

@@ -36,7 +36,7 @@ impl Shared {
 
     /// Asks for the frame once.
     fn ask(&self, cell: &HoldCell) -> Option<usize> {
-        let start = Start::now(&self.active);
+        let start = self.active.epoch();
         let slot = Slot::new(SlotId(0), GFN, 1, HVA);
         let sought = start.find(Wanted::new(GFN, Access::Read), |_| Some(slot)).ok()?;
         let watched = Watched::default();

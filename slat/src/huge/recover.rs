@@ -19,7 +19,6 @@
 //! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
 use crate::addr::{Gfn, Hva, Level, Span};
-use crate::fault::pursuit::Start;
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostPage};
 use crate::notify::begun::{Begun, Range};
@@ -128,7 +127,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             continue;
         }
         let Some(frozen) = Freeze::new(at.entry, at.word, Word::frozen_link(table)) else { continue };
-        let start = Start::now(&vm.active);
+        let start = vm.active.epoch();
         let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
             change.ticket.is_alone(start, gfns, hvas)
         });

@@ -41,7 +41,7 @@ use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Start, Stop, Wanted};
+use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
 use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
 use crate::guest_space::GuestSpace;
 use crate::host::{Host, HostError};
@@ -111,7 +111,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
                     learned.offered = Some(answer);
                     None
                 }
-                Err(error) => l2.comes_late(idle, Fault { gpa, access: pursuit.access() }, error)?,
+                Err(error) => l2.comes_late(idle, Fault { gpa, access: pursuit.access }, error)?,
             },
         };
         Ok(late.ok_or(Again::Now))
@@ -231,7 +231,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // The other fault completes soon.
             return Ok(Outcome::Changed);
         }
-        let start = Start::now(active);
+        let start = active.epoch();
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {
@@ -245,7 +245,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let leaf = match slots.walk_l1_in((&reading, find), &self.table, access, true) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
-                let moves = |table| !start.nowhere(active, Span::sized(table, 1));
+                let moves = |table| !active.nowhere(start, Span::sized(table, 1));
                 return Ok(if fault.table.is_some_and(moves) {
                     Outcome::Covered
                 } else {
@@ -254,7 +254,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             }
             Err(stop) => return Ok(Outcome::Table(stop)),
         };
-        if leaf.tables().iter().any(|&table| !start.nowhere(active, Span::sized(table, 1))) {
+        if leaf.tables().iter().any(|&table| !active.nowhere(start, Span::sized(table, 1))) {
             return Ok(Outcome::Covered);
         }
         let g1 = leaf.gfn;
@@ -268,7 +268,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let stamped = sought.and_then(|sought| sought.stamp((active, &space.watched), levels, Word::OLDEST));
         let pursuit = match stamped {
             Ok(pursuit) if is_ours => pursuit,
-            Err(Stop::NoMemslot) if !start.nowhere(active, Span::sized(g1, 1)) => {
+            Err(Stop::NoMemslot) if !active.nowhere(start, Span::sized(g1, 1)) => {
                 return Ok(Outcome::Covered);
             }
             Ok(_) | Err(Stop::NoMemslot | Stop::OtherKind { .. }) => {
@@ -285,14 +285,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let is_wide = leaf.level > Level::M2
             && at.level > Level::M2
             && (!learned.narrow || at.word.maps::<F>(at.level))
-            && vm.large_page(space, pursuit.slot(), g1, Level::G1).is_some();
+            && vm.large_page(space, &pursuit.slot, g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
         let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
             return Ok(Outcome::Ask(pursuit, gpa));
         };
         let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));
-        let wide = pursuit.wide().filter(|_| answer.page().level > Level::M2);
+        let wide = pursuit.wide.filter(|_| answer.page().level > Level::M2);
         let announced = Announced { pursuit, line, wide };
         let found = Found { at, leaf, slots: &reading, answer, stores, gpa };
         self.install(access, &found, &announced, learned.replaced)

@@ -27,7 +27,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let (memory, active, g2) = (vm.tables(), &vm.active, access.gpa.gfn());
         let &Found { at, leaf, slots, answer, stores, gpa } = found;
-        let (page, slot) = (answer.page(), answer.pursuit().slot());
+        let (page, slot) = (answer.page(), answer.pursuit().slot);
         let (g1, level) = (leaf.gfn, page.level);
         let composed = self.compose(&answer, &leaf, stores);
         let new = F::leaf(&composed, level);
@@ -123,7 +123,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if small {
             return Level::K4;
         }
-        while level > Level::K4 && vm.large_page(space, answer.pursuit().slot(), l1.gfn, level).is_none() {
+        while level > Level::K4 && vm.large_page(space, &answer.pursuit().slot, l1.gfn, level).is_none() {
             level = level.down();
         }
         level
@@ -133,7 +133,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     fn compose(&self, answer: &Answer, l1: &L1Leaf, stores: bool) -> Leaf {
         let page = answer.page();
         let (perms, both) = (l1.rights.perms, l1.rights.of_both());
-        let writable = page.writable && (!answer.pursuit().slot().log_dirty || stores);
+        let writable = page.writable && (!answer.pursuit().slot.log_dirty || stores);
         let memory = page.memory.max(l1.memory);
         let withheld = page.level > Level::K4 && self.vcpu.vm.policy.nx_huge_pages;
         Leaf {

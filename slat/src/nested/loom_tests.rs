@@ -1,8 +1,9 @@
 //! A fault of L2 and an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
 use super::freeze::{freeze, stands, thaw_with};
-use crate::fault::pursuit::{Sought, Start, Wanted};
+use crate::fault::pursuit::{Sought, Wanted};
 use crate::loom_tests::{explore, explore_within};
+use crate::notify::active::Epoch;
 use crate::notify::active::{Active, Page};
 use crate::shadows::{Door, Drops, FlushLine, Reach, Row, Rows, edit, frozen, unlink};
 use crate::slots::watched::Watched;
@@ -32,7 +33,7 @@ impl Shared {
     /// One attempt: F1 to F9.
     fn fault(&self) {
         let met = self.entry.load();
-        let (start, watched) = (Start::now(&self.active), Watched::default());
+        let (start, watched) = (self.active.epoch(), Watched::default());
         let slot = Slot::new(SlotId(0), PAGE.gfn, 1, PAGE.hva);
         let sought = start.find(Wanted::new(PAGE.gfn, Access::Read), |_| Some(slot));
         let stamp =

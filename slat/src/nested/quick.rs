@@ -109,7 +109,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         self.quick = None;
         let (vm, space, shadow) = (self.vcpu.vm, self.vcpu.space, self.shadow);
         let pursuit = announced.pursuit;
-        let slot = *pursuit.slot();
+        let slot = pursuit.slot;
         let is_plain =
             HostPage::PLAIN.through(&slot) == HostPage::PLAIN && !slot.log_dirty && !slot.is_private();
         if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {
@@ -117,7 +117,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         // Rule 15: N, then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
-        if !pursuit.start().stands(&vm.active) || shadow.line.now() != announced.line {
+        if vm.active.epoch() != pursuit.start() || shadow.line.now() != announced.line {
             return;
         }
         let index = F::index(g2, Level::K4);

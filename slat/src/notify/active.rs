@@ -36,11 +36,9 @@
 //!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Position, Span};
-use crate::fault::pursuit::Start;
 use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded, Patience, fence_after_rmw};
 use crate::table::{Version, Word};
-use follow::Removed;
 use lines::{Line, Lines, Regions};
 use places::{Claim, MAX_PLACES, Places, SLOTS, Slot};
 
@@ -74,6 +72,16 @@ struct Head {
     n: AtomicU64,
     /// Bitmap of the first places that are claimed.
     claimed: AtomicU64,
+}
+
+/// The things that edits put a hole in place of, since the invalidation last found no newer one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Removed {
+    Nothing,
+    /// Something in an earlier pass: the range is being edited again.
+    Earlier,
+    /// Something in the current pass.
+    InPass,
 }
 
 /// An invalidation that has begun. Dropping it ends it.
@@ -320,12 +328,12 @@ impl Ticket<'_> {
     }
 
     /// Whether no other active invalidation covers `gfns` or `hvas`, and `start` stands. Scans all places.
-    pub(crate) fn is_alone(&self, start: Start, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    pub(crate) fn is_alone(&self, start: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
         // is not seen here will see the frozen entry.
         let _ = self.active.head.n.load(order!(active.alone, Acquire));
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && start.stands(&self.active)
+        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == start
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.

@@ -8,7 +8,6 @@
 //! | [`Extent`] | the same, as walks and hooks read it |
 
 use super::active::Ticket;
-use super::edit::Pass;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
@@ -36,7 +35,27 @@ const SPARE_AT_LEAST: u64 = 4;
 /// Maximum for an invalidation that is told page by page: each page may lie in another large leaf.
 const SPARE_AT_MOST: u64 = 64;
 
-/// What is invalidated, in which VM, and why.
+/// A pass of an invalidation over its range.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    pub(super) nth: Nth,
+    /// Whether no leaf is left in any table of the range.
+    pub(super) emptied: bool,
+    /// Whether a leaf to be split stays if no table page is spare. The caller then asks for pages and edits again.
+    pub(super) defers: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Nth {
+    #[default]
+    First,
+    /// A second pass under the same number. Tables found now were linked after the first pass, and stay.
+    Again,
+    /// A second pass under a new number.
+    Renumbered,
+}
+
+/// The subject of an invalidation: the VM, the range and the reason.
 #[derive(Debug)]
 pub(crate) struct Target<'vm, F: Format, H: Host> {
     pub(crate) vm: Lent<'vm, Vm<F, H>>,

@@ -3,7 +3,7 @@
 //! The plan ([`super::plan`]) decides the edit of each entry. A compare-and-swap from the word that was read makes it.
 //! Then the edit is booked: the flush that it owes, the tables that it unhooked, the leaves that it removed.
 
-use super::begun::{Begun, Extent, Scope, walk};
+use super::begun::{Begun, Extent, Nth, Pass, Scope, walk};
 use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
@@ -21,26 +21,6 @@ use crate::trace::TraceEvent;
 use crate::walk::{Steps, Walk};
 use crate::why::Cause;
 use core::mem::take;
-
-/// A pass of an invalidation over its range.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pass {
-    nth: Nth,
-    /// Whether no leaf is left in any table of the range.
-    emptied: bool,
-    /// Whether a leaf to be split stays if no table page is spare. The caller then asks for pages and edits again.
-    defers: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Nth {
-    #[default]
-    First,
-    /// A second pass under the same number. Tables found now were linked after the first pass, and stay.
-    Again,
-    /// A second pass under a new number.
-    Renumbered,
-}
 
 /// The word that an edit puts in place of an entry's.
 enum New {

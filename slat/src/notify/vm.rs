@@ -43,14 +43,12 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Runs `change`, in which the host changes single pages of `hvas`, and tells each by
-    /// [`Pages::changed`](super::Pages::changed) while it holds the lock of its own entry. Faults on the range wait until
-    /// `change` has returned and the flush is paid; vCPUs use pages that are not told all the while. The host frees no
-    /// frame, and stores to no page that lost its frame, before this returns, or before
-    /// [`Pages::flush`](super::Pages::flush). May sleep, and waits for vCPUs in the guest.
+    /// Runs `change`, in which the host changes single pages of `hvas`, and tells each by [`Pages::changed`] while it
+    /// holds the lock of its own entry. Faults on the range wait until `change` has returned and the flush is paid;
+    /// vCPUs use pages that are not told all the while. The host frees no frame, and stores to no page that lost its
+    /// frame, before this returns, or before [`Pages::flush`]. May sleep, and waits for vCPUs in the guest.
     ///
-    /// All of `hvas` changes? Use [`change`](Self::change). Several listeners? Use
-    /// [`SecondaryMmu::around`](super::SecondaryMmu::around).
+    /// All of `hvas` changes? Use [`change`](Self::change). Several listeners? Use [`SecondaryMmu::around`].
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

@@ -142,13 +142,13 @@ impl<F: Format> World<F> {
     }
 
     /// Changes `pages` on the host.
-    pub(super) fn change(&self, pages: Range<u64>, change: (Change, Reason)) {
-        idle(|idle| self.host.change(idle, &self.vm, pages, change));
+    pub(super) fn change(&self, pages: Range<u64>, (change, why): (Change, impl Into<Reason>)) {
+        idle(|idle| self.host.change(idle, &self.vm, pages, (change, why.into())));
     }
 
     /// Changes pages in any number of regions, while others change them.
-    pub(super) fn change_beside(&self, pages: Range<u64>, change: (Change, Reason)) {
-        idle(|idle| self.host.change_beside(idle, &self.vm, pages, change));
+    pub(super) fn change_beside(&self, pages: Range<u64>, (change, why): (Change, impl Into<Reason>)) {
+        idle(|idle| self.host.change_beside(idle, &self.vm, pages, (change, why.into())));
     }
 
     /// Ages the pages `times` times, without a lock.

@@ -27,8 +27,17 @@ pub(crate) struct RootWord(AtomicU64);
 impl RootWord {
     /// Returns the current frame.
     pub(crate) fn pfn(&self) -> Pfn {
-        // Pairs with the Release of `replace_root`, as in `Entry::load`. A vCPU's check of its flushes stays before it.
+        // Pairs with the Release of `replace`, as in `Entry::load`. A vCPU's check of its flushes stays before it.
         Pfn(self.0.load(order!(link.root, Acquire)))
+    }
+
+    /// Replaces the root by a table that is filled. Returns the old one.
+    pub(super) fn replace(&self, fresh: Pfn) -> Pfn {
+        // Release publishes the filled page; Acquire, as in `Entry::cas`.
+        let old = self.0.swap(fresh.0, order!(link.replace_root, AcqRel));
+        #[cfg(test)]
+        super::history::wrote();
+        Pfn(old)
     }
 }
 
@@ -129,12 +138,9 @@ impl<F: Format> Radix<F> {
     /// Replaces the root by `fresh`, which is filled. Returns the old root, which the caller must flush, wait for and
     /// take apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
-        // Release publishes the filled page; Acquire, as in `Entry::cas`.
-        let old = self.root.0.swap(fresh.pfn(memory).0, order!(link.replace_root, AcqRel));
-        #[cfg(test)]
-        super::history::wrote();
+        let old = self.root.replace(fresh.pfn(memory));
         // SAFETY: the frame of a page of this memory, which only the caller takes apart.
-        unsafe { Node::follow(memory, Pfn(old)) }
+        unsafe { Node::follow(memory, old) }
     }
 
     /// Descends to the lowest entry of `gfn`.

@@ -37,7 +37,7 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
     let (mut idle, vm) = vm::<Npt4>(64, DirtyLog::bitmap());
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     (0..64).for_each(|gfn| {
-        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)))
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)));
     });
     vm.memory().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(20), Gfn(30)), SlotId(1))).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq((0..20).chain(30..64)));
@@ -357,7 +357,7 @@ fn collected_pages_are_clean_after_the_reset() {
     };
     let gfns = (0..192).map(|nth| (nth * 5) % 192);
     gfns.clone().for_each(|gfn| {
-        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)))
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Next::Resume(Resume::Mapped(Level::K4)));
     });
     assert!(collect(&mut idle).into_iter().eq(gfns), "in the order of the stores");
     assert_eq!(store(&mut vcpu, &mut idle, 300), Next::Leave(Leave::RingFull), "told, not reset: no room");

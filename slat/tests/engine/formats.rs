@@ -352,7 +352,7 @@ fn a_page_taken_away_while_tracked_does_not_come_back() {
     drop(debt.settle());
     assert_eq!(machine.leaf(2), None);
     let asked = machine.asks(|machine| {
-        assert_eq!(machine.touch(Gfn(2), Access::Read), Next::Resume(Resume::Mapped(Level::K4)))
+        assert_eq!(machine.touch(Gfn(2), Access::Read), Next::Resume(Resume::Mapped(Level::K4)));
     });
     assert_eq!(asked, 1, "the host says where it is now");
 }

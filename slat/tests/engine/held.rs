@@ -318,7 +318,7 @@ fn a_vcpu_finds_the_frame_taken_back_before_it_goes_in() {
     assert!(!guest.kicked());
     thread::scope(|scope| {
         scope.spawn(|| {
-            drop(vm.invalidate(page(7), Reason::Migrate).apply(&mut Idle::take().unwrap()).settle())
+            drop(vm.invalidate(page(7), Reason::Migrate).apply(&mut Idle::take().unwrap()).settle());
         });
         while !guest.kicked() {
             thread::yield_now();

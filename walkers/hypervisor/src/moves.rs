@@ -14,7 +14,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 use slat::{
-    Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Reason,
+    Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, Reason, SecondaryMmu, Span, Vm,
 };
 
 /// Number of turns until a block is gathered.

@@ -21,19 +21,9 @@
 //!
 //! A panic between the edits and the look leaves the question open. The invalidation then ends as a wide one.
 
-use super::Ticket;
+use super::{Removed, Ticket};
 use crate::addr::{Gfn, Span};
 use core::mem::replace;
-
-/// What edits put a hole in place of, since the invalidation last found no newer one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Removed {
-    Nothing,
-    /// Something in an earlier pass: the range is being edited again.
-    Earlier,
-    /// Something in the current pass.
-    InPass,
-}
 
 impl Ticket<'_> {
     /// Records that an edit put a hole in place of a leaf, a frozen entry or a link.

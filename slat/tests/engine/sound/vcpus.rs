@@ -122,7 +122,7 @@ fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By>) + Send + 'st
         forget(vcpu.enter(&mut idle, &mut Tlb::default()));
         thread::scope(|scope| {
             let flush = scope.spawn(|| {
-                drop(vm.invalidate(hva5(), Reason::Unmap).apply(&mut Idle::take().unwrap()).settle())
+                drop(vm.invalidate(hva5(), Reason::Unmap).apply(&mut Idle::take().unwrap()).settle());
             });
             while vm.memory().translate(&mut idle, Gfn(5)).is_some() {
                 thread::yield_now();

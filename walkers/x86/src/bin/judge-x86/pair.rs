@@ -18,8 +18,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use slat::{
-    Access, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, Pfn, Slot,
-    SlotId, Span, Translations, VcpuId, Vm, Reason,
+    Access, Emulate, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, Pfn, Reason,
+    Slot, SlotId, Span, Translations, VcpuId, Vm,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
