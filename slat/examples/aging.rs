@@ -3,8 +3,8 @@
 
 use slat::table::formats::Sv39x4NoAd;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason, Slot,
-    SlotId, Span, Vcpu, VcpuId, Vm,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
+    Vcpu, VcpuId, Vm, Why,
 };
 use std::error::Error;
 
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cold = (0..PAGES).filter(|&page| ages[page as usize] >= 3);
     for page in cold.clone() {
         let _change = vm
-            .invalidate(Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE), Reason::Clear)
+            .invalidate(Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE), Why::Clear)
             .apply(&mut idle)
             .settle();
         // REPLACE: write the page to swap, change your table, free the frame.

@@ -3,8 +3,8 @@
 
 use slat::table::formats::Npt4;
 use slat::{
-    Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Reason,
-    SecondaryMmu, Slot, SlotId, Span, VcpuId, Vm,
+    Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn,
+    SecondaryMmu, Slot, SlotId, Span, VcpuId, Vm, Why,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("both VMs map the page: frames {:x?}", touch(&mut idle)?);
 
     // Compaction moves the page to another frame.
-    let event = Event::new(Span::sized(page, PAGE_SIZE), Reason::Migrate);
+    let event = Event::new(Span::sized(page, PAGE_SIZE), Why::Migrate);
     around(&mut idle, &[&vms[0], &vms[1]], event, &mut || {
         // REPLACE: copy the contents to the new frame; no guest writes them now.
         process.0.lock().unwrap().insert(page, Pfn(0xa000));
