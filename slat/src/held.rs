@@ -16,7 +16,7 @@
 //!   and the begin of [write tracking](GuestSpace::track_writes).
 //!
 //! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables
-//! for its own reasons. Dirty logs, aging and [`Vm::zap_all`] take nothing.
+//! for its own reasons. Dirty logs, aging and [`Vm::zap_all`](crate::Vm::zap_all) take nothing.
 //!
 //! **What is owed.** Settling such an invalidation waits for all uses that had begun. For frames that
 //! [hardware](HeldForHardware) uses, it also waits until each vCPU that was in the guest has left it or answered, even

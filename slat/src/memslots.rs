@@ -17,7 +17,7 @@
 //! publication waits for open invalidations, because an invalidation must end with the slots that it began with. Here
 //! an invalidation publishes host addresses, and a fault compares its own address with them, through whichever slots it
 //! found it. No transaction waits for another thread's invalidation. A transaction inside an invalidation does not
-//! deadlock, in any number of threads: the active set grows for the invalidation that it begins (see [`Vm::invalidate`]
+//! deadlock, in any number of threads: the active set grows for the invalidation that it begins (see [`Vm::invalidate`](crate::Vm::invalidate)
 //! for the limit).
 //!
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`. No invalidation and no walk takes its mutex.

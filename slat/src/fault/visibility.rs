@@ -33,7 +33,7 @@ impl By {
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Like [`fault`](Self::fault), for a guest that says whether it means private memory: by the GPA's shared bit
     /// (TDX), or in the exit (SEV-SNP's bit 34 of the error code). `fault.gpa` excludes such a bit. If the frame is of
-    /// the other kind, returns [`Leave::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
+    /// the other kind, returns [`Leave::MemoryFault`](crate::Leave::MemoryFault) and does nothing, even if a page is mapped. May sleep in the host.
     /// No flush is owed.
     ///
     /// ```

@@ -20,8 +20,8 @@ use crate::table::radix::At;
 #[non_exhaustive]
 pub enum L2Done {
     /// Handled like an access of L1's own to its address `gpa`, to which T translates L2's address. After
-    /// [`Resume::Mapped`] and [`Resume::Spurious`] L2 may try again. For [`Emulate::NoMemory`] and [`Emulate::Tracked`] the VMM
-    /// emulates the access at `gpa`. [`Emulate::NoMemory`] also covers what this format cannot encode.
+    /// [`Resume::Mapped`](crate::Resume::Mapped) and [`Resume::Spurious`](crate::Resume::Spurious) L2 may try again. For [`Emulate::NoMemory`](crate::Emulate::NoMemory) and [`Emulate::Tracked`](crate::Emulate::Tracked) the VMM
+    /// emulates the access at `gpa`. [`Emulate::NoMemory`](crate::Emulate::NoMemory) also covers what this format cannot encode.
     Handled {
         /// Result for L1's address.
         done: Next,
