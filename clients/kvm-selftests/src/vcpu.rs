@@ -7,7 +7,7 @@ use crate::host::Process;
 use crate::ring::Ring;
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
-use slat::{Access, Next, Emulate, Leave, Idle, OwnedVcpu};
+use slat::{Access, Emulate, Idle, Leave, Next, OwnedVcpu};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -156,7 +156,9 @@ impl Cpu {
                         self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
                     }
                     // A fetch from a device, or a guest's table in a device.
-                    Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => return Ok(abi::EXIT_INTERNAL_ERROR),
+                    Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)) => {
+                        return Ok(abi::EXIT_INTERNAL_ERROR);
+                    }
                     Ok(Next::Leave(Leave::RingFull)) => return Ok(abi::EXIT_DIRTY_RING_FULL),
                     // A processor drops the cached entries of an address that faults.
                     Ok(_) => self.caches.memory.links.flush_all(),

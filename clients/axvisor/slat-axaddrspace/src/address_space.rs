@@ -8,7 +8,7 @@ use core::fmt;
 use memory_addr::PhysAddr;
 use page_table_multiarch::PagingHandler;
 use slat::{
-    Access, Next, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, PAGE_SIZE, Pfn, Prefault,
+    Access, Fault, FaultError, Gfn, Gpa, HostError, Hva, Idle, MemoryType, Next, PAGE_SIZE, Pfn, Prefault,
     Slot, SlotError, SlotId, Span, Stats, VcpuId, Vm,
 };
 
