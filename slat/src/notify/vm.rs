@@ -311,7 +311,7 @@ mod tests {
         let (vm, mut idle) = (Vm::<Npt4, _>::builder(One).build().unwrap(), Idle::take().unwrap());
         let announced = if part { Span::sized(Hva(16), 16) } else { Span::sized(Hva(0), 4096) };
         vm.change_pages(&mut idle, announced, PageWhy::Reclaim, |idle, pages| {
-            pages.changed(idle, told, None)
+            pages.changed(idle, told, None);
         });
     }
 
