@@ -89,12 +89,14 @@ pub struct Stats {
 /// Counters of guests that run on [shadow tables](crate::nested): see [`Stats::nested`].
 ///
 /// ```
+/// # #[cfg(feature = "nested")] mod with_nested {
 /// # use slat::{nested::*, table::formats::Npt4, *};
 /// # fn run<H: Host>(vm: &Vm<Npt4, H>, idle: &mut Idle, l2: &mut L2<'_, '_, Npt4, H, EptTable>) {
 /// let before = vm.stats().nested;
 /// let _ = l2.fault(idle, L1Access::new(Gpa(0x5000), Access::Read));
 /// let since = vm.stats().nested.since(&before);
 /// println!("{since}"); // faults: 1 mapped, 0 spurious, 0 mmio, 0 refused; shadows: 1, 0 passes
+/// # }
 /// # }
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -322,8 +322,13 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
         match Tlb::go(self.0.vcpu, hold) {
-            Some(held) => Go::In(self.0, held),
-            None => Go::Back,
+            Ok(held) => Go::In(self.0, held),
+            Err(held) => {
+                // Out of the guest before an interrupt is taken: its handler may wait for a flush.
+                drop(self);
+                drop(held);
+                Go::Back
+            }
         }
     }
 

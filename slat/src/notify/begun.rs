@@ -11,7 +11,7 @@ use super::active::Ticket;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::{Host, HostPage};
@@ -138,6 +138,13 @@ impl Range {
     }
 }
 
+/// Whether each page that `told` touches is a page that `all` touches.
+fn has_pages_of(all: Span<Hva>, told: Span<Hva>) -> bool {
+    let pages = |hvas: Span<Hva>| hvas.start.0 >> PAGE_SHIFT..hvas.end.0.div_ceil(PAGE_SIZE);
+    let (all, told) = (pages(all), pages(told));
+    told.is_empty() || all.start <= told.start && told.end <= all.end
+}
+
 /// Opens a walk on the given seat, or on any.
 #[inline(always)]
 pub(super) fn walk<'g, F: Format, H: Host, M: Mode>(
@@ -196,7 +203,13 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         seat: Option<&Seat>,
     ) {
         let scope = match self.target.range {
-            Range::Hvas(_) => Scope::Told(hvas, to.filter(|page| page.fits::<F>(hvas.start))),
+            Range::Hvas(all) => {
+                debug_assert!(
+                    has_pages_of(all, hvas),
+                    "told {hvas:x?} outside of the range {all:x?}: announce all that changes"
+                );
+                Scope::Told(hvas, to.filter(|page| page.fits::<F>(hvas.start)))
+            }
             Range::Gfns(..) => Scope::Whole,
         };
         if !self.is_applied {

@@ -164,6 +164,9 @@ pub trait Pages {
     /// Reports that `hvas`, in the event's range, changes. Either it lies in one page, of any size, that maps `to` now,
     /// where `to` names the frame of the first 4 KiB of `hvas`. Or it is any number of pages that map nothing usable.
     /// The primary MMU's own entry must not change during the call. Waits for no thread. Eager reasons ignore it.
+    ///
+    /// Outside of the event's range a VM edits nothing, and the guest keeps the page. A build with debug assertions panics
+    /// there.
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);
 
     /// Pays the debt so far at once, instead of once at the end. Waits for vCPUs in the guest.

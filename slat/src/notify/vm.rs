@@ -306,6 +306,28 @@ mod tests {
         }
     }
 
+    /// Tells `told` in a change of the first page. The change is one of a part of the page where `part` says so.
+    fn tells(told: Span<Hva>, part: bool) {
+        let (vm, mut idle) = (Vm::<Npt4, _>::builder(One).build().unwrap(), Idle::take().unwrap());
+        let announced = if part { Span::sized(Hva(16), 16) } else { Span::sized(Hva(0), 4096) };
+        vm.change_pages(&mut idle, announced, PageWhy::Reclaim, |idle, pages| {
+            pages.changed(idle, told, None);
+        });
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "announce all that changes")]
+    fn a_page_outside_of_the_range_is_not_told() {
+        tells(Span::sized(Hva(4096), 4096), false);
+    }
+
+    #[test]
+    fn all_of_a_page_is_told_where_the_range_is_a_part_of_it() {
+        tells(Span::sized(Hva(0), 4096), true);
+        tells(Span::default(), true);
+    }
+
     /// A change settles a page whose earlier invalidation has not flushed.
     #[test]
     fn a_page_is_settled_before_it_is_copied() {

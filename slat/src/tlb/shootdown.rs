@@ -318,13 +318,13 @@ impl Tlb {
     }
 
     /// Takes the last step into the guest: blocks interrupts, and then checks for kicks since [`enter`](Self::enter).
-    /// Returns `None` after a kick.
+    /// Returns an error after a kick. The caller then leaves the guest before it drops the block.
     #[inline(always)]
-    pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Option<K> {
+    pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Result<K, K> {
         let held = hold();
         // ORDER(kick-held): blocked before the load. An interrupt taken earlier made its kick visible here; a later one
         // waits.
-        (!Self::kicked(vcpu)).then_some(held)
+        if Self::kicked(vcpu) { Err(held) } else { Ok(held) }
     }
 
     /// Leaves the guest.

@@ -132,11 +132,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             }
             let ready = self.enter(idle, processor);
             let tables = ready.root();
-            if let Go::In(mut guest, mut blocked) = ready.go(|| Blocked::new(&mut *processor)) {
-                let exit = blocked.run(tables, &mut guest);
-                // Out of the guest before an interrupt is taken: its handler may wait for a flush.
-                drop(guest);
-                return exit;
+            if let Go::In(guest, mut blocked) = ready.go(|| Blocked::new(&mut *processor)) {
+                // Dropped before `blocked`, also if the processor panics: out of the guest before an interrupt is taken,
+                // whose handler may wait for a flush.
+                let mut guest = guest;
+                return blocked.run(tables, &mut guest);
             }
         }
     }
@@ -180,6 +180,16 @@ mod tests {
         tokens: Vec<Token>,
         before_the_block: Option<Hva>,
         panics: bool,
+        /// Whether interrupts were unblocked while a flush waited for the vCPU.
+        unblocked_in_guest: bool,
+    }
+
+    impl Cpu<'_> {
+        /// Another thread asks for a flush. It does not wait.
+        fn asks(&self, hva: Hva) {
+            let ask = || self.vm.forget(&mut Idle::take().unwrap(), Span::sized(hva, PAGE_SIZE));
+            std::thread::scope(|scope| scope.spawn(ask).join().unwrap());
+        }
     }
 
     impl Translations for Cpu<'_> {
@@ -198,21 +208,24 @@ mod tests {
             assert!(self.blocked && !guest.kicked());
             assert_eq!(tables, self.vm.memory().root(), "the tables that are current");
             self.entries.push(tables);
-            assert!(!self.panics, "the processor panics");
+            if self.panics {
+                self.asks(Hva(1 << 30));
+                panic!("the processor panics");
+            }
             true
         }
 
         fn block_interrupts(&mut self) {
             if let Some(hva) = self.before_the_block.take() {
                 // A flush arrives after the entry, and its kick is lost.
-                let change = || self.vm.forget(&mut Idle::take().unwrap(), Span::sized(hva, PAGE_SIZE));
-                std::thread::scope(|scope| scope.spawn(change).join().unwrap());
+                self.asks(hva);
             }
             assert!(!core::mem::replace(&mut self.blocked, true));
         }
 
         fn unblock_interrupts(&mut self) {
             assert!(core::mem::replace(&mut self.blocked, false));
+            self.unblocked_in_guest |= self.vm.unanswered().next().is_some();
         }
 
         fn ready(&mut self, token: Token) {
@@ -222,7 +235,16 @@ mod tests {
 
     fn cpu(vm: &Vm<Npt4, Late>) -> Cpu<'_> {
         let (entries, tokens) = (Vec::new(), Vec::new());
-        Cpu { vm, blocked: false, entries, flushes: 0, tokens, before_the_block: None, panics: false }
+        Cpu {
+            vm,
+            blocked: false,
+            entries,
+            flushes: 0,
+            tokens,
+            before_the_block: None,
+            panics: false,
+            unblocked_in_guest: false,
+        }
     }
 
     fn vm(idle: &mut Idle) -> Vm<Npt4, Late> {
@@ -253,6 +275,7 @@ mod tests {
         vcpu.run(&mut idle, &mut cpu);
         assert_eq!((cpu.entries.len(), cpu.flushes - before), (2, 1));
         assert_eq!(vm.host().kicks.load(Relaxed), 1);
+        assert!(!cpu.unblocked_in_guest, "a handler may wait for the flush");
     }
 
     #[test]
@@ -278,6 +301,7 @@ mod tests {
         cpu.panics = true;
         catch_unwind(AssertUnwindSafe(|| vcpu.run(&mut idle, &mut cpu))).unwrap_err();
         assert!(!cpu.blocked);
+        assert!(!cpu.unblocked_in_guest, "a handler may wait for the flush");
         // Waits for a vCPU that were still in the guest.
         vm.change(&mut idle, Span::sized(Hva(1 << 30), PAGE_SIZE), Why::Unmap, |_| {});
         cpu.panics = false;

@@ -95,7 +95,10 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
                 told.settle(idle, hvas);
                 told.changed(idle, hvas, None);
                 let page = Machine.lookup(hva, Access::Read);
-                told.changed(idle, Span::sized(hva + (PAGES - 1) * PAGE_SIZE, PAGE_SIZE), page);
+                let last = Span::sized(hva + (PAGES - 1) * PAGE_SIZE, PAGE_SIZE);
+                if hvas.covers(&last) {
+                    told.changed(idle, last, page);
+                }
             })
             .unwrap();
             let event = Event { may_block: false, ..Event::new(hvas, why) };
