@@ -1,5 +1,4 @@
-//! A vCPU's memory of its last fault: the memslot, the leaf table, and the table above it (rule 15 of
-//! [`crate::notify`]).
+//! A vCPU's memory of its last fault: the memslot, the leaf table, and the table above it (rule 15 of [`crate::notify`]).
 //!
 //! [`Memo`] holds the **slot**; its *generation*, which is the version of the slots that contained it; the **epoch**
 //! under which the vCPU found it there; and a table of the upper levels, found since. It also holds what the vCPU has
@@ -10,8 +9,7 @@
 //! * [`Quiet`]: the whole slot, under a value of N at which no invalidation was active in the VM. It is cheaper and
 //!   covers every leaf table of the slot. The next invalidation ends it, wherever that is.
 //!
-//! A vCPU that looks up another slot, or another generation of the same slot, confirms anew. The type offers no way to
-//! change the slot and keep the rest.
+//! A vCPU that looks up another slot, or generation of it, confirms anew: no function changes the slot and keeps the rest.
 //!
 //! # Why two words confirm near frames
 //! The vCPU confirms frames P of slot s in this order. It loads the region's number V. It finds no active invalidation
@@ -25,17 +23,13 @@
 //!   The vCPU loads both words inside a section, and k waits for that section before it frees the table.
 //! * *holes*: V is the newest hole that a fault may fill. An invalidation of P that begins later has a greater number.
 //!
-//! The end of an invalidation changes nothing. If an invalidation is active over a part of the table, only the faulting
-//! frame is confirmed, or nothing.
+//! The end of an invalidation changes nothing. While one is active over a part of the table, at most one frame is confirmed.
 //!
 //! # Why N confirms the slot
 //! The vCPU loads N, which says that no invalidation is active, and then the epoch, which is still the memo's. While N
 //! is unchanged, no invalidation has begun, so the three points above hold for every frame of the slot. Reading N at
 //! each fault while others write it would cost what regions save. Therefore a vCPU that found N changed first confirms
 //! a few leaf tables by their regions before it reads N again.
-//!
-//! Faults cluster, so they often skip most of the walk: all of it inside 2 MiB, the upper levels inside 1 GiB, like
-//! hardware's paging-structure caches.
 
 use super::fillable::{Fillable, Offset, fillable};
 use super::pursuit::Listed;
@@ -410,10 +404,10 @@ impl Memo {
         at: At<'_>,
         gfn: Gfn,
     ) -> Option<Slot> {
-        let (vm, generation) = (walk.vm, walk.space.memslots.number());
-        if self.generation == generation && self.slot.gfns.contains(gfn) {
-            return Some(self.slot);
+        if let Some(slot) = self.remembered(walk.space, gfn) {
+            return Some(slot);
         }
+        let (vm, generation) = (walk.vm, walk.space.memslots.number());
         // SAFETY: the walk's section keeps the table page and its note.
         let hint = (at.level == Level::K4).then(|| unsafe { &at.node.note_in(vm.tables()).hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
@@ -425,6 +419,13 @@ impl Memo {
             hint.put(&slot, self.generation);
         }
         Some(slot)
+    }
+
+    /// Returns the remembered slot, if it is that of `gfn` and the memslots have not changed. In a section or not.
+    #[inline(always)]
+    pub(super) fn remembered<F>(&self, space: &Space<F>, gfn: Gfn) -> Option<Slot> {
+        let is_current = self.generation == space.memslots.number();
+        (is_current && self.slot.gfns.contains(gfn)).then_some(self.slot)
     }
 
     /// Finds the slot of `gfn` in the tree of `now`, and remembers it.
@@ -441,8 +442,7 @@ impl Memo {
         Some(slot)
     }
 
-    /// Replaces the slot, and with it everything that was confirmed for the old one. No other function changes the
-    /// slot.
+    /// Replaces the slot, and all that was confirmed for the old one. No other function changes the slot.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
         let plain = quick_frames::all(vm, &slot);
         *self = Self { slot, generation, plain, reach: self.reach, ..Self::new() };

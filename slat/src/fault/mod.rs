@@ -240,8 +240,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let (levels, watched) = ((Level::K4, self.memo.reach), &self.space.watched);
         let sought = vm.active.epoch().find(by.wanted(fault), |gfn| {
-            let reading = self.space.memslots.read(&vm.reads, seat);
-            self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
+            self.memo.remembered(self.space, gfn).or_else(|| {
+                let reading = self.space.memslots.read(&vm.reads, seat);
+                self.memo.slot_in::<F, H>(vm, reading.published(), gfn)
+            })
         });
         // If the attempt saw a newer hole, it has already raised the region's number to that hole's.
         let pursuit =
