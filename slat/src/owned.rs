@@ -94,8 +94,13 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
 
 impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
     /// Calls `work` with the [`Vcpu`], for methods that this type does not forward.
+    ///
+    /// # Panics
+    /// If `work` has put a vCPU of another VM in its place, which is possible where that VM lives for `'static`.
     pub fn with<R>(&mut self, work: impl for<'vm> FnOnce(&mut Vcpu<'vm, F, H>) -> R) -> R {
-        work(self.vcpu_mut())
+        let result = work(self.vcpu_mut());
+        assert!(core::ptr::eq(self.vcpu().vm, &raw const *self.vm), "the vCPU is of another VM: put it back");
+        result
     }
 
     fn vcpu(&self) -> &Vcpu<'static, F, H> {
@@ -137,12 +142,13 @@ impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::table::formats::Npt4;
     use crate::{Access, Emulate, Gpa, HostError, HostPage, Hva, Span};
     use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::OnceLock;
 
     /// A host that records its drop.
     struct Told(Arc<AtomicBool>);
@@ -198,7 +204,6 @@ mod tests {
         let (vm, gone) = vm();
         let mut first = vm.owned_vcpu(VcpuId(0)).unwrap();
         drop(vm);
-        // Only vCPUs of this VM have the lifetime that the exchange needs.
         first.with(|vcpu| {
             let second = vcpu.vm().vcpu(VcpuId(1)).unwrap();
             *vcpu = second;
@@ -207,5 +212,13 @@ mod tests {
         assert!(first.vm().vcpu(VcpuId(0)).is_some(), "the number was given back");
         drop(first);
         assert!(gone.load(SeqCst));
+    }
+
+    #[test]
+    #[should_panic(expected = "the vCPU is of another VM")]
+    fn a_vcpu_of_another_vm_is_not_put_in_its_place() {
+        static OTHER: OnceLock<Arc<Vm<Npt4, Told>>> = OnceLock::new();
+        let other = OTHER.get_or_init(|| vm().0);
+        vm().0.owned_vcpu(VcpuId(0)).unwrap().with(|vcpu| *vcpu = other.vcpu(VcpuId(0)).unwrap());
     }
 }
