@@ -74,29 +74,35 @@ impl Root<'_> {
         self.loaded.roots[tag as usize]
     }
 
-    /// Loads the root, and flushes what came from another root or is on another processor. Call it after the pending
-    /// flushes, at each answer. An operation that replaces a root flushes afterwards, and an operation that meets a
-    /// hole of the new root before that flushes too.
+    /// Trusts no translation if the processor is not that of the last entry; returns whether it is another one. Call it
+    /// before pending flushes are carried out: they are carried out here, and not on the processor before, also if one of
+    /// them panics.
     #[inline(always)]
-    pub(crate) fn reload(&mut self, tag: Tag, cache: &mut impl Translations) {
-        let (cpu, now) = (cache.cpu(), self.now.pfn());
+    pub(crate) fn arrive(&mut self, cache: &impl Translations) -> bool {
+        let cpu = cache.cpu();
         let moved = cpu != self.loaded.cpu;
-        if !moved && self.pfn(tag) == now {
+        if moved {
+            self.loaded.roots = [NO_ROOT; 2];
+            self.loaded.cpu = cpu;
+        }
+        moved
+    }
+
+    /// Loads the root, and flushes what came from another root, or is on a processor to which the vCPU has `moved`. Call
+    /// it after the pending flushes, at each answer. An operation that replaces a root flushes afterwards, and an
+    /// operation that meets a hole of the new root before that flushes too.
+    #[inline(always)]
+    pub(crate) fn reload(&mut self, tag: Tag, moved: bool, cache: &mut impl Translations) {
+        let now = self.now.pfn();
+        if self.pfn(tag) == now {
             return;
         }
-        // Unknown until the flush is done: if it panics, the next entry or answer flushes everything, on any processor.
-        // Pending flushes were carried out here, and not on the processor before.
+        // Unknown until the flush is done: if it panics, the next entry or answer flushes everything.
         self.loaded.roots[tag as usize] = NO_ROOT;
-        if moved {
-            *self.loaded = Loaded::UNKNOWN;
-        }
         if tag == Tag::L2 && !moved {
             cache.flush_nested();
         } else {
             cache.flush_all();
-        }
-        if moved {
-            *self.loaded = Loaded { cpu, ..Loaded::UNKNOWN };
         }
         self.loaded.roots[tag as usize] = now;
     }

@@ -214,8 +214,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let entered = Entered::new(self.light, tag);
         // Made before the call of `cache`: if that panics, the guard takes the vCPU out of the guest again.
         let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
+        let moved = guest.root.arrive(cache);
         guest.tlb.enter(vcpu, cache);
-        guest.root.reload(tag, cache);
+        guest.root.reload(tag, moved, cache);
         Ready(guest)
     }
 }
@@ -424,8 +425,9 @@ impl InGuest<'_> {
     pub fn answer(&mut self, cache: &mut impl Translations) {
         // If `cache` panics, a vCPU that stays in the guest still owes the answer.
         let unanswered = Finally::with(self.vcpu, |vcpu| vcpu.has_not_answered());
+        let moved = self.root.arrive(cache);
         self.tlb.catch_up(self.vcpu, cache);
-        self.root.reload(self.entered.tag(), cache);
+        self.root.reload(self.entered.tag(), moved, cache);
         core::mem::forget(unanswered);
     }
 }

@@ -57,7 +57,7 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// called the engine.
 ///
 /// ```
-/// use slat::{*, table::{Own, TablesOf, formats::Npt4}};
+/// use slat::{*, table::{CHUNK_PAGES, Own, TablesOf, formats::Npt4}};
 /// use std::{alloc::{Layout, alloc, dealloc}, ptr::{NonNull, with_exposed_provenance_mut}};
 ///
 /// /// A kernel that maps physical address p at p + `OFFSET`.
@@ -68,6 +68,7 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// // SAFETY: blocks come from an allocator; `at` leads from a frame to the address it was computed from.
 /// unsafe impl TableMemory for DirectMap {
 ///     fn lend(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+///         assert_eq!(pages, CHUNK_PAGES);
 ///         let first = NonNull::new(unsafe { alloc(block(pages)) })?;
 ///         Some((first, Pfn((first.as_ptr().expose_provenance() - OFFSET) as u64 >> PAGE_SHIFT)))
 ///     }

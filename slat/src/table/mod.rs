@@ -32,5 +32,5 @@ pub(crate) mod retire;
 
 pub use entry::{Entry, Version, Word};
 pub use format::{Access, Format, HostPaging, Kind, Leaf, Perms};
-pub use memory::{Heap, Own, TableMemory, TablesOf};
+pub use memory::{CHUNK_BYTES, CHUNK_PAGES, Heap, Own, TableMemory, TablesOf};
 pub use pool::NoMemory;

@@ -105,3 +105,42 @@ impl Translations for PanicsOn {
 
     fn flush(&mut self, _: Span<Gfn>) {}
 }
+
+/// The translations of a processor to which a flush comes while it carries out another one, and whose second flush
+/// panics.
+struct PanicsLater<'vm>(&'vm Vm<Npt4, Stays>, u32);
+
+impl Translations for PanicsLater<'_> {
+    fn cpu(&self) -> CpuId {
+        CpuId(8)
+    }
+
+    fn flush_all(&mut self) {}
+
+    fn flush(&mut self, _: Span<Gfn>) {
+        self.1 += 1;
+        assert_eq!(self.1, 1, "on purpose");
+        asks(self.0, 1);
+    }
+}
+
+/// Another thread asks for the flush of a page.
+fn asks(vm: &Vm<Npt4, Stays>, page: u64) {
+    let hvas = Span::sized(Hva(1 << 30) + page * PAGE_SIZE, PAGE_SIZE);
+    thread::scope(|scope| scope.spawn(|| vm.forget(&mut Idle::take().unwrap(), hvas)).join().unwrap());
+}
+
+#[test]
+fn a_flush_that_another_processor_has_carried_out_before_it_panicked_is_owed_here() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+    let forgets = Cell::new(0);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(7), &forgets)));
+    asks(&vm, 0);
+    let entry = catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut PanicsLater(&vm, 0)))));
+    assert!(entry.is_err());
+    drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(7), &forgets)));
+    assert_eq!(forgets.get(), 2, "the first flush was carried out on the other processor alone");
+}
