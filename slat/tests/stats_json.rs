@@ -19,7 +19,7 @@ fn statistics_serialize_with_the_names_of_their_fields_and_causes() {
     let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
     vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
     vm.change(&mut idle, ram.hvas(), Why::Migrate, |_| ());
     let json = serde_json::to_value(vm.stats()).unwrap();
     let flush = serde_json::json!({ "requested": 1, "paid": 1, "pages": 1 });
