@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     // The guest jumps to the device: the hypervisor decides what follows.
     let jump = vcpu.fault(&mut idle, Fault { gpa: Gpa(0xc000_0000), access: Access::Fetch })?;
-    assert_eq!(jump, Next::Emulate(Emulate::NoMemory));
+    assert_eq!(jump, Next::Emulate(Emulate::ReadOnly));
     println!("a fetch from the registers: {jump:?}");
     Ok(())
 }
