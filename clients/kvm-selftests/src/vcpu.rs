@@ -152,7 +152,9 @@ impl Cpu {
                 }
                 Ran::Broken | Ran::Stopped(Stop::PageFault) => return Ok(abi::EXIT_INTERNAL_ERROR),
                 Ran::Stopped(Stop::Fault { fault, own }) => match self.vcpu.fault(idle, fault) {
-                    Ok(Next::Emulate(Emulate::NoMemory)) if own && fault.access != Access::Fetch => {
+                    Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly))
+                        if own && fault.access != Access::Fetch =>
+                    {
                         self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
                     }
                     // A fetch from a device, or a guest's table in a device.

@@ -138,7 +138,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
             L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa: at } if at.gfn() == apic::PAGE => {
                 Ok(After::Controller(at))
             }
-            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa: at } => {
+            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly), gpa: at } => {
                 Err(format!("not supported: L1 maps {at:x?} for L2, which is no memory of L1's: {access:x?}")
                     .into())
             }

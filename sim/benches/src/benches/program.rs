@@ -151,7 +151,8 @@ impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
             match program.fault(&mut self.vcpu, idle, fault, why) {
                 Ok(Next::Resume(Resume::Mapped(_) | Resume::Fixed)) => self.seen.mapped += 1,
                 // No memory: said by the VM's slots, or by a host that has slots of its own.
-                Ok(Next::Emulate(Emulate::NoMemory)) | Err(FaultError::Host(HostError::Fault)) => {
+                Ok(Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly))
+                | Err(FaultError::Host(HostError::Fault)) => {
                     again = None;
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));

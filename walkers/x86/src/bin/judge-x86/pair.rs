@@ -231,7 +231,9 @@ fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
             Exit::Call => {}
             Exit::Memory(fault) => {
                 let done = vcpu.fault(&mut idle, Fault { gpa: fault.gpa, access: fault.access });
-                if !done.is_ok_and(|done| done != Next::Emulate(Emulate::NoMemory)) {
+                if !done
+                    .is_ok_and(|done| !matches!(done, Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly)))
+                {
                     return shared.is_wrong(Wrong::Fault);
                 }
             }
