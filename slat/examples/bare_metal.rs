@@ -1,4 +1,4 @@
-//! What a hypervisor without `std` supplies: table memory, a token and interrupts of each processor. It runs as a program.
+//! The parts that a hypervisor without `std` supplies: table memory, a token and interrupts of each processor. It runs as a program.
 //! Copy it; REPLACE marks the stubs. Run it: `cargo run -p slat --example bare_metal`.
 extern crate alloc; // REPLACE: with `#![no_std]`, and a `#[global_allocator]` of your own
 use alloc::alloc::{Layout, alloc, dealloc};

@@ -9,7 +9,7 @@
 //! | [`leave`](NestedHooks::leave) | a vCPU moves to another address space, or is dropped |
 //! | [`stats`](NestedHooks::stats), [`pages`](NestedHooks::pages) | statistics |
 //!
-//! What a hook takes from nested guests it owes by [`Owed::owe_nested`]; the flush of the debt pays. Without the feature
+//! A hook that takes something from nested guests owes it by [`Owed::owe_nested`]; the flush of the debt pays. Without the feature
 //! `nested` the hooks are those of `()`: they do nothing, and the engine's code is the same as without them.
 
 use crate::addr::{Gfn, Span};
@@ -40,7 +40,7 @@ pub(crate) trait NestedState {
     type OfVcpu: Default;
 }
 
-/// What the engine asks of nested guests. The defaults are those of a build without them.
+/// The calls of the engine to nested guests. The defaults are those of a build without them.
 #[allow(unused_variables)]
 pub(crate) trait NestedHooks<F: Format, H: Host>: NestedState {
     /// Whether a nested guest has ever run.

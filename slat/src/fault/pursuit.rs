@@ -99,7 +99,7 @@ impl Wanted {
         Self { gfn, access, private: None }
     }
 
-    /// What was meant, if the slot has memory of the other kind.
+    /// The kind of memory that was meant, if the slot has the other one.
     #[inline(always)]
     pub(crate) fn disagrees(&self, slot: &Slot) -> Option<bool> {
         self.private.filter(|&private| private != slot.is_private())

@@ -88,7 +88,7 @@ pub(crate) struct Holds {
     cells: Blocks<HoldCell, BLOCKS>,
 }
 
-/// What an invalidation has withdrawn.
+/// The frames that an invalidation has withdrawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Withdrawn {
     /// Whether it withdrew any frame. The invalidation must then wait for uses that have begun.

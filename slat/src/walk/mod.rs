@@ -27,7 +27,7 @@
 //! forbids its caller to use anything that it held before a yield. Here that does not compile: a step borrows the walk,
 //! and the caller must drop it before the next step.
 //!
-//! What nested guests map is walked in stretches of its own, with a rest of the walk between them.
+//! Mappings of nested guests are walked in stretches of their own, with a rest of the walk between them.
 //!
 //! What a walk owes stays owed over a rest. KVM must flush before it releases its lock, because other threads assume
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an

@@ -101,7 +101,7 @@ fn filter(kind: Kind, file: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What `CONTRIBUTING.md` takes as an example is in the sources.
+    /// The line that `CONTRIBUTING.md` takes as an example is in the sources.
     #[test]
     fn the_example_of_the_guide_is_a_line_that_exists() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
