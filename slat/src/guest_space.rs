@@ -11,6 +11,7 @@
 use crate::addr::{Gfn, Pfn, Span};
 use crate::host::Host;
 use crate::notify::Invalidation;
+use crate::notify::begun::{Begun, Range};
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -149,7 +150,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Begins an invalidation of guest frames, whatever backs them, like [`Vm::invalidate`] of host addresses. With
     /// [`Reason::Unmap`], applying it zaps them.
     pub fn invalidate(&self, gfns: Span<Gfn>, why: impl Into<Reason>) -> Invalidation<'vm, F, H> {
-        self.vm.invalidate_in(self.space.id, gfns, why.into())
+        Invalidation::of(Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), why.into()))
     }
 
     /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).

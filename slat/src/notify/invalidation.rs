@@ -190,15 +190,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         Begun::try_begin(self, Range::Hvas(hvas), why.into(), true).map(Invalidation::of).ok_or(Again)
     }
 
-    pub(crate) fn invalidate_in(
-        &self,
-        space: SpaceId,
-        gfns: Span<Gfn>,
-        why: Reason,
-    ) -> Invalidation<'_, F, H> {
-        Invalidation::of(Begun::begin(self, Range::Gfns(space, gfns), why))
-    }
-
     /// Zaps one leaf so that something else can be mapped. For a host that cannot say without sleeping that it has made
     /// the page writable in place.
     #[cold]
