@@ -57,7 +57,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);

@@ -4,8 +4,8 @@
 //! and frozen entries once for every 64-bit format, in [`entry`](super::entry), inside the bits that all hardware
 //! ignores in an entry that is not present.
 //!
-//! To add a format: copy the nearest file in `formats/`, change the bits, keep the assertions at its end, add a line to
-//! `formats/mod.rs` and the type to `for_all!` in its tests. Another crate may define formats, too: [`Format`] is an
+//! To add a format: copy the nearest file in `formats/`, change the bits, add a line to `formats/mod.rs`, and the
+//! type to the assertions and to `for_all!` in its tests. Another crate may define formats, too: [`Format`] is an
 //! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and
 //! [`Map::new`](crate::map::Map::new) check its constants at compile time.
 

@@ -150,19 +150,12 @@ impl<F: Format> Radix<F> {
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
         // SAFETY: the caller guarantees it.
-        let mut node = unsafe { self.top(memory, gfn) };
-        let mut level = F::ROOT_LEVEL;
-        loop {
-            // SAFETY: linked when it was read, as above.
-            let entry = unsafe { &node.entries()[F::index(gfn, level)] };
-            let word = entry.load();
-            if !F::is_table(word, level) {
-                return At { node, entry, word, level };
-            }
+        let mut at = unsafe { Self::entry(self.top(memory, gfn), gfn, F::ROOT_LEVEL) };
+        while F::is_table(at.word, at.level) {
             // SAFETY: a link of this table, read in the section.
-            node = unsafe { Node::follow(memory, F::pfn(word)) };
-            level = below(level);
+            at = unsafe { Self::step_down(memory, gfn, at) };
         }
+        at
     }
 
     /// Returns the table of `level` for `gfn`, if there is one, starting at `top`, a table of a higher level or the
@@ -203,31 +196,16 @@ impl<F: Format> Radix<F> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: required of the caller.
-        unsafe { Self::link_down(memory, cache, gfn, self.descend(memory, gfn), level) }
+        unsafe { Self::link_down(memory, cache, &mut (), gfn, self.descend(memory, gfn), level) }
     }
 
-    /// Links tables below the hole `at` until `level` is reached. Needs no stamp: a new table is filled with the hole
-    /// that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Goes on through tables that
-    /// other threads link meanwhile, however many.
+    /// Links tables below the hole `at` until `level` is reached, and calls `beside` for each. Needs no stamp: a new table
+    /// is filled with the hole that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Goes on
+    /// through tables that other threads link meanwhile, however many.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
     pub(crate) unsafe fn link_down<'w, M: TableMemory>(
-        memory: &M,
-        cache: &mut Cache,
-        gfn: Gfn,
-        at: At<'w>,
-        level: Level,
-    ) -> Result<Reached<'w>, NoMemory> {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::link_down_beside(memory, cache, &mut (), gfn, at, level) }
-    }
-
-    /// Links tables like [`link_down`](Self::link_down), and calls `beside` for each.
-    ///
-    /// # Safety
-    /// As [`descend`](Self::descend).
-    pub(crate) unsafe fn link_down_beside<'w, M: TableMemory>(
         memory: &M,
         cache: &mut Cache,
         beside: &mut impl Beside,
@@ -265,11 +243,19 @@ impl<F: Format> Radix<F> {
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
+    #[inline(always)]
     pub(crate) unsafe fn step_down<'w, M: TableMemory>(memory: &M, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: a link of this table, read in the section.
-        let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
-        let level = below(at.level);
-        // SAFETY: as above.
+        unsafe { Self::entry(Node::follow(memory, F::pfn(at.word)), gfn, below(at.level)) }
+    }
+
+    /// Reads `gfn`'s entry in `node`, a table of `level`.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend); `node` is linked.
+    #[inline(always)]
+    unsafe fn entry<'w>(node: Node, gfn: Gfn, level: Level) -> At<'w> {
+        // SAFETY: required of the caller.
         let entry = unsafe { &node.entries()[F::index(gfn, level)] };
         At { node, entry, word: entry.load(), level }
     }

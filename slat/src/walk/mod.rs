@@ -231,7 +231,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, gfn, at, level) }
+        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, &mut (), gfn, at, level) }
     }
 
     /// Descends from an entry that links a table to `gfn`'s entry in it.

@@ -21,7 +21,7 @@
 use super::{read_leaf, when};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::table::format::{Access, Format, Leaf, Perms};
 
 const VALID: u64 = 1 << 0;
 const TABLE: u64 = 1 << 1;
@@ -50,7 +50,7 @@ pub type Arm64L48 = Arm64<48>;
 /// 48 bits, `VTCR_EL2.HA` and `HD` clear.
 pub type Arm64NoAd = Arm64<48, false>;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     const NAME: &'static str = match (IPA, AD) {
         (39, true) => "arm64-39",
@@ -81,23 +81,17 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
-        }
         let store = leaf.perms.allows(Access::Write);
-        Word(
-            leaf.pfn.0 << PAGE_SHIFT & ADDRESS
-                | VALID
-                | SHARED
-                | Self::memory_bits(leaf.memory)
-                | when(level == Level::K4, TABLE)
-                | when(leaf.perms.allows(Access::Read), READ)
-                | when(store, Self::WRITE)
-                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(AD && leaf.dirty, if store { STORE } else { DIRTY_KEPT }),
-        )
+        let bits = leaf.pfn.0 << PAGE_SHIFT & ADDRESS
+            | VALID
+            | SHARED
+            | when(level == Level::K4, TABLE)
+            | when(leaf.perms.allows(Access::Read), READ)
+            | when(store, Self::WRITE)
+            | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+            | when(leaf.accessed, ACCESSED)
+            | when(AD && leaf.dirty, if store { STORE } else { DIRTY_KEPT });
+        super::leaf::<Self>(leaf, bits)
     }
 
     #[inline]
@@ -122,11 +116,3 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
         0
     }
 }
-
-const _: () = {
-    assert_format::<Arm64L40>();
-    assert_format::<Arm64L48>();
-    assert_format::<Arm64NoAd>();
-    assert!(Arm64L39::LEVELS == 3 && Arm64L40::ROOT_PAGES == 2 && Arm64L48::LEVELS == 4);
-    assert!((HOST_WRITE | DIRTY_KEPT) & !(0xf << 55) == 0, "bits 58..55 are software's");
-};

@@ -60,6 +60,15 @@ const fn when(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
 }
 
+/// Encodes a leaf of which `bits` are in this format only. Without A and D, a leaf that is not accessed is tracked.
+#[inline(always)]
+fn leaf<F: Format>(leaf: &Leaf, bits: u64) -> Word {
+    if !F::HARDWARE_AD && !leaf.accessed {
+        return Word::tracked(leaf);
+    }
+    Word(bits | F::memory_bits(leaf.memory) | when(leaf.host_writable, F::HOST_WRITE))
+}
+
 /// Decodes a leaf with permissions `perms`. Without A and D, a leaf is accessed, and a writable one is dirty.
 #[inline(always)]
 fn read_leaf<F: Format>(word: Word, perms: Perms) -> Leaf {

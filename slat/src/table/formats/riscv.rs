@@ -18,9 +18,9 @@
 //! writable; a leaf that has not been accessed is tracked ([`Format::HARDWARE_AD`]).
 
 use super::{read_leaf, when};
-use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
+use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::table::format::{Access, Format, Leaf, Perms};
 
 const VALID: u64 = 1 << 0;
 const READ: u64 = 1 << 1;
@@ -49,7 +49,7 @@ pub type Sv57x4 = RiscV<5>;
 /// Three levels; faults supply A and D.
 pub type Sv39x4NoAd = RiscV<3, false>;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
     const NAME: &'static str = match (LEVELS, AD) {
         (3, true) => "sv39x4",
@@ -80,22 +80,16 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, _level: Level) -> Word {
-        if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
-        }
         let write = leaf.perms.allows(Access::Write);
-        Word(
-            leaf.pfn.0 << FRAME & ADDRESS
-                | VALID
-                | USER
-                | Self::memory_bits(leaf.memory)
-                | when(leaf.perms.allows(Access::Read), READ)
-                | when(write, WRITE)
-                | when(leaf.perms.allows(Access::Fetch), EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(if AD { leaf.dirty } else { write }, DIRTY),
-        )
+        let bits = leaf.pfn.0 << FRAME & ADDRESS
+            | VALID
+            | USER
+            | when(leaf.perms.allows(Access::Read), READ)
+            | when(write, WRITE)
+            | when(leaf.perms.allows(Access::Fetch), EXECUTE)
+            | when(leaf.accessed, ACCESSED)
+            | when(if AD { leaf.dirty } else { write }, DIRTY);
+        super::leaf::<Self>(leaf, bits)
     }
 
     #[inline]
@@ -121,12 +115,3 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
         Pfn((word.0 & ADDRESS) >> FRAME)
     }
 }
-
-const _: () = {
-    assert_format::<Sv39x4>();
-    assert_format::<Sv48x4>();
-    assert_format::<Sv57x4>();
-    assert_format::<Sv39x4NoAd>();
-    assert!(Sv39x4::FRAME_BITS + PAGE_SHIFT == 41 && Sv57x4::FRAME_BITS == 5 * INDEX_BITS + 2);
-    assert!(HOST_WRITE & 0b11 << 8 != 0, "bits 9..8 are software's");
-};

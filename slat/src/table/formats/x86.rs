@@ -37,18 +37,15 @@ pub(super) const fn address(pfn: Pfn) -> u64 {
 /// Encodes a leaf of `level`. A nested walk is a user access.
 #[inline(always)]
 pub(super) fn leaf<F: Format>(leaf: &Leaf, level: Level) -> Word {
-    Word(
-        address(leaf.pfn)
-            | PRESENT
-            | USER
-            | when(leaf.perms.allows(Access::Write), WRITE)
-            | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-            | F::memory_bits(leaf.memory)
-            | when(leaf.host_writable, F::HOST_WRITE)
-            | when(leaf.accessed, ACCESSED)
-            | when(leaf.dirty, DIRTY)
-            | when(level > Level::K4, LARGE),
-    )
+    let bits = address(leaf.pfn)
+        | PRESENT
+        | USER
+        | when(leaf.perms.allows(Access::Write), WRITE)
+        | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+        | when(leaf.accessed, ACCESSED)
+        | when(leaf.dirty, DIRTY)
+        | when(level > Level::K4, LARGE);
+    super::leaf::<F>(leaf, bits)
 }
 
 /// Decodes a leaf.
