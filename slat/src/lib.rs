@@ -115,6 +115,13 @@ macro_rules! named {
     };
 }
 
+/// A state whose named counters are less those of an earlier one. The other fields follow, so that none is forgotten.
+macro_rules! since {
+    ($now:ident, $earlier:ident: $($counter:ident),*; $($other:tt)*) => {
+        Self { $($counter: $now.$counter.saturating_sub($earlier.$counter),)* $($other)* }
+    };
+}
+
 /// Implements `Display` and `Error` for an error type, with one message for each case.
 macro_rules! errors {
     ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {

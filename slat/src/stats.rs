@@ -121,14 +121,8 @@ impl NestedStats {
     /// Returns what was counted since `earlier`. [`shadows`](Self::shadows) stays as it is in `self`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
-            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
-            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
-            refused_faults: self.refused_faults.saturating_sub(earlier.refused_faults),
-            flush_passes: self.flush_passes.saturating_sub(earlier.flush_passes),
-            shadows: self.shadows,
-        }
+        since!(self, earlier: mapped_faults, spurious_faults, mmio_faults, refused_faults, flush_passes;
+            shadows: self.shadows)
     }
 }
 
@@ -162,15 +156,9 @@ impl Retries {
     pub fn total(&self) -> u64 {
         self.moved + self.covered + self.lost
     }
-}
 
-impl Retries {
     fn since(&self, earlier: &Self) -> Self {
-        Self {
-            moved: self.moved.saturating_sub(earlier.moved),
-            covered: self.covered.saturating_sub(earlier.covered),
-            lost: self.lost.saturating_sub(earlier.lost),
-        }
+        since!(self, earlier: moved, covered, lost;)
     }
 }
 
@@ -183,25 +171,18 @@ impl Stats {
         let both = |these: [u64; 2], those: [u64; 2]| {
             core::array::from_fn(|size| these[size].saturating_sub(those[size]))
         };
-        Self {
-            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
-            permission_faults: self.permission_faults.saturating_sub(earlier.permission_faults),
-            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
-            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
+        since!(self, earlier: mapped_faults, permission_faults, spurious_faults, mmio_faults, retries, asked_again,
+            tables_reclaimed;
             splits: both(self.splits, earlier.splits),
             recovered: both(self.recovered, earlier.recovered),
-            retries: self.retries.saturating_sub(earlier.retries),
             retries_by: self.retries_by.since(&earlier.retries_by),
-            asked_again: self.asked_again.saturating_sub(earlier.asked_again),
             flushes: self.flushes.since(earlier.flushes),
             flushes_by: self.flushes_by.since(&earlier.flushes_by),
-            tables_reclaimed: self.tables_reclaimed.saturating_sub(earlier.tables_reclaimed),
+            nested: self.nested.since(&earlier.nested),
             leaves: self.leaves,
             table_bytes: self.table_bytes,
             lent_bytes: self.lent_bytes,
-            tables_waiting: self.tables_waiting,
-            nested: self.nested.since(&earlier.nested),
-        }
+            tables_waiting: self.tables_waiting)
     }
 
     /// Number of bytes of guest memory mapped now.

@@ -38,11 +38,7 @@ impl Flushes {
     /// Returns what was counted since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
-        Self {
-            requested: self.requested.saturating_sub(earlier.requested),
-            paid: self.paid.saturating_sub(earlier.paid),
-            pages: self.pages.saturating_sub(earlier.pages),
-        }
+        since!(self, earlier: requested, paid, pages;)
     }
 }
 
