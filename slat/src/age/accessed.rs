@@ -1,7 +1,7 @@
 //! `AccessedPages`: the accessed pages of one leaf table.
 
 use crate::addr::{Hva, Position, Span};
-use crate::slots::bitmap::bits;
+use crate::slots::bitmap::{bits, ones};
 
 /// The accessed pages among up to 512 consecutive pages, of guest frames or of host memory.
 ///
@@ -68,11 +68,6 @@ impl<A: Position> AccessedPages<A> {
     pub(crate) fn at<B: Position>(&self, first: B) -> AccessedPages<B> {
         AccessedPages { first, len: self.len, count: self.count, bits: self.bits }
     }
-}
-
-/// A word with its lowest `count` bits set; all bits from 64 on.
-pub(super) const fn ones(count: u32) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@
 //! second-level cache. Many short streams hide the memory latency. (Fetches into the first-level cache are limited by
 //! its few outstanding lines.)
 
-use super::accessed::ones;
 #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 use super::scan::avx2;
 use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
 use crate::addr::{Gfn, Level, Span};
+use crate::slots::bitmap::ones;
 use crate::table::entry::Entry;
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;

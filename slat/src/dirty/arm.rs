@@ -13,11 +13,12 @@
 
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
+use crate::callbacks::Finally;
 use crate::guest_space::GuestSpace;
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::slots::Slot;
-use crate::slots::bitmap::WORD;
+use crate::slots::bitmap::{WORD, bits as set_bits};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
@@ -71,33 +72,22 @@ impl<F: Format, H: Host> Vm<F, H> {
         if gfns.is_empty() {
             return;
         }
-        let arming = Arming { vm: self, idle, space, gfns };
+        // The host may panic while large pages are split. The published log is then armed all the same: otherwise stores
+        // through writable leaves are not logged.
+        let mut armed = Finally::with(idle, |idle| {
+            let mut owed = Owed::default();
+            for &gfns in gfns {
+                Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
+            }
+            FlushDebt::new(self, owed, Cause::DirtyLog).settle();
+        });
         if self.splitting() == Splitting::Eager {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
             for &gfns in gfns {
-                let _ = GuestSpace { vm: self, space }.split(arming.idle, gfns, Level::K4);
+                let _ = GuestSpace { vm: self, space }.split(&mut armed, gfns, Level::K4);
             }
         }
-    }
-}
-
-/// Arms logs when it is dropped. The host may panic while large pages are split. The published log must then be armed
-/// all the same: otherwise stores through writable leaves are not logged.
-struct Arming<'a, F: Format, H: Host> {
-    vm: &'a Vm<F, H>,
-    idle: &'a mut Idle,
-    space: &'a Space<F>,
-    gfns: &'a [Span<Gfn>],
-}
-
-impl<F: Format, H: Host> Drop for Arming<'_, F, H> {
-    fn drop(&mut self) {
-        let mut owed = Owed::default();
-        for &gfns in self.gfns {
-            Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, self.idle).arm_all(gfns, &mut owed);
-        }
-        FlushDebt::new(self.vm, owed, Cause::DirtyLog).settle();
     }
 }
 
@@ -135,10 +125,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let mut table = Table::NONE;
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;
-            let (mut left, mut dirty) = (bits, 0);
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
+            let mut dirty = 0;
+            for bit in set_bits(bits) {
                 let gfn = base + u64::from(bit);
                 if !table.covers(gfn) {
                     table = self.table_of(gfn, by_bits);

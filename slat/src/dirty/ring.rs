@@ -178,7 +178,7 @@ impl Taking<'_> {
     /// Returns the entries as a list. Without memory, takes nothing.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
-        if !fallible::reserve_exact(&mut pages, self.len()) {
+        if !fallible::reserve_exact(&mut pages, (self.until - self.next) as usize) {
             return Err(DirtyError::NoMemory);
         }
         pages.extend(self);
@@ -194,14 +194,7 @@ impl Iterator for Taking<'_> {
         self.next += 1;
         Some(pushed)
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.until - self.next) as usize;
-        (left, Some(left))
-    }
 }
-
-impl ExactSizeIterator for Taking<'_> {}
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {

@@ -10,7 +10,7 @@
 
 use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
-use super::state::InRings;
+use super::state::taking_from_rings;
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::addr::{PAGE_SHIFT, Span};
@@ -68,7 +68,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Result<Harvest<'_, F, H>, DirtyError> {
         let (mut harvest, mut owed) = (Harvest::new(self), Owed::default());
-        let _taking = InRings::begin(self.rings.takings());
+        let _taking = taking_from_rings(self.rings.takings());
         self.take_ring(idle, self.ring(vcpu)?.take(), &mut harvest, &mut owed)?;
         self.flush_armed(owed);
         Ok(harvest)
@@ -187,7 +187,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ) -> Result<u64, DirtyError> {
         self.ring(VcpuId(0))?;
         let (mut gone, mut harvest, mut owed) = (0, Harvest::new(self), Owed::default());
-        let _taking = InRings::begin(self.rings.takings());
+        let _taking = taking_from_rings(self.rings.takings());
         for (id, ring) in (0..).map(VcpuId).zip(self.rings.all()) {
             gone += self.take_ring(idle, ring.take_told(pages(id)), &mut harvest, &mut owed)?;
         }
