@@ -12,24 +12,17 @@
 //! **A large leaf of a slot that logs** is armed, or all of its pages are marked already. Its D bit is not read.
 
 use super::Splitting;
-use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
-use crate::guest_space::GuestSpace;
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::slots::Slot;
 use crate::slots::bitmap::{WORD, bits as set_bits};
 use crate::space::Space;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind};
+use crate::table::entry::Entry;
+use crate::table::format::Kind;
 use crate::table::memory::ENTRIES;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, Span, Vm, Walk, Word};
 
 /// Returns the armed word; `None` if it is armed already, or is no leaf.
 #[inline(always)]

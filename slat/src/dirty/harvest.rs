@@ -5,13 +5,9 @@
 //! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
 use super::take::LogId;
-use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::fallible;
-use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
-use crate::slots::{Slot, SlotId, SpaceId};
-use crate::table::format::Format;
-use crate::vm::Vm;
+use crate::{Format, Gfn, Host, Hva, PAGE_SHIFT, Slot, SlotId, SpaceId, Vm};
 use alloc::vec::Vec;
 use core::fmt;
 

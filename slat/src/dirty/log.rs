@@ -20,20 +20,14 @@ use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
 use super::take::{LogId, current, tables};
-use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits, existing};
-use crate::slots::{Slot, SlotId};
-use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{
+    Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Hva, Idle, Level, Slot, SlotId, Span, Vm, Walk,
+};
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -13,18 +13,12 @@ use super::ring::{Pushed, Ring, Taking, merge};
 use super::state::taking_from_rings;
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
-use crate::addr::{PAGE_SHIFT, Span};
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, GuestSpace, Host, Idle, PAGE_SHIFT, Span, VcpuId, Vm, Walk};
 use alloc::vec::Vec;
 
 /// Words armed in one section: some ten microseconds, if they lie apart.

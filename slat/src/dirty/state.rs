@@ -3,12 +3,9 @@
 use super::DirtyError;
 use super::take::LogId;
 use crate::callbacks::Finally;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::slots::SlotId;
 use crate::slots::bitmap::Bitmap;
 use crate::slots::takings::Takings;
-use crate::table::format::Format;
+use crate::{Format, GuestSpace, Host, SlotId};
 
 /// Which log a slot has, and how often pages were taken from it: by a harvest, by
 /// [`clear_dirty`](crate::guest_space::GuestSpace::clear_dirty), or from a ring. From

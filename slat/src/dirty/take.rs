@@ -3,20 +3,13 @@
 use super::harvest::TakenWords;
 use super::mark::tables_before_marks;
 use super::{DirtyError, Splitting};
-use crate::addr::{Gfn, Level, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
-use crate::slots::{Slot, SlotId};
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Mode, Shared};
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::walk::Walk;
+use crate::{AccessedPages, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, SlotId, Span, Walk};
 use alloc::vec::Vec;
 use core::ops::Range;
 
