@@ -4,11 +4,9 @@
 //! meanwhile, the exchange is repeated.
 
 use super::format::L1Format;
-use crate::addr::{Gpa, Hva, Level};
-use crate::host::Host;
 use crate::sync::readside::Within;
-use crate::table::entry::Word;
 use crate::table::memory::ENTRIES;
+use crate::{Gpa, Host, Hva, Level, Word};
 
 /// Attempts of a four-byte exchange before the entry counts as changed.
 const ATTEMPTS: u32 = 16;

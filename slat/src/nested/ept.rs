@@ -14,9 +14,7 @@
 //! that are not offered: sub-page permissions, supervisor shadow stacks, #VE.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
-use crate::addr::{Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;

@@ -11,9 +11,7 @@
 //! clear. An entry in no memory is an access fault, reported for the access that the walk is for.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits};
-use crate::addr::{Gfn, Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::{Access, Gfn, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
 const VALID: u64 = 1 << 0;
 const READ: u64 = 1 << 1;

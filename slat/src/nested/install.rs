@@ -5,15 +5,14 @@ use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
-use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
-use crate::fault::{Emulate, FaultError, Next, Resume};
-use crate::host::Host;
 use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
-use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::table::memory::TableMemory;
 use crate::table::radix::{At, Radix, Reached};
+use crate::{
+    Access, Emulate, FaultError, Format, Gfn, Gpa, Host, Leaf, Level, Next, Perms, Pfn, Resume, Span,
+    TableMemory,
+};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.

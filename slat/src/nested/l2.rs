@@ -3,18 +3,11 @@
 use super::format::L1Format;
 use super::outcome::Quick;
 use super::revalidate::Revalidation;
-use crate::addr::{Gfn, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, Token};
 use crate::loaded::Tag;
 use crate::shadows::{Pages, Reach, Shadow, Shadows};
-use crate::slots::Slot;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::table::pool::NoMemory;
-use crate::tlb::Translations;
-use crate::vcpu::{Ready, Vcpu};
-use crate::vm::Vm;
+use crate::{
+    Format, Gfn, GuestSpace, Host, Idle, NoMemory, Ready, Slot, Span, Token, Translations, Vcpu, Vm,
+};
 use alloc::boxed::Box;
 use core::fmt;
 

@@ -8,9 +8,7 @@
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};
-use crate::addr::{Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
 /// L1's mode when it ran L2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

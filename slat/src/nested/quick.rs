@@ -20,13 +20,10 @@ use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
-use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::{Next, Resume};
-use crate::host::{Host, HostPage};
 use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
-use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use crate::table::radix::At;
+use crate::{Access, Format, Gfn, Gpa, Host, HostPage, Hva, Leaf, Level, MemoryType, Next, Perms, Resume};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles the access, or returns `None` with nothing done.

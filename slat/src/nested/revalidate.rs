@@ -17,17 +17,14 @@
 use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
-use crate::addr::{Gfn, Level, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, MemoryType, Perms};
+use crate::table::entry::Entry;
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::pool::Cache;
+use crate::{Format, Gfn, GuestSpace, Host, Level, MemoryType, Perms, Span, Word};
 
 /// The shadow, the table and the slots that a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {

@@ -12,9 +12,8 @@
 //! granules, 52 bits, big-endian tables.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
-use crate::addr::{Gpa, INDEX_BITS, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
 const VALID: u64 = 1 << 0;
 const TABLE: u64 = 1 << 1;

@@ -12,8 +12,7 @@
 //! ```
 
 use super::format::{Refusal, bits, frame, x86_memory_type};
-use crate::addr::{Gfn, Level, PAGE_SHIFT};
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::{Access, Gfn, Level, MemoryType, PAGE_SHIFT, Perms};
 
 const PRESENT: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;

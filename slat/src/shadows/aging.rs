@@ -5,11 +5,8 @@
 //! changes.
 
 use super::{Row, Rows, Shadows, Stretches, g2s_of};
-use crate::addr::{Gfn, Level, Span};
 use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 
 impl<F: Format> Shadows<F> {
     /// Looks in a stretch of `g1s` for a frame with a hint. Returns the 2 MiB around the first one, clamped to `g1s`, or

@@ -19,11 +19,10 @@
 //! R finds F's frozen entry, or F finds its hint doubted. A doubted hint counts as a hint for all walks. Only one thread
 //! doubts the hints of a page at a time ([`Doubts`]): a hint that F makes firm again is not taken for the doubted one.
 
-use crate::addr::Gfn;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
-use crate::table::entry::{Entry, Word};
+use crate::table::entry::Entry;
 use crate::table::memory::Node;
-use crate::table::pool::NoMemory;
+use crate::{Gfn, NoMemory, Word};
 use alloc::vec::Vec;
 use core::ptr::{NonNull, null_mut};
 

@@ -1,23 +1,15 @@
 //! The hooks of a build with nested guests. Invalidations are in [`invalidate`](super::invalidate).
 
 use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
-use crate::addr::{Gfn, Span};
 use crate::hooks::{NestedHooks, NestedState};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Extent};
 use crate::slots::bitmap::WORD;
-use crate::stats::NestedStats;
 use crate::sync::mode::{Edits, Mode};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::sync::tally::NestedCount;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{Cause, FlushDebt, Format, Gfn, Host, NestedStats, Reason, Span, Vcpu, Vm, Walk};
 use alloc::boxed::Box;
 
 /// Nested guests by [`Shadows`].

@@ -10,15 +10,11 @@
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
 use super::{Pages, Reach, Shadows, Stretches};
-use crate::addr::{Gfn, Span};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Extent, Scope};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
-use crate::table::format::Format;
-use crate::vm::Vm;
-use crate::why::Reason;
+use crate::{Format, Gfn, Host, Reason, Span, Vm};
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page

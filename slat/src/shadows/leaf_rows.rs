@@ -13,11 +13,10 @@
 //! Two tables share a page of rows. While a table is linked, the list pointer of its page points to its rows.
 
 use super::hints::SpareHints;
-use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::sync::prim::{AtomicU32, Relaxed};
-use crate::table::format::MemoryType;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
+use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::Beside;
+use crate::{Gfn, Level, MemoryType, PAGE_SIZE, Span, TableMemory};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 

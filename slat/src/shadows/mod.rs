@@ -45,15 +45,13 @@ pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]
 pub(crate) use {door::Door, reclaim::unlink};
 
-use crate::addr::{Gfn, Level, Span};
 use crate::notify::active::Active;
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
 use crate::table::entry::{Entry, Version};
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
-use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::pool::{Cache, Pool};
 use crate::table::retire::{TableCount, count_tables};
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;

@@ -18,16 +18,15 @@
 use super::drops::Taking;
 use super::leaf_rows::Half;
 use super::{HOLE, Shadow, Shadows};
-use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::memory::{Node, NodeList, TableMemory};
+use crate::table::entry::Entry;
+use crate::table::memory::{Node, NodeList};
 use crate::table::pool::Pool;
 use crate::table::retire::for_tables;
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use alloc::vec::Vec;
 
 /// Maximum number of subtrees reclaimed at once from a shadow that vCPUs run on.

@@ -19,15 +19,14 @@
 
 use super::Spare;
 use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareHints};
-use crate::addr::{Gfn, Level, PAGE_SHIFT, Pfn, Span};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
-use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::entry::{Entry, Version};
+use crate::table::memory::{ENTRIES, Node};
+use crate::table::pool::{Cache, Pool};
 use crate::table::radix::{Radix, Reached};
+use crate::{Format, Gfn, Level, NoMemory, PAGE_SHIFT, Pfn, Span, TableMemory, Word};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 

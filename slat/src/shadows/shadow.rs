@@ -15,16 +15,13 @@ use super::Reach;
 use super::door::Door;
 use super::drops::Taking;
 use super::reverse::STRETCH;
-use crate::addr::{Gfn, Level, Span};
 use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
-use crate::table::pool::{NoMemory, Pool};
+use crate::table::entry::{Entry, Version};
+use crate::table::pool::Pool;
 use crate::table::radix::{At, Radix};
-use crate::trace::VcpuId;
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, VcpuId, Word};
 
 /// A shadow. See the module's header.
 #[derive(Debug)]

@@ -19,15 +19,13 @@
 use super::leaf_rows::{Half, Rows};
 use super::shadow::{Frozen, edit};
 use super::{Inside, Reach, Shadow, Shadows, Taking, maps};
-use crate::addr::{Gfn, Level, Span};
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, TableMemory};
-use crate::table::pool::{Cache, NoMemory};
+use crate::table::memory::ENTRIES;
+use crate::table::pool::Cache;
 use crate::table::radix::{At, link_parts};
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, Word};
 
 /// Table pages to split leaves with.
 #[derive(Debug)]
