@@ -12,16 +12,10 @@
 //! A hook that takes something from nested guests owes it by [`Owed::owe_nested`]; the flush of the debt pays. Without the feature
 //! `nested` the hooks are those of `()`: they do nothing, and the engine's code is the same as without them.
 
-use crate::addr::{Gfn, Span};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Extent};
-use crate::stats::NestedStats;
 use crate::sync::mode::{Edits, Mode};
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, Host, NestedStats, Span, Vcpu, Vm, Walk};
 
 /// The hooks of this build.
 #[cfg(feature = "nested")]

@@ -7,15 +7,12 @@
 
 mod forward;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::callbacks::Caught;
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
-use crate::table::memory::{Heap, TableMemory, TablesOf};
+use crate::table::memory::{Heap, TablesOf};
 use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
+use crate::{Access, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory, Word};
 use slat_slots::MemoryType;
 
 /// What the host maps at an address.

@@ -29,16 +29,15 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 
-use crate::addr::{Gfn, Level, Pfn, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Accessed;
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::{Format, Leaf, assert_format};
-use crate::table::memory::{ENTRIES, TableMemory};
-use crate::table::pool::{NoMemory, Pool, Scratch};
+use crate::table::entry::{Entry, Version};
+use crate::table::format::assert_format;
+use crate::table::memory::ENTRIES;
+use crate::table::pool::{Pool, Scratch};
 use crate::table::radix::{At, Radix, Reached};
+use crate::{AccessedPages, Format, Gfn, Leaf, Level, NoMemory, Pfn, Span, TableMemory, Word};
 
 /// A table whose pages live as long as the map; see the [module](self).
 #[derive(Debug)]

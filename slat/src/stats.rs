@@ -1,18 +1,13 @@
 //! Statistics of a VM: sums of counters, and a census of its table pages.
 
-use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
 use crate::sync::tally::{Count, RetryCause};
-use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::TableCount;
 pub use crate::tlb::{Flushes, FlushesByCause};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, Host, Idle, Level, PAGE_SIZE, Span, Vm, Walk};
 use core::fmt;
 
 /// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.

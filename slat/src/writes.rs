@@ -25,17 +25,11 @@
 //!
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
-use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::callbacks::{Caught, Finally};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::memslots::Snapshot;
 use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::table::pool::NoMemory;
-use crate::why::Reason;
+use crate::{Format, Gfn, Gpa, GuestSpace, Host, Hva, Idle, NoMemory, PAGE_SIZE, Reason, Span};
 use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};

@@ -8,11 +8,10 @@
 #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 use super::scan::avx2;
 use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
-use crate::addr::{Gfn, Level, Span};
 use crate::slots::bitmap::ones;
 use crate::table::entry::Entry;
-use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
+use crate::{Format, Gfn, Level, Span};
 use core::ops::Range;
 
 /// Number of tables scanned together. Their entries stay in the first-level cache until the young ones are edited.

@@ -8,10 +8,9 @@
 use super::accessed::AccessedPages;
 use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
 use super::scan::{Bit, GROUP, Scan, is_young};
-use crate::addr::{Gfn, Level, Span};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
+use crate::table::entry::Entry;
+use crate::table::memory::{ENTRIES, Node};
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use core::marker::PhantomData;
 
 /// Amount of work before a rest is due: about ten microseconds.

@@ -4,20 +4,14 @@
 //! stamp and no invalidation: the small leaves allow what the large one allowed. If the hardware sets Accessed or Dirty
 //! meanwhile, the CAS fails and the table is filled again, so neither bit is lost.
 
-use crate::addr::{Gfn, Level, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::Word;
-use crate::table::format::{Format, Kind, Leaf, Perms};
+use crate::table::format::Kind;
 use crate::table::memory::Node;
-use crate::table::pool::{Cache, NoMemory};
+use crate::table::pool::Cache;
 use crate::table::radix::{At, link_parts};
 use crate::trace::TraceEvent;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, GuestSpace, Host, Idle, Leaf, Level, NoMemory, Perms, Span, Vm, Walk, Word};
 
 /// Number of table pages that a splitting walk takes along. It ends when they are used up.
 const PAGES: usize = 64;

@@ -10,10 +10,9 @@
 //! When it falls, no permission is taken, and none must follow.
 
 use super::SpaceId;
-use crate::addr::{Gfn, Gpa, Span};
 use crate::fallible;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Mutex, Relaxed};
+use crate::{Gfn, Gpa, Idle, Span};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -35,27 +35,23 @@
 
 mod pass;
 
-use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::slots::SlotsVersion;
 use crate::slots::behind::{Behind, Part};
 use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::gate::Gate;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode, Shared};
 use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, BorrowedWithoutIdle, Seat};
 use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind, Leaf};
+use crate::table::entry::Entry;
+use crate::table::format::Kind;
 use crate::table::memory::{ENTRIES, Node};
-use crate::table::pool::{Cache, NoMemory};
+use crate::table::pool::Cache;
 use crate::table::radix::{At, Radix, Reached};
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
+use crate::{Cause, FlushDebt, Format, Gfn, Host, Idle, Leaf, Level, NoMemory, Span, Vm, Word};
 use core::marker::PhantomData;
 
 /// An open walk; see the [module](self).

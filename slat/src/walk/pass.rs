@@ -1,15 +1,12 @@
 //! Aging passes by an open walk: over guest frames, or over the mappings of a host range.
 
 use super::Walk;
-use crate::addr::{Gfn, Hva, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::{Accessed, Scan};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::slots::behind::Behind;
 use crate::sync::mode::{Lockless, Mode};
-use crate::table::format::Format;
+use crate::{AccessedPages, Format, Gfn, Host, Hva, Span};
 
 impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// Calls `seen` with the pages of `gfns` that were accessed since the last pass, table by table in order, and

@@ -19,9 +19,7 @@
 //! ([`max_page`](crate::Builder)).
 
 use super::{read_leaf, when};
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::{Access, Format, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
 const VALID: u64 = 1 << 0;
 const TABLE: u64 = 1 << 1;

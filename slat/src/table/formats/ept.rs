@@ -23,9 +23,8 @@
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
 use super::{read_leaf, when};
-use crate::addr::{Gfn, INDEX_BITS, Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Format, Gfn, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;

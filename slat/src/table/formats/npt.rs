@@ -14,9 +14,8 @@
 //! pages of an encrypted guest, the C-bit in the guest's own tables decides, whatever this table says.
 
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
-use crate::addr::{Level, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Format, HostPaging, Leaf};
+use crate::table::format::HostPaging;
+use crate::{Format, Leaf, Level, Pfn, Word};
 
 /// Long-mode paging with `LEVELS` levels, as a nested table. `C_BIT`: the encryption bit, on a host that encrypts its
 /// memory.

@@ -16,9 +16,8 @@
 
 use super::when;
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, LARGE, MEMORY, PRESENT, USER, WRITE, address};
-use crate::addr::{Level, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Format, HostPaging, Leaf};
+use crate::table::format::HostPaging;
+use crate::{Format, Leaf, Level, Pfn, Word};
 
 const HOST_WRITE: u64 = 1 << 9;
 

@@ -18,9 +18,7 @@
 //! writable; a leaf that has not been accessed is tracked ([`Format::HARDWARE_AD`]).
 
 use super::{read_leaf, when};
-use crate::addr::{Level, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::{Access, Format, Leaf, Level, Perms, Pfn, Word};
 
 const VALID: u64 = 1 << 0;
 const READ: u64 = 1 << 1;

@@ -7,9 +7,7 @@
 //! write-through.
 
 use super::when;
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::{Access, Format, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
 /// The address bits of a link or leaf: 51..12.
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
