@@ -21,16 +21,16 @@
 use super::{read_leaf, when};
 use crate::{Access, Format, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
-const VALID: u64 = 1 << 0;
-const TABLE: u64 = 1 << 1;
+pub(crate) const VALID: u64 = 1 << 0;
+pub(crate) const TABLE: u64 = 1 << 1;
 const SHARED: u64 = 0b11 << 8;
 /// Normal write-back, Normal non-cacheable, Device-GRE, Device-nGnRE.
 const MEMORY: [u64; 4] = [0b1111 << 2, 0b0101 << 2, 0b0011 << 2, 0b0001 << 2];
-const READ: u64 = 1 << 6;
-const STORE: u64 = 1 << 7;
-const ACCESSED: u64 = 1 << 10;
+pub(crate) const READ: u64 = 1 << 6;
+pub(crate) const STORE: u64 = 1 << 7;
+pub(crate) const ACCESSED: u64 = 1 << 10;
 const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
-const DBM: u64 = 1 << 51;
+pub(crate) const DBM: u64 = 1 << 51;
 const NO_EXECUTE: u64 = 0b10 << 53;
 const HOST_WRITE: u64 = 1 << 55;
 const DIRTY_KEPT: u64 = 1 << 56;

@@ -26,14 +26,14 @@ use super::{read_leaf, when};
 use crate::addr::INDEX_BITS;
 use crate::{Access, Format, Gfn, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
-const READ: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const EXECUTE: u64 = 1 << 2;
-const IGNORE_PAT: u64 = 1 << 6;
+pub(crate) const READ: u64 = 1 << 0;
+pub(crate) const WRITE: u64 = 1 << 1;
+pub(crate) const EXECUTE: u64 = 1 << 2;
+pub(crate) const IGNORE_PAT: u64 = 1 << 6;
 /// Write-back, write-combining, uncached, and uncached regardless of the guest.
 const MEMORY: [u64; 4] = [6 << 3, 1 << 3, 0, IGNORE_PAT];
-const ACCESSED: u64 = 1 << 8;
-const DIRTY: u64 = 1 << 9;
+pub(crate) const ACCESSED: u64 = 1 << 8;
+pub(crate) const DIRTY: u64 = 1 << 9;
 
 /// EPT with `LEVELS` levels. `AD`: the EPT pointer enables Accessed and Dirty. `SHARED`: the bit of shared addresses in
 /// a trust domain, whose shared memory this table maps.

@@ -20,13 +20,13 @@
 use super::{read_leaf, when};
 use crate::{Access, Format, Leaf, Level, Perms, Pfn, Word};
 
-const VALID: u64 = 1 << 0;
-const READ: u64 = 1 << 1;
-const WRITE: u64 = 1 << 2;
-const EXECUTE: u64 = 1 << 3;
-const USER: u64 = 1 << 4;
-const ACCESSED: u64 = 1 << 6;
-const DIRTY: u64 = 1 << 7;
+pub(crate) const VALID: u64 = 1 << 0;
+pub(crate) const READ: u64 = 1 << 1;
+pub(crate) const WRITE: u64 = 1 << 2;
+pub(crate) const EXECUTE: u64 = 1 << 3;
+pub(crate) const USER: u64 = 1 << 4;
+pub(crate) const ACCESSED: u64 = 1 << 6;
+pub(crate) const DIRTY: u64 = 1 << 7;
 const HOST_WRITE: u64 = 1 << 8;
 /// The platform's type, NC, IO, and IO with a software bit.
 const MEMORY: [u64; 4] = [0, 1 << 61, 2 << 61, 2 << 61 | 1 << 9];
