@@ -107,28 +107,14 @@ pub enum HostError {
     BadFrame,
 }
 
-errors! { HostError:
-    Self::Fault => "the host maps nothing there for this access";
-    Self::NoMemory => "the host is out of memory";
-    Self::Poisoned => "the host's memory is broken there";
-    Self::Io => "the host could not read the page back";
-    Self::Pending => "the page is on its way to the host";
-    Self::NeedsPage => "the VMM has to provide the page";
-    Self::BadFrame => "the host named a frame that does not fit the page-table format or the page's size: correct the host";
-}
-
-impl HostError {
-    /// Returns KVM's errno.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Io => 5,
-            Self::Pending => 11,
-            Self::NoMemory => 12,
-            Self::Fault | Self::NeedsPage => 14,
-            Self::BadFrame => 22,
-            Self::Poisoned => 133,
-        }
-    }
+errors! { HostError, errno:
+    Self::Fault => 14, "the host maps nothing there for this access";
+    Self::NoMemory => 12, "the host is out of memory";
+    Self::Poisoned => 133, "the host's memory is broken there";
+    Self::Io => 5, "the host could not read the page back";
+    Self::Pending => 11, "the page is on its way to the host";
+    Self::NeedsPage => 14, "the VMM has to provide the page";
+    Self::BadFrame => 22, "the host named a frame that does not fit the page-table format or the page's size: correct the host";
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.

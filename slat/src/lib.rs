@@ -122,8 +122,19 @@ macro_rules! since {
     };
 }
 
-/// Implements `Display` and `Error` for an error type, with one message for each case.
+/// Implements `Display` and `Error` for an error type, with one message for each case; on request `errno`, too.
 macro_rules! errors {
+    ($error:ident, errno: $($case:pat => $number:literal, $said:literal $(, $value:expr)*;)*) => {
+        impl $error {
+            /// Returns KVM's errno.
+            #[allow(unused_variables, reason = "the messages have them")]
+            pub const fn errno(&self) -> i32 {
+                match *self { $($case => $number,)* }
+            }
+        }
+
+        errors! { $error: $($case => $said $(, $value)*;)* }
+    };
     ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {
         impl core::fmt::Display for $error {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
