@@ -192,7 +192,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let fresh = Shadows::new(memory, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
                 // SAFETY: made by this call; another thread's was published first.
-                unsafe { fresh.give_back_unused(memory, &vm.pool) };
+                unsafe { fresh.reverse.give_back(memory, &vm.pool) };
             })
         };
         let state = self.nested.get_or_insert_with(Box::default);

@@ -152,42 +152,25 @@ impl HintBlock {
     pub(super) fn enter(
         &self,
         hint: Hint,
-        spare: &mut SpareHints,
+        spare: &mut Vec<SpareBlock>,
         (doubts, g1): (&Doubts, Gfn),
         is_stale: impl Fn(Hint) -> bool,
     ) -> Result<HintAt<'_>, NoMemory> {
         let wanted = hint.bits();
         loop {
             let path = self.path(hint);
-            let (mut vacant, mut found) = (None, None);
-            for (place, bits) in path.clone().flat_map(Self::places) {
-                if bits & !DOUBTED == wanted {
-                    found = Some((place, bits));
-                    break;
-                }
-                if bits == 0 && vacant.is_none() {
-                    vacant = Some(place);
-                }
-            }
+            let places = || path.clone().flat_map(Self::places);
             let is_there = |place| Ok(HintAt::Block(place, wanted));
-            match (found, vacant) {
-                (Some((place, bits)), _) => {
-                    // Firm again: the thread that doubts it then leaves it.
-                    if bits == wanted || exchange(place, bits, wanted) {
-                        return is_there(place);
-                    }
-                    continue;
+            let there = places().find(|(_, bits)| bits & !DOUBTED == wanted);
+            if let Some((place, bits)) = there.or_else(|| places().find(|(_, bits)| *bits == 0)) {
+                // A doubted hint is firm again: the thread that doubts it then leaves it.
+                if bits == wanted || exchange(place, bits, wanted) {
+                    return is_there(place);
                 }
-                (None, Some(place)) => {
-                    if exchange(place, 0, wanted) {
-                        return is_there(place);
-                    }
-                    continue;
-                }
-                (None, None) => {}
+                continue;
             }
             if let Some(doubt) = doubts.begin(g1) {
-                let stale = path.clone().flat_map(Self::places).find(|&(place, bits)| {
+                let stale = places().find(|&(place, bits)| {
                     bits == 0 || Doubt::replaces_stale(&doubt, (place, bits), wanted, &is_stale)
                 });
                 match stale {
@@ -199,7 +182,8 @@ impl HintBlock {
                 }
             }
             let (last, nth) = path.last().ok_or(NoMemory)?;
-            let fresh = spare.take().ok_or(NoMemory)?;
+            let spared = spare.pop().ok_or(NoMemory)?;
+            let fresh = spared.0;
             // SAFETY: a block that only this thread has.
             unsafe { fresh.as_ref() }.fill([Some(hint)]);
             // The hint before the link to its block.
@@ -210,7 +194,7 @@ impl HintBlock {
             }
             // SAFETY: as above: the block was not linked.
             unsafe { fresh.as_ref() }.fill([None]);
-            spare.put_back(fresh);
+            spare.push(spared);
         }
     }
 
@@ -309,55 +293,31 @@ impl Doubt<'_> {
     }
 }
 
-/// Spare blocks of a vCPU, or those that no vCPU has.
-#[derive(Debug, Default)]
-pub(crate) struct SpareHints(Vec<NonNull<HintBlock>>);
+/// A block without hints, which only its holder has.
+#[derive(Debug)]
+pub(crate) struct SpareBlock(pub(super) NonNull<HintBlock>);
 
-// SAFETY: blocks that only their holder has.
-unsafe impl Send for SpareHints {}
+// SAFETY: only its holder has the block.
+unsafe impl Send for SpareBlock {}
 
-impl SpareHints {
+impl SpareBlock {
     /// Number of blocks that a vCPU gets at a time. A fault needs one.
-    const AT_ONCE: usize = 8;
+    pub(super) const AT_ONCE: usize = 8;
 
-    /// One block, which stays for ever.
+    /// A block that stays for ever.
     #[cfg(all(test, loom))]
-    pub(super) fn one() -> Self {
-        Self([NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default()))].into())
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn take(&mut self) -> Option<NonNull<HintBlock>> {
-        self.0.pop()
-    }
-
-    /// Takes back a block that was taken, is empty, and was not linked.
-    pub(super) fn put_back(&mut self, block: NonNull<HintBlock>) {
-        self.0.push(block);
+    pub(super) fn leaked() -> Self {
+        Self(NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default())))
     }
 
     /// Makes blocks of a page that only the caller has.
-    pub(super) fn split(&mut self, page: Node) {
-        for nth in 0..(crate::addr::PAGE_SIZE as usize / size_of::<HintBlock>()) {
+    pub(super) fn split(page: Node) -> impl Iterator<Item = Self> {
+        (0..crate::PAGE_SIZE as usize / size_of::<HintBlock>()).map(move |nth| {
             // SAFETY: inside the page, which is aligned to its size.
             let block = unsafe { page.page().cast::<HintBlock>().add(nth) };
             // SAFETY: only the caller has the page.
             unsafe { block.write(HintBlock::default()) };
-            self.0.push(block);
-        }
-    }
-
-    /// Moves some blocks to a vCPU.
-    pub(super) fn lend(&mut self, to: &mut Self) {
-        let left = self.0.len().saturating_sub(Self::AT_ONCE);
-        to.0.extend(self.0.drain(left..));
-    }
-
-    /// Takes all blocks of a vCPU.
-    pub(super) fn append(&mut self, from: &mut Self) {
-        self.0.append(&mut from.0);
+            Self(block)
+        })
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! Two tables share a page of rows. While a table is linked, the list pointer of its page points to its rows.
 
-use super::hints::SpareHints;
+use super::hints::SpareBlock;
 use crate::sync::prim::{AtomicU32, Relaxed};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::Beside;
@@ -190,7 +190,7 @@ impl Half {
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     pub(super) rows: Vec<Half>,
-    pub(super) hints: SpareHints,
+    pub(super) hints: Vec<SpareBlock>,
 }
 
 impl Spare {

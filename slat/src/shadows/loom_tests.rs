@@ -1,6 +1,6 @@
 //! Hints of one page of L1 in blocks: faults that enter theirs, and replace hints whose leaves are gone.
 
-use super::hints::{Doubts, Hint, HintBlock, SpareHints};
+use super::hints::{Doubts, Hint, HintBlock, SpareBlock};
 use super::{Frozen, HOLE, frozen};
 use crate::loom_tests::{explore, explore_within};
 use crate::sync::prim::{AtomicBool, Relaxed, SeqCst, fence};
@@ -41,7 +41,12 @@ impl Page {
     /// F7 to F9: enters the hint of an entry, and maps the page there.
     fn fault(&self, nth: usize) {
         let is_gone = |other: Hint| self.entries[other.g2.0 as usize].load().is_hole();
-        let entered = self.first.enter(hint(nth), &mut SpareHints::one(), (&self.doubts, Gfn(0)), is_gone);
+        let entered = self.first.enter(
+            hint(nth),
+            &mut alloc::vec![SpareBlock::leaked()],
+            (&self.doubts, Gfn(0)),
+            is_gone,
+        );
         let entered = entered.expect("there is a block");
         if let Ok(frozen) = Frozen::new(&self.entries[nth], HOLE, frozen(VcpuId(nth as u32))) {
             fence(SeqCst);

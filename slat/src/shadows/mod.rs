@@ -121,15 +121,6 @@ impl<F: Format> Shadows<F> {
         })
     }
 
-    /// Gives its memory back to the pool.
-    ///
-    /// # Safety
-    /// No thread but this one has ever reached it.
-    pub(crate) unsafe fn give_back_unused<M: TableMemory>(self, memory: &M, pool: &Pool) {
-        // SAFETY: the caller's word. There are no shadows yet.
-        unsafe { self.reverse.give_back(memory, pool) };
-    }
-
     /// Returns the shadow with this number, which a vCPU holds or a hint names.
     pub(crate) fn shadow(&self, index: usize) -> Option<&Shadow<F>> {
         self.all.get(index)?.get()

@@ -18,7 +18,7 @@
 //! wait. Another fault on the same frame may replace it by its own once its leaf is gone.
 
 use super::Spare;
-use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareHints};
+use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareBlock};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::table::cursor::Cursor;
@@ -72,7 +72,7 @@ pub(crate) struct Reverse<F> {
     planes: [Radix<F>; SIZES.len()],
     doubts: Doubts,
     /// Blocks that no vCPU has; next, the number of pages that were made into blocks.
-    spare: Mutex<SpareHints>,
+    spare: Mutex<Vec<SpareBlock>>,
     block_pages: AtomicU64,
 }
 
@@ -134,7 +134,7 @@ impl<F: Format> Reverse<F> {
     ///
     /// # Safety
     /// No thread but this one has ever reached it.
-    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
+    pub(crate) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
         // SAFETY: required of the caller.
         unsafe { give_back(self.planes, memory, pool) };
     }
@@ -144,19 +144,20 @@ impl<F: Format> Reverse<F> {
     }
 
     /// Gives a vCPU spare blocks: blocks that no vCPU has, or a page of its `cache`.
-    pub(super) fn refill(&self, to: &mut SpareHints, cache: &mut Cache) {
+    pub(super) fn refill(&self, to: &mut Vec<SpareBlock>, cache: &mut Cache) {
         let mut spare = self.spare.lock();
         if spare.is_empty()
             && let Some(page) = cache.take()
         {
-            spare.split(page);
+            spare.extend(SpareBlock::split(page));
             self.block_pages.fetch_add(1, Relaxed);
         }
-        spare.lend(to);
+        let left = spare.len().saturating_sub(SpareBlock::AT_ONCE);
+        to.extend(spare.drain(left..));
     }
 
     /// Takes a vCPU's spare blocks back.
-    pub(super) fn take_back(&self, from: &mut SpareHints) {
+    pub(super) fn take_back(&self, from: &mut Vec<SpareBlock>) {
         self.spare.lock().append(from);
     }
 
@@ -193,15 +194,15 @@ impl<F: Format> Reverse<F> {
                 let done = if at.word == first { Ok(()) } else { at.entry.cas(at.word, first) };
                 done.map(|()| HintAt::First(at.entry, first))
             } else {
-                let fresh = spare.take().ok_or(NoMemory)?;
+                let fresh = spare.pop().ok_or(NoMemory)?;
                 // SAFETY: a block that only this thread has.
-                let made: &HintBlock = unsafe { fresh.as_ref() };
+                let made: &HintBlock = unsafe { fresh.0.as_ref() };
                 made.fill([Some(hint), there]);
                 // The Release in `cas`: the hints before the link to their block.
-                let done = at.entry.cas(at.word, link(memory, fresh));
+                let done = at.entry.cas(at.word, link(memory, fresh.0));
                 if done.is_err() {
                     made.fill([None, None]);
-                    spare.put_back(fresh);
+                    spare.push(fresh);
                 }
                 done.map(|()| made.at(0, hint))
             };
