@@ -14,7 +14,7 @@
 use super::Splitting;
 use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
-use crate::slots::bitmap::{WORD, bits as set_bits};
+use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
@@ -118,8 +118,10 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let mut table = Table::NONE;
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;
-            let mut dirty = 0;
-            for bit in set_bits(bits) {
+            let (mut left, mut dirty) = (bits, 0);
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
                 let gfn = base + u64::from(bit);
                 if !table.covers(gfn) {
                     table = self.table_of(gfn, by_bits);

@@ -150,12 +150,17 @@ impl<F: Format> Radix<F> {
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
         // SAFETY: the caller guarantees it.
-        let mut at = unsafe { Self::entry(self.top(memory, gfn), gfn, F::ROOT_LEVEL) };
-        while F::is_table(at.word, at.level) {
+        let (mut node, mut level) = (unsafe { self.top(memory, gfn) }, F::ROOT_LEVEL);
+        loop {
+            // SAFETY: linked when it was read, as above.
+            let at = unsafe { Self::entry(node, gfn, level) };
+            if !F::is_table(at.word, level) {
+                return at;
+            }
             // SAFETY: a link of this table, read in the section.
-            at = unsafe { Self::step_down(memory, gfn, at) };
+            node = unsafe { Node::follow(memory, F::pfn(at.word)) };
+            level = below(level);
         }
-        at
     }
 
     /// Returns the table of `level` for `gfn`, if there is one, starting at `top`, a table of a higher level or the
@@ -243,7 +248,6 @@ impl<F: Format> Radix<F> {
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
-    #[inline(always)]
     pub(crate) unsafe fn step_down<'w, M: TableMemory>(memory: &M, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: a link of this table, read in the section.
         unsafe { Self::entry(Node::follow(memory, F::pfn(at.word)), gfn, below(at.level)) }
