@@ -150,15 +150,17 @@ impl<F: Format> Radix<F> {
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
         // SAFETY: the caller guarantees it.
-        let (mut node, mut level) = (unsafe { self.top(memory, gfn) }, F::ROOT_LEVEL);
+        let mut node = unsafe { self.top(memory, gfn) };
+        let mut level = F::ROOT_LEVEL;
         loop {
             // SAFETY: linked when it was read, as above.
-            let at = unsafe { Self::entry(node, gfn, level) };
-            if !F::is_table(at.word, level) {
-                return at;
+            let entry = unsafe { &node.entries()[F::index(gfn, level)] };
+            let word = entry.load();
+            if !F::is_table(word, level) {
+                return At { node, entry, word, level };
             }
             // SAFETY: a link of this table, read in the section.
-            node = unsafe { Node::follow(memory, F::pfn(at.word)) };
+            node = unsafe { Node::follow(memory, F::pfn(word)) };
             level = below(level);
         }
     }
@@ -250,16 +252,9 @@ impl<F: Format> Radix<F> {
     /// As [`descend`](Self::descend).
     pub(crate) unsafe fn step_down<'w, M: TableMemory>(memory: &M, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: a link of this table, read in the section.
-        unsafe { Self::entry(Node::follow(memory, F::pfn(at.word)), gfn, below(at.level)) }
-    }
-
-    /// Reads `gfn`'s entry in `node`, a table of `level`.
-    ///
-    /// # Safety
-    /// As [`descend`](Self::descend); `node` is linked.
-    #[inline(always)]
-    unsafe fn entry<'w>(node: Node, gfn: Gfn, level: Level) -> At<'w> {
-        // SAFETY: required of the caller.
+        let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
+        let level = below(at.level);
+        // SAFETY: as above.
         let entry = unsafe { &node.entries()[F::index(gfn, level)] };
         At { node, entry, word: entry.load(), level }
     }
