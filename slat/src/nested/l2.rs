@@ -5,8 +5,9 @@ use super::outcome::Quick;
 use super::revalidate::Revalidation;
 use crate::loaded::Tag;
 use crate::shadows::{Pages, Reach, Shadow, Shadows};
+use crate::vcpu::entry::Ready;
 use crate::{
-    Format, Gfn, GuestSpace, Host, Idle, NoMemory, Ready, Slot, Span, Token, Translations, Vcpu, Vm,
+    Format, Gfn, GuestSpace, Host, Idle, NoMemory, Slot, Span, Token, Translations, Vcpu, Vm,
 };
 use alloc::boxed::Box;
 use core::fmt;
