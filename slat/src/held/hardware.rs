@@ -1,16 +1,7 @@
 //! Frames that hardware uses by their numbers while the guest runs.
 
 use super::{Held, HeldUse, HoldError};
-<<<<<<< HEAD
 use crate::{Access, Format, Gfn, GuestSpace, Host, Idle, InGuest, Pfn};
-=======
-use crate::addr::{Gfn, Pfn};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::{Access, Format};
-use crate::vcpu::entry::InGuest;
->>>>>>> main
 use core::ops::Deref;
 
 /// A frame that is held for hardware: a vCPU's control block names it, and the processor uses it while the guest runs.

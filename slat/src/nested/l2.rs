@@ -6,9 +6,7 @@ use super::revalidate::Revalidation;
 use crate::loaded::Tag;
 use crate::shadows::{Pages, Reach, Shadow, Shadows};
 use crate::vcpu::entry::Ready;
-use crate::{
-    Format, Gfn, GuestSpace, Host, Idle, NoMemory, Slot, Span, Token, Translations, Vcpu, Vm,
-};
+use crate::{Format, Gfn, GuestSpace, Host, Idle, NoMemory, Slot, Span, Token, Translations, Vcpu, Vm};
 use alloc::boxed::Box;
 use core::fmt;
 
