@@ -31,12 +31,8 @@
 
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Accessed;
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version};
 use crate::table::format::assert_format;
-use crate::table::memory::ENTRIES;
-use crate::table::pool::{Pool, Scratch};
-use crate::table::radix::{At, Radix, Reached};
+use crate::table::{At, Cursor, ENTRIES, Entry, Pool, Radix, Reached, Scratch, Version};
 use crate::{AccessedPages, Format, Gfn, Leaf, Level, NoMemory, Pfn, Span, TableMemory, Word};
 
 /// A table whose pages live as long as the map; see the [module](self).

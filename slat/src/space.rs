@@ -8,8 +8,7 @@ use crate::hooks::{Nested, NestedState};
 use crate::slots::Limits;
 use crate::slots::publish::SlotSets;
 use crate::slots::watched::Watched;
-use crate::table::pool::Pool;
-use crate::table::radix::Radix;
+use crate::table::{Pool, Radix};
 use crate::{Format, NoMemory, SpaceId, TableMemory};
 
 /// One address space of a VM.

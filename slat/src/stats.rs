@@ -1,11 +1,9 @@
 //! Statistics of a VM: sums of counters, and a census of its table pages.
 
 use crate::hooks::{Nested, NestedHooks};
-use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::{Count, RetryCause};
-use crate::table::memory::ENTRIES;
-use crate::table::retire::TableCount;
+use crate::sync::{Count, Lockless, RetryCause};
+use crate::table::{ENTRIES, TableCount};
 pub use crate::tlb::{Flushes, FlushesByCause};
 use crate::{Format, Gfn, Host, Idle, Level, PAGE_SIZE, Span, Vm, Walk};
 use core::fmt;

@@ -9,8 +9,7 @@
 use super::scan::avx2;
 use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
 use crate::slots::bitmap::ones;
-use crate::table::entry::Entry;
-use crate::table::memory::ENTRIES;
+use crate::table::{ENTRIES, Entry};
 use crate::{Format, Gfn, Level, Span};
 use core::ops::Range;
 

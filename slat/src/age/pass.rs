@@ -8,8 +8,7 @@
 use super::accessed::AccessedPages;
 use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
 use super::scan::{Bit, GROUP, Scan, is_young};
-use crate::table::entry::Entry;
-use crate::table::memory::{ENTRIES, Node};
+use crate::table::{ENTRIES, Entry, Node};
 use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use core::marker::PhantomData;
 

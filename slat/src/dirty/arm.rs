@@ -18,9 +18,7 @@ use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
-use crate::table::entry::Entry;
-use crate::table::format::Kind;
-use crate::table::memory::ENTRIES;
+use crate::table::{ENTRIES, Entry, Kind};
 use crate::tlb::debt::Owed;
 use crate::{Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, Span, Vm, Walk, Word};
 

@@ -32,8 +32,7 @@ use crate::slots::SlotsVersion;
 use crate::slots::behind::Behind;
 use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::publish::SlotSets;
-use crate::sync::mode::Mode;
-use crate::sync::readside::{ReadSide, Seat};
+use crate::sync::{Mode, ReadSide, Seat};
 use crate::{Format, Gfn, Host, Hva, Level, PAGE_SIZE, Slot, SpaceId, Span, Walk, Word};
 
 /// The logs in a version of the memslots, which was read before stores are allowed or made.

@@ -20,11 +20,8 @@
 
 use crate::notify::begun::{Begun, Range};
 use crate::space::Space;
-use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
-use crate::sync::tally::Count;
-use crate::table::format::Kind;
-use crate::table::freeze::Freeze;
-use crate::table::memory::Node;
+use crate::sync::{Count, Edits, Exclusive, Mode, Shared};
+use crate::table::{Freeze, Kind, Node};
 use crate::trace::TraceEvent;
 use crate::{
     Access, Format, Gfn, GuestSpace, Host, HostPage, Hva, Idle, Leaf, Level, Reason, Span, Vm, Walk, Word,

@@ -4,12 +4,9 @@
 //! stamp and no invalidation: the small leaves allow what the large one allowed. If the hardware sets Accessed or Dirty
 //! meanwhile, the CAS fails and the table is filled again, so neither bit is lost.
 
-use crate::sync::mode::{Edits, Shared};
-use crate::sync::tally::Count;
-use crate::table::format::Kind;
-use crate::table::memory::Node;
-use crate::table::pool::Cache;
-use crate::table::radix::{At, link_parts};
+use crate::sync::{Count, Edits, Shared};
+use crate::table::radix::link_parts;
+use crate::table::{At, Cache, Kind, Node};
 use crate::trace::TraceEvent;
 use crate::{Format, Gfn, GuestSpace, Host, Idle, Leaf, Level, NoMemory, Perms, Span, Walk, Word};
 

@@ -44,9 +44,7 @@ use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
 use crate::shadows::drop_leaf;
 use crate::sync::idle::NoIdle;
 use crate::sync::tally::NestedCount;
-use crate::table::format::Kind;
-use crate::table::pool::Cache;
-use crate::table::radix::At;
+use crate::table::{At, Cache, Kind};
 use crate::{
     Access, Emulate, Fault, FaultError, Format, Gfn, Gpa, GuestSpace, Host, HostError, Hva, Idle, Leaf,
     Leave, Level, Next, Resume, Span, Word,

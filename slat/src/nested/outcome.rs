@@ -7,9 +7,7 @@ use crate::fault::pursuit::{Answer, Pursuit};
 use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
 use crate::slots::publish::Reading;
-use crate::table::entry::Entry;
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::radix::At;
+use crate::table::{At, ENTRIES, Entry, Node};
 use crate::{Gfn, Gpa, Hva, Leaf, Level, Next, Pfn, Slot, Span};
 
 /// Result of an access of L2.

@@ -20,10 +20,7 @@ use super::l1_mapping::L1Mapping;
 use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
-use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::Entry;
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::pool::Cache;
+use crate::table::{Cache, Cursor, ENTRIES, Entry, Node, Step};
 use crate::{Format, Gfn, GuestSpace, Host, Level, MemoryType, Perms, Span, Word};
 
 /// The shadow, the table and the slots that a flush goes over.

@@ -20,8 +20,7 @@
 //! doubts the hints of a page at a time ([`Doubts`]): a hint that F makes firm again is not taken for the doubted one.
 
 use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
-use crate::table::entry::Entry;
-use crate::table::memory::Node;
+use crate::table::{Entry, Node};
 use crate::{Gfn, NoMemory, Word};
 use alloc::vec::Vec;
 use core::ptr::{NonNull, null_mut};

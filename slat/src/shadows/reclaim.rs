@@ -21,11 +21,9 @@ use super::{HOLE, Shadow, Shadows};
 use crate::callbacks::Finally;
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
-use crate::table::cursor::Cursor;
-use crate::table::entry::Entry;
-use crate::table::memory::{Node, NodeList};
-use crate::table::pool::Pool;
+use crate::table::memory::NodeList;
 use crate::table::retire::for_tables;
+use crate::table::{Cursor, Entry, Node, Pool};
 use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use alloc::vec::Vec;
 

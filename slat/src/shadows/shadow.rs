@@ -17,10 +17,7 @@ use super::drops::Taking;
 use super::reverse::STRETCH;
 use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version};
-use crate::table::pool::Pool;
-use crate::table::radix::{At, Radix};
+use crate::table::{At, Cursor, Entry, Pool, Radix, Version};
 use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, VcpuId, Word};
 
 /// A shadow. See the module's header.

@@ -21,10 +21,8 @@ use super::shadow::{Frozen, edit};
 use super::{Inside, Reach, Shadow, Shadows, Taking, maps};
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
-use crate::table::cursor::Cursor;
-use crate::table::memory::ENTRIES;
-use crate::table::pool::Cache;
-use crate::table::radix::{At, link_parts};
+use crate::table::radix::link_parts;
+use crate::table::{At, Cache, Cursor, ENTRIES};
 use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, Word};
 
 /// Table pages to split leaves with.
