@@ -1,4 +1,4 @@
-//! For tests: the greatest number of entries that a thread visits between two rests, in a section of the read side or
+//! For tests: the greatest number of entries that a thread visits between two yields, in a section of the read side or
 //! inside a shadow's door.
 
 use core::cell::Cell;

@@ -105,8 +105,8 @@ fn poisoned_reads_beside_rest(grace: bool) -> usize {
             let seat = side.claim(1).unwrap();
             let mut poisoned = 0;
             while !stop.load(Relaxed) {
-                seat.rest();
-                seat.wake(false);
+                seat.park();
+                seat.unpark(false);
                 let _section = side.enter(&seat);
                 let mine = current.load(Acquire);
                 // Bounded: the writer may be waiting for this very section.
