@@ -42,7 +42,7 @@
 //! *and* would change a number that the protocol relies on.
 //!
 //! **Only links of leaf tables are cleared.** A pass yields, and the bits of a higher link are out of date after the
-//! rest. A query of a single page ignores links.
+//! yield. A query of a single page ignores links.
 
 mod accessed;
 mod leaves;

@@ -243,7 +243,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
             true
         };
         let mut pass = Pass::<F, Written, _, _>::new(vm.tables(), How::every_leaf(found), told);
-        // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+        // SAFETY: this walk is one section from its opening or last yield, in which the root is read, to the next.
         let goal = unsafe { pass.stretch(walk.root(), left) };
         if goal >= left.end {
             break;

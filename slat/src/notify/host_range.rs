@@ -21,7 +21,7 @@ pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
         let mut steps = walk.steps_up_to_a_yield(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);
         left = left.after(&part, goal);
-        // Rest before the slots are looked up again: they may then map other pages at these frames.
+        // Yield before the slots are looked up again: they may then map other pages at these frames.
         if walk.is_rest_due() {
             walk.yield_section();
         }

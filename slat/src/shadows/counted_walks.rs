@@ -1,7 +1,7 @@
-//! The door of a shadow: a count of the threads that walk it outside of a fault, for a thread that frees its tables.
+//! Counted walks of a shadow: those outside of a fault, for a thread that frees its tables.
 //!
-//! A fault of L2 need not enter: it is in a section of the read side. Invalidations, aging passes and flushes by L1 may
-//! be in none, so the door counts them while they walk. There are two counts. A thread that has unlinked tables directs
+//! A fault of L2 need not be counted: it is in a section of the read side. Invalidations, aging passes and flushes by L1 may
+//! be in none, so `WalkCount` counts them while they walk. There are two counts. A thread that has unlinked tables directs
 //! new walks to the other count, and waits until the first is zero: a later walk cannot find the tables.
 
 use crate::sync::prim::{AtomicU64, Patience, Relaxed};
@@ -14,7 +14,7 @@ const SECOND: u64 = 1 << 63;
 const BITS: u32 = 31;
 const COUNT: u64 = (1 << BITS) - 1;
 
-/// A walk in a counted walk.
+/// A walk that is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct CountedWalk<'a>(&'a WalkCount, u64);
 

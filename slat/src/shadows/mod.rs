@@ -125,7 +125,7 @@ impl<F: Format> Shadows<F> {
         self.all.get(index)?.get()
     }
 
-    /// Returns the shadow, and enters its door, for a walk outside of a fault.
+    /// Returns the shadow, and begins a counted walk of it, for a walk outside of a fault.
     pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, CountedWalk<'_>)> {
         let shadow = self.shadow(index)?;
         Some((shadow, shadow.walks.enter()))

@@ -16,9 +16,9 @@
 //! The upper count wraps, which is harmless: a writer that sees the same odd word again continues to wait.
 //!
 //! The heavy barrier interrupts every CPU that runs a thread of the process, for microseconds. Only threads that may be
-//! entering a section need it: no other thread sees their store yet. A seat **parked** is not about to be entered: no
-//! thread holds it, or its vCPU is in the guest. Rest begins and ends with a fence, whose cost is small beside an entry
-//! into the guest. A writer also **asks** an awake seat for a moment of rest: the next section on it begins with that
+//! entering a section need it: no other thread sees their store yet. A **parked** seat is not about to be entered: no
+//! thread holds it, or its vCPU is in the guest. Parking and unparking are fences, whose cost is small beside an entry
+//! into the guest. A writer also **asks** an awake seat for a quiescent moment: the next section on it begins with that
 //! fence. A vCPU that faults continuously answers at once, for two transfers of its seat's line. When every seat was
 //! seen parked or has answered, the grace period is over. The barrier covers holders that are awake but enter no
 //! section.
@@ -45,7 +45,7 @@ const FREE: u8 = 0;
 const AWAKE: u8 = 1;
 /// With [`AWAKE`]: its holder enters by one store, since barriers are asymmetric and there is no lock to take.
 const LIGHT: u8 = 2;
-/// With [`AWAKE`]: a writer asks for a moment of rest.
+/// With [`AWAKE`]: a writer asks for a quiescent moment.
 const ASKED: u8 = 4;
 /// Its holder is in the guest, or waits for an invalidation to end. It wakes the seat before it enters a section.
 const PARKED: u8 = 8;
@@ -91,7 +91,7 @@ pub(crate) struct Section<'s> {
     before: u64,
 }
 
-/// Proof that a section is open for all of `'s`: it borrows the section, which can then neither end nor rest. A function
+/// Proof that a section is open for all of `'s`: it borrows the section, which can then neither end nor yield. A function
 /// that must run in a section takes one, and binds to it the references that it returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Within<'s>(PhantomData<&'s ()>);
@@ -239,7 +239,7 @@ impl ReadSide {
         self.all_parked() || self.outlast(LOOKS)
     }
 
-    /// Waits by the heavy barrier, without looking for rest. Polls an open section at most `most` times, without bound
+    /// Waits by the heavy barrier, without looking for parked seats. Polls an open section at most `most` times, without bound
     /// if that is `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
@@ -270,7 +270,7 @@ impl ReadSide {
         // The unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`: either the seat
         // is seen awake here, or its next section sees the unlinking.
         fence!(park.look);
-        // Pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs continue: the loads of earlier
+        // Pairs with the Release in `park`, `answer`, `Borrowed::drop`, which RMWs continue: the loads of earlier
         // sections are over.
         let state = |seat: &Seat| seat.state.load(order!(park.seen, Acquire));
         // All are asked before any answer is waited for. A seat parked needs no answer.
@@ -298,7 +298,7 @@ impl ReadSide {
 }
 
 impl Seat {
-    /// Whether one store enters the next section: the seat was [lightened](Self::lighten), and no writer asks for rest.
+    /// Whether one store enters the next section: the seat was [lightened](Self::lighten), and no writer asks for a quiescent moment.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.state.load(Relaxed) == AWAKE | LIGHT
@@ -313,7 +313,7 @@ impl Seat {
         self.state.load(Relaxed) & ASKED != 0
     }
 
-    /// A moment of rest: in no section, with a full fence.
+    /// A quiescent moment: in no section, with a full fence.
     #[cold]
     fn answer(&self) {
         // Release for the sections before. ORDER(park): answered before every load of the next one. See `all_parked`.

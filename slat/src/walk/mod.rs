@@ -168,7 +168,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Steps { yields: false, ..self.steps(gfns, lowest) }
     }
 
-    /// Whether the walk must rest before its next step.
+    /// Whether the walk must yield before its next step.
     pub(crate) fn is_rest_due(&self) -> bool {
         self.taken >= ENTRIES_A_SECTION
     }
@@ -305,7 +305,7 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
             self.yield_section();
         }
         self.walk.taken += 1;
-        // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next rest. A
+        // SAFETY: the walk is one section from its opening or last yield, where the cursor began, to the next yield. A
         // step borrows `self`, so it ends before that.
         let step = unsafe { self.cursor.next(self.walk.vm.tables()) };
         step.map(|step| (&*self.walk, step))

@@ -96,7 +96,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             true
         });
-        // One leaf table, so no rest is due.
+        // One leaf table, so no yield is due.
         // SAFETY: as in `pass_some`.
         unsafe { pass.stretch(self.root(), gfns) };
         let count = bits.iter().map(|word| word.count_ones()).sum();

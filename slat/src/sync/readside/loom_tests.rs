@@ -153,7 +153,7 @@ fn a_seat_that_was_seen_parked_sees_what_was_replaced() {
 fn asked() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
-        // Never given back: that would be a rest.
+        // Never given back: that would be a quiescent moment.
         core::mem::forget(shared.0.claim(0));
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
