@@ -56,7 +56,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Makes a pass over `gfns`, with rests, including L2's use of them.
+    /// Makes a pass over `gfns`, with yields, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let mut at = gfns.start;
         while let Some(next) = Nested::next_used(self, Span::new(at, gfns.end)) {
@@ -72,7 +72,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                 return;
             }
             at = used.end;
-            self.rest();
+            self.yield_section();
         }
         self.pass_own(Span::new(at, gfns.end), how, &mut seen);
     }
@@ -91,11 +91,11 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         });
         let mut at = gfns.start;
         while at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
-            // SAFETY: this walk is one section from its opening or last rest, after which it read the root, to the next
-            // rest.
+            // SAFETY: this walk is one section from its opening or last yield, after which it read the root, to the next
+            // yield.
             at = unsafe { pass.stretch(self.root(), Span::new(at, gfns.end)) };
             if at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
-                self.rest();
+                self.yield_section();
             }
         }
         goes_on
@@ -116,14 +116,14 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             true
         });
-        // One leaf table, so no rest is due.
+        // One leaf table, so no yield is due.
         // SAFETY: as in `pass_own`.
         unsafe { pass.stretch(self.root(), gfns) };
         let count = bits.iter().map(|word| word.count_ones()).sum();
         (count > 0).then(|| AccessedPages::new(gfns.start, (gfns.len() as u32, count), bits))
     }
 
-    /// Makes a pass over all mappings of `hvas`. After a rest it looks the slots up again, because frames may have
+    /// Makes a pass over all mappings of `hvas`. After a yield it looks the slots up again, because frames may have
     /// other pages by then.
     pub(crate) fn pass_behind(
         &mut self,
@@ -158,7 +158,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             };
             left = left.after(&part, goal);
             if goal < part.gfns.end {
-                self.rest();
+                self.yield_section();
             }
         }
     }

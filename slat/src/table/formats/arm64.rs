@@ -82,7 +82,7 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
         if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
+            return Word::withdrawn(leaf);
         }
         let store = leaf.perms.allows(Access::Write);
         Word(

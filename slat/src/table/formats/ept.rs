@@ -97,7 +97,7 @@ unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
         if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
+            return Word::withdrawn(leaf);
         }
         Word(
             address(leaf.pfn)
