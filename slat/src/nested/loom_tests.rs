@@ -3,12 +3,11 @@
 use super::freeze::{freeze, stands, thaw_with};
 use crate::fault::pursuit::{Sought, Wanted};
 use crate::loom_tests::{explore, explore_within};
-use crate::notify::active::Epoch;
 use crate::notify::active::{Active, Page};
 use crate::shadows::{Drops, FlushLine, LeafRow, Reach, Rows, WalkCount, edit, frozen, unlink};
 use crate::slots::watched::Watched;
 use crate::sync::once::Once;
-use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::sync::prim::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
 use crate::{Access, Format, Gfn, Hva, Level, MemoryType, Pfn, Slot, SlotId, Span, VcpuId};
