@@ -19,7 +19,8 @@
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
-use super::take::{LogId, current, tables};
+use super::state::LogId;
+use super::take::{current, tables};
 use crate::age::pass::Found;
 use crate::fallible;
 use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits, existing};
