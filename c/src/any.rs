@@ -86,7 +86,7 @@ pub(crate) trait AnyVcpu: Send {
     fn take_ready(&mut self) -> Option<Token>;
     fn forget_tokens(&mut self);
     fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError>;
-    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
+    fn populate(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
 }
 
 /// Tracks stores to some frames until it is dropped.
@@ -259,11 +259,11 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
     }
 
     fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError> {
-        self.prefault_as(idle, gfns, how)
+        self.prefault(idle, gfns, how)
     }
 
-    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
-        self.populate_with(idle, population)
+    fn populate(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
+        self.populate(idle, population)
     }
 }
 

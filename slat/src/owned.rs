@@ -43,7 +43,7 @@ use core::mem::MaybeUninit;
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Next::Resume(Resume::Mapped(Level::K4))));
 ///     // Other calls go through `with`:
-///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
+///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8)), Prefault::OLD));
 ///     assert_eq!(mapped, Ok(8));
 /// })
 /// .join()

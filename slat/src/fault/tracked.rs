@@ -93,7 +93,7 @@ mod tests {
         let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
+        vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6)), Prefault::OLD).unwrap();
         let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
         let walk = vm.memory().shared(&mut idle);
         let at = walk.descend(Gfn(5));

@@ -40,7 +40,7 @@ impl<F: Format> Machine<F> {
 
     fn prefault(&mut self, from: u64, to: u64) -> u64 {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.prefault(&mut self.idle, frames(from, to)).unwrap()
+        vcpu.prefault(&mut self.idle, frames(from, to), Prefault::OLD).unwrap()
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {

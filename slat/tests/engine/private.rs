@@ -88,7 +88,7 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     // All of it becomes private: private frames stay.
     vm.memory().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
     assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), Prefault::OLD), Ok(LARGE));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::K4)));
     assert_eq!(vm.memory().recover(&mut idle, all), 1, "one kind again");
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::M2)));
@@ -112,7 +112,7 @@ fn halves() -> (Idle, Vm<Npt4, Both>) {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
     vm.memory().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
     let all = Span::new(Gfn(0), Gfn(8));
-    let done = vm.vcpu(VcpuId(0)).unwrap().prefault_as(&mut idle, all, Prefault::young(Access::Write));
+    let done = vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, all, Prefault::young(Access::Write));
     assert_eq!(done, Ok(8));
     (idle, vm)
 }
@@ -164,7 +164,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
         // Withdrawn, if the format has no Accessed bit.
-        vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
+        vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1), Prefault::OLD).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
         assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
         let _ = vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
