@@ -321,7 +321,7 @@ fn memslots_at_any_alignment_are_converted_page_by_page() {
             let is_private = !nth.is_multiple_of(3);
             vm.memory().set_private(&mut idle, Span::new(Gfn(from), Gfn(to)), is_private).unwrap();
             kinds[(from - first) as usize..(to - first) as usize].fill(is_private);
-            let _ = vcpu.prefault(&mut idle, slot.gfns).unwrap();
+            let _ = vcpu.prefault(&mut idle, slot.gfns, Prefault::OLD).unwrap();
             for gfn in first..end {
                 let found = vm.memory().translate(&mut idle, Gfn(gfn)).unwrap();
                 assert!(slot.gfns.covers(&found.gfns), "{found:?} of {slot:?}");

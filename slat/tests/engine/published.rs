@@ -63,7 +63,7 @@ fn memslots_at_any_alignment_age_page_by_page() {
         let neighbour = Slot::new(SlotId(1), Gfn(first + 700), 300, HVA + (1 << 30));
         let (mut idle, vm) = vm::<Ept4NoAd>(Identity::default(), &[slot(first, 700, hva), neighbour]);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(first), 1000)), Ok(1000));
+        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(first), 1000), Prefault::OLD), Ok(1000));
         for page in used.into_iter().chain([700, 999]) {
             let _ = vcpu.fault(&mut idle, store(first + page)).unwrap();
         }
@@ -144,7 +144,7 @@ fn a_prefault_beside_deletions_of_its_memslot_ends_and_so_do_they() {
             let mut done = 0;
             while !ends.load(SeqCst) || done == 0 {
                 // All of it, a part, or nothing: as the memslot is at each moment.
-                done += vcpu.prefault(&mut idle, of.gfns).unwrap_or(0);
+                done += vcpu.prefault(&mut idle, of.gfns, Prefault::OLD).unwrap_or(0);
             }
         });
         for nth in 0..300_u64 {
