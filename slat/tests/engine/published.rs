@@ -113,6 +113,28 @@ fn no_large_leaf_reaches_out_of_its_memslot_or_over_another_offset() {
     }
 }
 
+/// Linux f211b45057d8: which memslot a large page is in was asked of address space 0 alone.
+#[test]
+fn large_pages_are_recovered_as_the_memslots_of_their_own_space_are() {
+    let mut idle = Idle::take().unwrap();
+    let builder = Vm::<Npt4, _>::builder(Identity::of(Level::M2)).address_spaces(2).nx_huge_pages(true);
+    let vm = builder.build().unwrap();
+    let spaces = [SpaceId(0), SpaceId(1)].map(|id| vm.space(id).unwrap());
+    // In space 0 the same frames are in a small memslot, at another offset.
+    spaces[0].commit(&mut idle, |tx| tx.create(slot(5, 8, HVA + PAGE_SIZE))).unwrap();
+    spaces[1].commit(&mut idle, |tx| tx.create(slot(0, LARGE, HVA))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for (nth, space) in [SpaceId(0), SpaceId(1)].into_iter().enumerate() {
+        assert!(vcpu.switch_to(space));
+        let _ = vcpu.fault(&mut idle, Fault { access: Access::Fetch, ..store(6) }).unwrap();
+        let all = Span::new(Gfn(0), Gfn(LARGE));
+        assert_eq!(spaces[nth].recover(&mut idle, all), nth as u64);
+        let found = spaces[nth].translate(&mut idle, Gfn(6)).unwrap();
+        let at = if nth == 0 { HVA + 7 * PAGE_SIZE } else { HVA };
+        assert_eq!((found.leaf.pfn.0, found.level.pages()), (at.0 >> PAGE_SHIFT, [1, LARGE][nth]));
+    }
+}
+
 /// openvmm#1999: a region was looked for by its host address, and another one with that address was unmapped.
 #[test]
 fn of_memslots_with_the_same_host_memory_only_the_deleted_one_is_unmapped() {
