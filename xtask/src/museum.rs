@@ -35,7 +35,7 @@ fn is_test(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let head = format!("fn {name}(");
     let starts = |line: &&str| line.strip_prefix("pub ").unwrap_or(line).starts_with(&head);
-    lines.iter().position(|line| starts(line)).is_some_and(|at| {
+    lines.iter().position(starts).is_some_and(|at| {
         lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).any(|line| *line == "#[test]")
     })
 }

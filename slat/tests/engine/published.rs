@@ -75,7 +75,7 @@ fn memslots_at_any_alignment_age_page_by_page() {
                 used.iter().any(|page| (from..from + pages).contains(page))
             );
             vm.age(&mut idle, hvas, &mut |seen| {
-                young.extend(seen.pages().map(|at| ((at.0 - hva.0) >> PAGE_SHIFT) - first))
+                young.extend(seen.pages().map(|at| ((at.0 - hva.0) >> PAGE_SHIFT) - first));
             });
             young
         };
@@ -143,7 +143,9 @@ fn of_memslots_with_the_same_host_memory_only_the_deleted_one_is_unmapped() {
         let (mut idle, vm) = vm::<Npt4>(Identity::default(), &slots);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         let gfns = [0, 1, 2].map(|nth| 4096 * nth + 5);
-        gfns.iter().for_each(|&gfn| _ = vcpu.fault(&mut idle, store(gfn)).unwrap());
+        for gfn in gfns {
+            let _ = vcpu.fault(&mut idle, store(gfn)).unwrap();
+        }
         vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(deleted))).unwrap();
         let mapped = gfns.map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn)).is_some());
         assert_eq!(mapped, [0, 1, 2].map(|nth| nth != deleted));

@@ -27,9 +27,8 @@ const BY_USER: u32 = 4;
 const RESERVED: u32 = 8;
 const BY_FETCH: u32 = 16;
 
-/// The frame of a leaf table, and of another one.
+/// The frame of a leaf table.
 const LEAVES: u64 = 3;
-const OTHER_LEAVES: u64 = 4;
 /// A frame in no memslot.
 const NOWHERE: u64 = 512;
 
