@@ -53,6 +53,33 @@ fn with_rings_a_store_is_logged_while_there_is_no_vcpu() {
     assert_eq!(told(&mut idle), []);
 }
 
+/// Linux b64d740ea7dd: aging withdraws leaves without a flush, so a log that begins has a flush to pay though it finds no
+/// leaf that hardware may write.
+#[test]
+fn a_log_that_begins_over_withdrawn_leaves_flushes() {
+    for is_withdrawn in [false, true] {
+        let of = slot(0, 64, HVA);
+        let (mut idle, vm) = vm::<Ept4NoAd>(Identity::default(), &[of]);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for gfn in 0..64 {
+            let _ = vcpu.fault(&mut idle, store(gfn)).unwrap();
+        }
+        if is_withdrawn {
+            let mut aged = 0;
+            let before = vm.stats().flushes.paid;
+            vm.age(&mut idle, of.hvas(), &mut |seen| aged += seen.pages().count());
+            assert_eq!((aged, vm.stats().flushes.paid), (64, before), "aging flushes nothing");
+        }
+        let before = vm.stats().flushes.paid;
+        vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+        assert!(vm.stats().flushes.paid > before, "withdrawn: {is_withdrawn}");
+        // Each store from here on is logged, also where the leaf comes back.
+        let _ = vcpu.fault(&mut idle, store(7)).unwrap();
+        let harvest = vm.memory().harvest_all(&mut idle).unwrap();
+        assert_eq!(harvest.iter().map(|page| page.gfn).collect::<Vec<_>>(), [Gfn(7)]);
+    }
+}
+
 /// Linux df6556adf27b: of a range that began inside a table's memory, pages beyond the memslot were aged too, or none.
 #[test]
 fn memslots_at_any_alignment_age_page_by_page() {
