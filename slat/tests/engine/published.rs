@@ -73,7 +73,11 @@ fn a_log_that_begins_over_withdrawn_leaves_flushes() {
         let before = vm.stats().flushes.paid;
         vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
         assert!(vm.stats().flushes.paid > before, "withdrawn: {is_withdrawn}");
-        // Each store from here on is logged, also where the leaf comes back.
+        // Each store from here on is logged, also where a load gives the leaf back.
+        for gfn in [7, 9] {
+            let _ = vcpu.fault(&mut idle, Fault { access: Access::Read, ..store(gfn) }).unwrap();
+            assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write));
+        }
         let _ = vcpu.fault(&mut idle, store(7)).unwrap();
         let harvest = vm.memory().harvest_all(&mut idle).unwrap();
         assert_eq!(harvest.iter().map(|page| page.gfn).collect::<Vec<_>>(), [Gfn(7)]);
