@@ -3,6 +3,7 @@
 
 use crate::hold::{AnyHold, Holding};
 use crate::host::{CHost, CTlb};
+use crate::memory::AnyMemory;
 use crate::rings::{DIRTY_FLAGS, dirty_log};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
 use crate::types::SLAT_VM_NX_HUGE_PAGES;
@@ -26,7 +27,7 @@ use slat::{
 pub(crate) type Operations<'o> = dyn FnMut(&mut Transaction<'_>) -> Result<(), SlotError> + 'o;
 
 /// A VM. [`SecondaryMmu`] has the aging functions.
-pub(crate) trait AnyVm: SecondaryMmu {
+pub(crate) trait AnyVm: SecondaryMmu + AnyMemory {
     fn commit(
         &self,
         idle: &mut Idle,

@@ -265,7 +265,7 @@ pub trait Host: Send + Sync {
     /// Stores by this thread before the call must be visible on the vCPU's processor when it takes the interrupt, as
     /// with an operating system's IPI. On bare metal this may need a fence before the interrupt is sent (x2APIC's
     /// WRMSR, Arm's SGI registers). An interrupt that arrives while the vCPU enters the guest may be lost;
-    /// [`Ready::go`](crate::Ready::go) handles that.
+    /// [`Ready::go`](crate::entry::Ready::go) handles that.
     ///
     /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
     /// the panic continues in the caller.

@@ -55,6 +55,7 @@
 //! | [`memslots`] | transactions and snapshots of its memslots |
 //! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
 //! | [`vm`] | the VM and its builder |
+//! | [`entry`] | the entry into the guest in single steps, where [`Vcpu::run`] does not fit |
 //! | [`writes`] | listeners for stores to chosen frames |
 //! | [`held`] | frames that the VMM or hardware uses by frame number |
 //! | [`stats`] | counters of a VM |
@@ -218,7 +219,9 @@ pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
 #[doc(inline)]
 pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
 #[doc(inline)]
-pub use vcpu::{Go, InGuest, Processor, Ready, Vcpu};
+pub use vcpu::entry::{self, InGuest};
+#[doc(inline)]
+pub use vcpu::{Processor, Vcpu};
 #[doc(inline)]
 pub use vm::{Builder, Vm};
 #[doc(inline)]

@@ -1,5 +1,6 @@
 //! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and changes meanwhile.
 
+use slat::entry::Go;
 use slat::table::formats::Npt4;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};

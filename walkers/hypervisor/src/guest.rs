@@ -12,8 +12,9 @@ use crate::options::{Options, Wanted};
 use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use slat::entry::Go;
 use slat::{
-    CpuId, Emulate, Fault, Format, Gfn, Go, Gpa, Idle, Leave, Level, Next, Prefault, Resume, Span, Token,
+    CpuId, Emulate, Fault, Format, Gfn, Gpa, Idle, Leave, Level, Next, Prefault, Resume, Span, Token,
     Translations, Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
