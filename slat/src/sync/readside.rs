@@ -180,7 +180,7 @@ impl ReadSide {
 
     /// Returns the number of 4 KiB pages counted by the ends of sections.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.all().map(Seat::mapped).sum()
+        self.all().map(|seat| seat.word.load(Relaxed) % OTHER / MAPPED).sum()
     }
 
     /// Returns the number of sections that did anything but map a 4 KiB page.
@@ -345,11 +345,6 @@ impl Seat {
     pub(crate) fn mapped_under_lock(&self) {
         // Release, because a writer that waits for the section before may see this word instead of its end.
         self.word.store(self.word.load(Relaxed) + MAPPED, order!(grace_end.counted, Release));
-    }
-
-    /// Returns the number of sections that mapped a 4 KiB page.
-    fn mapped(&self) -> u64 {
-        self.word.load(Relaxed) % OTHER / MAPPED
     }
 }
 
