@@ -15,7 +15,6 @@ const BITS: u32 = 31;
 const MOST: u64 = (1 << BITS) - 1;
 
 /// A walk inside the door.
-#[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Door, u64);
 
 /// One walk, in the count for new ones.

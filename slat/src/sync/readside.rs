@@ -77,14 +77,12 @@ pub(crate) struct Seat {
 }
 
 /// All seats of one VM, and the barrier that makes their light stores visible.
-#[derive(Debug)]
 pub(crate) struct ReadSide {
     seats: Blocks<Seat, BLOCKS>,
     pub(crate) barrier: Barrier,
 }
 
 /// A read section: memory reachable at its begin stays allocated until its end.
-#[derive(Debug)]
 pub(crate) struct Section<'s> {
     seat: &'s Seat,
     /// The seat's word before it.
@@ -97,12 +95,10 @@ pub(crate) struct Section<'s> {
 pub(crate) struct Within<'s>(PhantomData<&'s ()>);
 
 /// A seat held by a thread without its own; dropping it gives the seat back.
-#[derive(Debug)]
 pub(crate) struct Borrowed<'s>(&'s Seat);
 
 /// A [`Borrowed`] seat for a call that has not got the thread's [`Idle`](super::idle::Idle). While this lives, the
 /// thread cannot take it.
-#[derive(Debug)]
 pub(crate) struct BorrowedWithoutIdle<'s> {
     seat: Borrowed<'s>,
     _no_idle: NoIdle,
