@@ -49,10 +49,10 @@ pub(crate) trait NestedHooks<F: Format, H: Host>: NestedState {
     /// The flush of an invalidation that has reached all of its range is paid.
     fn forget(begun: &mut Begun<'_, F, H>) {}
 
-    /// Takes the write permission from what nested guests map of `gfns`, with rests of the walk.
+    /// Takes the write permission from what nested guests map of `gfns`, with yields of the walk.
     fn withdraw_write<M: Edits>(walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {}
 
-    /// The same for the pages whose bits are set in `words`, the first of which is frame `first`, without a rest. The
+    /// The same for the pages whose bits are set in `words`, the first of which is frame `first`, without a yield. The
     /// caller owes the flush.
     fn arm<M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {}
 

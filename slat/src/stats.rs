@@ -277,7 +277,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Counts the VM's table pages by a walk, with rests. For tests and diagnosis: it locks the queue of dead tables while
+    /// Counts the VM's table pages by a walk, with yields. For tests and diagnosis: it locks the queue of dead tables while
     /// it counts those.
     pub fn table_pages(&self, idle: &mut Idle) -> TablePages {
         let reachable = self.spaces.iter().map(|space| {

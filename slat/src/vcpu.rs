@@ -138,10 +138,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     /// The vCPU's seat, to begin a section on. A vCPU whose [`InGuest`] was leaked is still in the guest. Its seat is
-    /// at rest, so grace periods skip it. This function first takes the vCPU out of the guest.
+    /// parked, so grace periods skip it. This function first takes the vCPU out of the guest.
     #[inline(always)]
     pub(crate) fn awake(&self) -> &'vm Seat {
-        if self.seat.is_resting() {
+        if self.seat.is_parked() {
             self.leave_leaked_guest();
         }
         self.seat.for_owner()
@@ -155,10 +155,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
     /// Runs `wait` outside any section; grace periods skip this vCPU meanwhile.
     #[inline(always)]
-    pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
-        self.seat.rest();
+    pub(crate) fn park_while(&self, wait: impl FnOnce()) {
+        self.seat.park();
         wait();
-        self.seat.wake(self.light);
+        self.seat.unpark(self.light);
     }
 
     /// Returns the vCPU's spare table pages to the VM. For a vCPU that will stay idle, before [`Vm::shrink`]. The next
@@ -175,7 +175,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[cold]
     fn leave_leaked_guest(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
-        self.seat.wake(self.light);
+        self.seat.unpark(self.light);
     }
 }
 

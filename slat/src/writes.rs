@@ -14,7 +14,7 @@
 //! **The engine treats a tracked frame as one whose page the host maps read-only.** A fault reads the count where it
 //! asks the host: after its stamp, or with the entry frozen. This adds no rule to [`crate::notify`]: the begin is a
 //! host's write protection, and a fault that asked before it finds its entry changed. A permission is restored without
-//! a stamp only if the leaf says that the host allowed stores, and a tracked leaf does not say so. The short path of a
+//! a stamp only if the leaf says that the host allowed stores, and a withdrawn leaf does not say so. The short path of a
 //! fault skips leaf tables with tracked frames.
 //!
 //! **A tracked frame belongs to an address space**, not to a memslot as in KVM. A memslot may be deleted, moved,

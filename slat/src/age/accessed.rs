@@ -20,7 +20,7 @@ pub struct AccessedPages<A = Hva> {
 
 impl<A: Position> AccessedPages<A> {
     /// Maximum number of pages in one value.
-    pub const MOST: u64 = 512;
+    pub const MAX_PAGES: u64 = 512;
 
     /// `count` accessed pages with their bits in `bits`, among `len` pages from `first` on. Bits beyond `len` are
     /// clear.
@@ -30,7 +30,7 @@ impl<A: Position> AccessedPages<A> {
 
     /// All pages of a span, at most 512.
     pub fn all(pages: Span<A>) -> Self {
-        let len = (pages.len() / A::PAGE).min(Self::MOST) as u32;
+        let len = (pages.len() / A::PAGE).min(Self::MAX_PAGES) as u32;
         let bits = core::array::from_fn(|word| ones(len.saturating_sub(word as u32 * 64)));
         Self { first: pages.start, len, count: len, bits }
     }

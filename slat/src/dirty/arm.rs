@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 4 KiB | W is taken: the store faults, and is logged | D is cleared: the walker sets it |
 //! | larger | W is taken: the store faults, and splits it | W and D are cleared: as left |
-//! | tracked, or frozen for a moment | the same, of the leaf that it becomes | |
+//! | withdrawn, or frozen for a moment | the same, of the leaf that it becomes | |
 //!
 //! Arming changes tables. A store that a TLB still allows ends with the flush that arming owes; it belongs to the
 //! harvest that took the page from the log.
@@ -33,7 +33,7 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         let armed = Word(unwritable.0 & if by_bits { !F::DIRTY } else { u64::MAX });
         return (armed != word).then_some(armed);
     }
-    (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))
+    (word.is_withdrawn() && F::decode(word).perms.allows(crate::Access::Write))
         .then(|| F::set_writable(word, false))
 }
 

@@ -318,7 +318,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 count,
             );
             taken = Some(slot);
-            walk.rest();
+            walk.yield_section();
         }
         if let Some(slot) = taken {
             harvest.add(TakenFromSlot { space: space.id, slot, serial: log.serial, told });

@@ -138,7 +138,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
             if next == end {
                 break;
             }
-            walk.rest();
+            walk.yield_section();
         }
         cleaned
     }
@@ -163,7 +163,7 @@ fn take_chunks<F: Format, H: Host>(
             return Pause::Over;
         }
         if *chunk == far {
-            walk.rest();
+            walk.yield_section();
             continue;
         }
         if bitmap.is_whole(*chunk) {
@@ -188,7 +188,7 @@ fn take_chunks<F: Format, H: Host>(
             room.dirty = [0; CHUNK + 1];
         }
         *chunk += 1;
-        walk.rest();
+        walk.yield_section();
     }
     Pause::Over
 }
@@ -218,7 +218,7 @@ fn take_marks<F: Format, H: Host>(
         if next == end {
             break;
         }
-        walk.rest();
+        walk.yield_section();
     }
     all
 }
@@ -243,19 +243,19 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
             true
         };
         let mut pass = Pass::<F, Written, _, _>::new(vm.tables(), How::every_leaf(found), told);
-        // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+        // SAFETY: this walk is one section from its opening or last yield, in which the root is read, to the next.
         let goal = unsafe { pass.stretch(walk.root(), left) };
         if goal >= left.end {
             break;
         }
         done = goal.0 - gfns.start.0;
-        walk.rest();
+        walk.yield_section();
     }
     tables_before_marks();
     pages
 }
 
-/// Returns the slot and its log, if it is still the log that was asked for. Valid until the walk rests.
+/// Returns the slot and its log, if it is still the log that was asked for. Valid until the walk yields.
 pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     walk: &'w Walk<'_, F, H, M>,
     log: LogId,

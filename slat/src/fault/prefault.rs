@@ -2,7 +2,7 @@
 //!
 //! Each page takes the path of a fault, with the access that [`Prefault`] names. A young page is mapped as by the guest's
 //! own fault, so mostly by the quick path. An old page is one that no guest has used yet. In formats without Accessed
-//! bits an old page is a tracked leaf, which the first access restores by one CAS. A guest whose hypervisor does not
+//! bits an old page is a withdrawn leaf, which the first access restores by one CAS. A guest whose hypervisor does not
 //! handle such faults needs young pages.
 
 use super::{By, Fault, FaultError, Leave, Next, Resume};

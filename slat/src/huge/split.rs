@@ -72,7 +72,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let mut steps = self.steps(gfns, to.up());
         while let Some((walk, step)) = steps.next() {
             let (mut at, first) = (step.at, step.gfns.start);
-            while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {
+            while let Kind::Leaf | Kind::Withdrawn = at.word.kind::<F>(at.level) {
                 let Some(node) = cache.take() else { return Some(first) };
                 match walk.replace(node, at, first, F::decode(at.word)) {
                     Ok(_) => {

@@ -118,8 +118,8 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
         self.l2.vcpu.vm.active.listed_over(self.learned.hva)
     }
 
-    fn rest_while(&self, wait: impl FnOnce()) {
-        self.l2.vcpu.rest_while(wait);
+    fn park_while(&self, wait: impl FnOnce()) {
+        self.l2.vcpu.park_while(wait);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::fault::pursuit::Pursuit;
 use crate::notify::active::Active;
-use crate::shadows::{FlushLine, Frozen, HOLE, Row, Rows};
+use crate::shadows::{FlushLine, Frozen, HOLE, LeafRow, Rows};
 use crate::table::entry::{Entry, Word};
 
 /// The announcements that were read before T, and before the host was asked.
@@ -31,7 +31,12 @@ pub(super) fn freeze<'w>(
 
 /// F9: writes the row, and the leaf into the frozen entry. Returns false if the entry was condemned: it is a hole then.
 #[inline(always)]
-pub(super) fn thaw_with(frozen: Frozen<'_>, rows: Option<(Rows<'_>, usize)>, new: Word, row: Row) -> bool {
+pub(super) fn thaw_with(
+    frozen: Frozen<'_>,
+    rows: Option<(Rows<'_>, usize)>,
+    new: Word,
+    row: LeafRow,
+) -> bool {
     if let Some((rows, index)) = rows {
         rows.set(index, row);
     }

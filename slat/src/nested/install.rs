@@ -7,7 +7,7 @@ use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
+use crate::shadows::{HOLE, LeafRow, RmapHint, Rows, drop_leaf, frozen};
 use crate::table::radix::{At, Radix, Reached};
 use crate::{
     Access, Emulate, FaultError, Format, Gfn, Gpa, Host, Leaf, Level, Next, Perms, Pfn, Resume, Span,
@@ -36,8 +36,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let old = at.word.leaf::<F>(at.level);
         let is_row = old.is_some()
-            && rows_of::<F>(memory, &at, g2)
-                .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
+            && rows_of::<F>(memory, &at, g2).is_none_or(|(rows, index)| {
+                rows.get(index).may_be(LeafRow::new(g1.base(at.level), leaf.memory))
+            });
         let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
         if is_row && !old.is_some_and(is_page) && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
@@ -46,7 +47,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.will_map_a_large_page();
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
-        let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
+        let (hint, spare) = (RmapHint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
         let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if let Some(old) = old {
             return Ok(self.met_leaf(found, announced, (old, composed), is_row));
@@ -71,7 +72,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 && hint.stands()
         };
         let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), LeafRow::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
             let ring = (self.vcpu.ring, space.id);
@@ -101,7 +102,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Outcome::Changed;
         }
         let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);
-        if serves && at.word.is_tracked() {
+        if serves && at.word.is_withdrawn() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
             let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };

@@ -17,7 +17,9 @@
 use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
-use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
+use crate::shadows::{
+    CountedWalk, Dropping, LeafRow, Reach, Rows, Shadow, Shadows, SplitPages, edit, is_leaf, maps,
+};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
 use crate::table::{Cache, Cursor, ENTRIES, Entry, Node, Step};
@@ -41,7 +43,7 @@ struct Verdict {
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// Drops all of `g2s` that T no longer confirms. The caller has moved the line.
-    pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
+    pub(super) fn run(&self, seat: &Seat, inside: &CountedWalk<'_>, g2s: Span<Gfn>) {
         let vm = self.slots.vm;
         self.shadows.count_pass();
         let (taking, mut spare) = (self.shadows.drops.taking(&vm.active), vm.pool.scratch());
@@ -50,16 +52,16 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     fn over(
         &self,
-        (seat, inside): (&Seat, &Inside<'_>),
+        (seat, inside): (&Seat, &CountedWalk<'_>),
         g2s: Span<Gfn>,
-        taking: &Taking<'_>,
+        taking: &Dropping<'_>,
         cache: &mut Cache,
     ) {
         let memory = self.slots.vm.tables();
         // SAFETY: the root stays.
         let root = unsafe { self.shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
-        // SAFETY: inside the door.
+        // SAFETY: in a counted walk.
         while let Some(step) = unsafe { cursor.next(memory) } {
             let Step { mut at, gfns } = step;
             if maps::<F>(&at) {
@@ -77,7 +79,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                     // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
-                    let split = self.shadows.split(memory, to, taking, at_entry, &mut Pages::of(cache));
+                    let split = self.shadows.split(memory, to, taking, at_entry, &mut SplitPages::of(cache));
                     at.word = split.unwrap_or(at.word);
                     // L1 flushes a page as large as its TLB may hold it.
                     if F::is_table(at.word, at.level) && !g2s.covers(&gfns) {
@@ -107,16 +109,16 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         L1Mapping::look(words, &mut |gfn| reading.version().find(gfn), &self.table, g2)
     }
 
-    fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: Row) -> bool {
+    fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: LeafRow) -> bool {
         let &L1Mapping::Page(entry, t, g1, upper, of_t) = mapping else { return false };
         of_t >= level
-            && row.is(Row::new(g1, entry.memory))
+            && row.is(LeafRow::new(g1, entry.memory))
             && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
 
-    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_>) {
+    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Dropping<'_>) {
         let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
-        // SAFETY: a table of the shadow, met inside the door.
+        // SAFETY: a table of the shadow, met in a counted walk.
         let (entries, rows) = unsafe { (node.entries(), Rows::of(self.slots.vm.tables(), node)) };
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];
@@ -156,7 +158,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                                 Err(_) => return false,
                             },
                         };
-                        let stays = row.is(Row::new(g1, entry.memory))
+                        let stays = row.is(LeafRow::new(g1, entry.memory))
                             && within::<F>(word, upper.allows(&self.table, &entry, t));
                         if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
                             let entry_but_frame = t.0 & !T::LEAF_FRAME;

@@ -27,7 +27,7 @@ use core::ptr::{NonNull, null_mut};
 
 /// A place to look: this frame of L2, or the page that begins there, in this shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hint {
+pub(crate) struct RmapHint {
     pub(crate) shadow: usize,
     pub(crate) g2: Gfn,
 }
@@ -41,11 +41,11 @@ const THERE: u64 = 1 << 63;
 const DOUBTED: u64 = 1 << 62;
 
 /// Maximum number of shadows that hints can tell apart.
-pub(super) const MOST: usize = 1 << SHADOW_BITS;
+pub(super) const MAX_SHADOWS: usize = 1 << SHADOW_BITS;
 /// The word of a plane without a hint.
 pub(super) const NONE: Word = Word::OLDEST;
 
-impl Hint {
+impl RmapHint {
     /// Encodes the hint as the word of a plane, if that has bits for it.
     #[inline(always)]
     pub(super) fn word(self) -> Option<Word> {
@@ -62,7 +62,7 @@ impl Hint {
     }
 
     fn of_bits(bits: u64) -> Self {
-        let shadow = (bits >> WIDE_FRAME_BITS) as usize & (MOST - 1);
+        let shadow = (bits >> WIDE_FRAME_BITS) as usize & (MAX_SHADOWS - 1);
         Self { shadow, g2: Gfn(bits & ((1 << WIDE_FRAME_BITS) - 1)) }
     }
 
@@ -103,10 +103,10 @@ impl HintAt<'_> {
         }
     }
 
-    pub(super) fn hint(self) -> Hint {
+    pub(super) fn hint(self) -> RmapHint {
         match self {
-            Self::First(_, word) => Hint::of_word(word),
-            Self::Block(_, bits) => Hint::of_bits(bits),
+            Self::First(_, word) => RmapHint::of_word(word),
+            Self::Block(_, bits) => RmapHint::of_bits(bits),
         }
     }
 }
@@ -135,14 +135,14 @@ fn exchange(place: &AtomicU64, old: u64, new: u64) -> bool {
 
 impl HintBlock {
     /// Writes the first hints of a block that no other thread reaches.
-    pub(super) fn fill<const N: usize>(&self, hints: [Option<Hint>; N]) {
+    pub(super) fn fill<const N: usize>(&self, hints: [Option<RmapHint>; N]) {
         for (place, hint) in self.hints.iter().zip(hints) {
-            place.store(hint.map_or(0, Hint::bits), Relaxed);
+            place.store(hint.map_or(0, RmapHint::bits), Relaxed);
         }
     }
 
     /// Returns a hint by its index.
-    pub(super) fn at(&self, nth: usize, hint: Hint) -> HintAt<'_> {
+    pub(super) fn at(&self, nth: usize, hint: RmapHint) -> HintAt<'_> {
         HintAt::Block(&self.hints[nth], hint.bits())
     }
 
@@ -150,10 +150,10 @@ impl HintBlock {
     /// is gone.
     pub(super) fn enter(
         &self,
-        hint: Hint,
+        hint: RmapHint,
         spare: &mut Vec<SpareBlock>,
         (doubts, g1): (&Doubts, Gfn),
-        is_stale: impl Fn(Hint) -> bool,
+        is_stale: impl Fn(RmapHint) -> bool,
     ) -> Result<HintAt<'_>, NoMemory> {
         let wanted = hint.bits();
         loop {
@@ -198,7 +198,7 @@ impl HintBlock {
     }
 
     /// The blocks that may have the hint, each with the index of the link to the next one.
-    fn path(&self, hint: Hint) -> impl Iterator<Item = (&Self, usize)> + Clone {
+    fn path(&self, hint: RmapHint) -> impl Iterator<Item = (&Self, usize)> + Clone {
         // A product with an odd number: different hints have different paths.
         let mut turns = hint.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = Some(self);
@@ -273,9 +273,9 @@ impl Doubt<'_> {
         _: &Self,
         (place, bits): Place<'_>,
         wanted: u64,
-        is_stale: &impl Fn(Hint) -> bool,
+        is_stale: &impl Fn(RmapHint) -> bool,
     ) -> bool {
-        let (hint, doubted) = (Hint::of_bits(bits), bits | DOUBTED);
+        let (hint, doubted) = (RmapHint::of_bits(bits), bits | DOUBTED);
         if !is_stale(hint) {
             return false;
         }

@@ -1,6 +1,6 @@
 //! The hooks of a build with nested guests. Invalidations are in [`invalidate`](super::invalidate).
 
-use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
+use super::{Reach, Shadows, SplitPages, Stretches, VcpuShadows};
 use crate::hooks::{NestedHooks, NestedState};
 use crate::notify::begun::{Begun, Extent};
 use crate::slots::bitmap::WORD;
@@ -125,8 +125,8 @@ fn withdraw_write_from<F: Format, H: Host, M: Edits>(
 ) {
     let (vm, how, mut left) = (walk.vm, Reach::WithdrawWrite, Stretches::new(gfns));
     while !left.is_over() {
-        walk.rest();
-        if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
+        walk.yield_section();
+        if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut SplitPages::none()) {
             owed.owe_nested();
         }
     }
@@ -147,7 +147,7 @@ fn arm_in<F: Format, H: Host, M: Edits>(
             let skip = left.trailing_zeros();
             let run = (left >> skip).trailing_ones();
             let pages = Span::sized(page + u64::from(skip), run.into());
-            shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+            shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut SplitPages::none());
             page = pages.end;
             left = left.checked_shr(skip + run).unwrap_or(0);
         }

@@ -1,6 +1,6 @@
 //! Hints of one page of L1 in blocks: faults that enter theirs, and replace hints whose leaves are gone.
 
-use super::hints::{Doubts, Hint, HintBlock, SpareBlock};
+use super::hints::{Doubts, HintBlock, RmapHint, SpareBlock};
 use super::{Frozen, HOLE, frozen};
 use crate::loom_tests::{explore, explore_within};
 use crate::sync::prim::{AtomicBool, Relaxed, SeqCst, fence};
@@ -24,8 +24,8 @@ struct Page {
     announced: AtomicBool,
 }
 
-fn hint(nth: usize) -> Hint {
-    Hint { shadow: 0, g2: Gfn(nth as u64) }
+fn hint(nth: usize) -> RmapHint {
+    RmapHint { shadow: 0, g2: Gfn(nth as u64) }
 }
 
 impl Page {
@@ -40,7 +40,7 @@ impl Page {
 
     /// F7 to F9: enters the hint of an entry, and maps the page there.
     fn fault(&self, nth: usize) {
-        let is_gone = |other: Hint| self.entries[other.g2.0 as usize].load().is_hole();
+        let is_gone = |other: RmapHint| self.entries[other.g2.0 as usize].load().is_hole();
         let entered = self.first.enter(
             hint(nth),
             &mut alloc::vec![SpareBlock::leaked()],

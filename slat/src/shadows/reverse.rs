@@ -18,7 +18,7 @@
 //! wait. Another fault on the same frame may replace it by its own once its leaf is gone.
 
 use super::Spare;
-use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareBlock};
+use super::hints::{Doubts, HintAt, HintBlock, NONE, RmapHint, SpareBlock};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::table::{Cache, Cursor, ENTRIES, Entry, Node, Pool, Radix, Reached, Version};
@@ -29,12 +29,12 @@ use core::ptr::NonNull;
 /// The sizes of pages that have hints, and a table each.
 const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
-/// Maximum number of entries that are visited before a walk rests, in the reverse map and in shadows; and of frames of a
+/// Maximum number of entries that are visited before a walk yields, in the reverse map and in shadows; and of frames of a
 /// page of 1 GiB.
 pub(super) const STRETCH: u64 = 4096;
 const PART: u64 = 8 * STRETCH;
 
-/// The rest of some frames whose hints are visited stretch by stretch, with a rest in between.
+/// The rest of some frames whose hints are visited stretch by stretch, with a yield in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stretches {
     g1s: Span<Gfn>,
@@ -152,7 +152,7 @@ impl<F: Format> Reverse<F> {
     }
 
     /// Takes a vCPU's spare blocks back.
-    pub(super) fn take_back(&self, from: &mut Vec<SpareBlock>) {
+    pub(super) fn reclaim(&self, from: &mut Vec<SpareBlock>) {
         self.spare.lock().append(from);
     }
 
@@ -164,8 +164,8 @@ impl<F: Format> Reverse<F> {
         memory: &M,
         (cache, spare): (&mut Cache, &mut Spare),
         (g1, level): (Gfn, Level),
-        hint: Hint,
-        is_stale: impl Fn(Hint) -> bool,
+        hint: RmapHint,
+        is_stale: impl Fn(RmapHint) -> bool,
     ) -> Result<HintAt<'a>, NoMemory> {
         // Above the hints are links and holes only, and no link ever goes.
         // SAFETY: nothing is ever unlinked from a plane.
@@ -183,7 +183,7 @@ impl<F: Format> Reverse<F> {
                     is_stale,
                 );
             }
-            let there = (at.word != NONE).then(|| Hint::of_word(at.word));
+            let there = (at.word != NONE).then(|| RmapHint::of_word(at.word));
             let first = hint.word().filter(|_| there.is_none_or(|there| there == hint));
             let exchanged = if let Some(first) = first {
                 let done = if at.word == first { Ok(()) } else { at.entry.cas(at.word, first) };

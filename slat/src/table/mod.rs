@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`mod@format`], [`formats`] | geometry, encoding, decoding; EPT, NPT, PAE, the host's own |
-//! | [`entry`] | the atomic entry; holes with versions, tracked leaves, frozen entries |
+//! | [`entry`] | the atomic entry; holes with versions, withdrawn leaves, frozen entries |
 //! | `freeze` | an entry that one thread owns for a moment |
 //! | `radix`, `cursor` | the descent to one entry, and the iteration over a range |
 //! | [`memory`], `pool`, `retire` | allocation of table pages, their grace period, and their release |

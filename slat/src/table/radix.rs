@@ -83,12 +83,12 @@ pub(crate) trait Beside {
     /// Called when a table of this level is about to be linked.
     fn hang(&mut self, node: Node, level: Level);
     /// Called when the link lost a race.
-    fn take_back(&mut self, node: Node);
+    fn reclaim(&mut self, node: Node);
 }
 
 impl Beside for () {
     fn hang(&mut self, _: Node, _: Level) {}
-    fn take_back(&mut self, _: Node) {}
+    fn reclaim(&mut self, _: Node) {}
 }
 
 impl<F: Format> Radix<F> {
@@ -237,7 +237,7 @@ impl<F: Format> Radix<F> {
             at.word = match at.entry.cas(at.word, link) {
                 Ok(()) => link,
                 Err(found) => {
-                    beside.take_back(node);
+                    beside.reclaim(node);
                     cache.put_back(node);
                     found
                 }
@@ -288,8 +288,8 @@ pub(crate) fn link_parts<F: Format, M: TableMemory>(
 pub(crate) fn fill_parts<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
     for (index, entry) in entries.iter().enumerate() {
         let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
-        // A tracked leaf is split into tracked leaves.
-        entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
+        // A withdrawn leaf is split into withdrawn leaves.
+        entry.fill(if word.is_withdrawn() { Word::withdrawn(&small) } else { F::leaf(&small, level) });
     }
 }
 

@@ -47,7 +47,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         root: &'a RootWord,
     ) -> Ready<'a> {
         let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.for_owner());
-        seat.rest();
+        seat.park();
         let root = Root { now: root, loaded: &mut self.loaded };
         let entered = Entered::new(self.light, tag);
         // Made before the call of `cache`: if that panics, the guard takes the vCPU out of the guest again.
@@ -263,6 +263,6 @@ impl InGuest<'_> {
 impl Drop for InGuest<'_> {
     fn drop(&mut self) {
         Tlb::leave(self.vcpu);
-        self.seat.wake(self.entered.is_light());
+        self.seat.unpark(self.entered.is_light());
     }
 }

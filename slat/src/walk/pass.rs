@@ -53,7 +53,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Makes a pass over `gfns`, with rests, including L2's use of them.
+    /// Makes a pass over `gfns`, with yields, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let (mut at, end, mut goes_on) = (gfns.start, gfns.end.min(Gfn(1 << F::FRAME_BITS)), true);
         while goes_on && at < end {
@@ -62,13 +62,13 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                 goes_on
             });
             if at < end {
-                self.rest();
+                self.yield_section();
             }
         }
     }
 
-    /// Makes a pass over a first part of `gfns`, without a rest: over pages that L2 uses, if they begin there, or up to
-    /// them. Returns where to go on, after a rest unless it is the end.
+    /// Makes a pass over a first part of `gfns`, without a yield: over pages that L2 uses, if they begin there, or up to
+    /// them. Returns where to go on, after a yield unless it is the end.
     fn pass_some(&self, gfns: Span<Gfn>, how: How, seen: impl FnMut(AccessedPages<Gfn>) -> bool) -> Gfn {
         let end = match Nested::next_used(self, gfns) {
             Some(Ok(used)) if used.start == gfns.start => {
@@ -96,14 +96,14 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             true
         });
-        // One leaf table, so no rest is due.
+        // One leaf table, so no yield is due.
         // SAFETY: as in `pass_some`.
         unsafe { pass.stretch(self.root(), gfns) };
         let count = bits.iter().map(|word| word.count_ones()).sum();
         (count > 0).then(|| AccessedPages::new(gfns.start, (gfns.len() as u32, count), bits))
     }
 
-    /// Makes a pass over all mappings of `hvas`. After a rest it looks the slots up again, because frames may have
+    /// Makes a pass over all mappings of `hvas`. After a yield it looks the slots up again, because frames may have
     /// other pages by then.
     pub(crate) fn pass_behind(
         &mut self,
@@ -119,7 +119,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             left = left.after(&part, goal);
             if goal < part.gfns.end {
-                self.rest();
+                self.yield_section();
             }
         }
     }

@@ -60,11 +60,11 @@ const fn when(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
 }
 
-/// Encodes a leaf of which `bits` are in this format only. Without A and D, a leaf that is not accessed is tracked.
+/// Encodes a leaf of which `bits` are in this format only. Without A and D, a leaf that is not accessed is withdrawn.
 #[inline(always)]
 fn leaf<F: Format>(leaf: &Leaf, bits: u64) -> Word {
     if !F::HARDWARE_AD && !leaf.accessed {
-        return Word::tracked(leaf);
+        return Word::withdrawn(leaf);
     }
     Word(bits | F::memory_bits(leaf.memory) | when(leaf.host_writable, F::HOST_WRITE))
 }

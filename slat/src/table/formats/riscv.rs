@@ -15,7 +15,7 @@
 //!
 //! **`AD`**: hardware sets A and D (`Svadu`, enabled in `menvcfg` or `henvcfg`). Without (`Svade`), an access through a
 //! leaf with A clear faults, and so does a store through one with D clear. A present leaf then has A, and D if it is
-//! writable; a leaf that has not been accessed is tracked ([`Format::HARDWARE_AD`]).
+//! writable; a leaf that has not been accessed is withdrawn ([`Format::HARDWARE_AD`]).
 
 use super::{read_leaf, when};
 use crate::{Access, Format, Leaf, Level, Perms, Pfn, Word};

@@ -55,20 +55,20 @@ fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
     } else {
         let dirty = leaf.perms.allows(Access::Write);
         present_survives::<F>(Leaf { accessed: true, dirty, ..leaf }, level);
-        assert_eq!(F::leaf(&Leaf { accessed: false, ..leaf }, level), Word::tracked(&leaf));
+        assert_eq!(F::leaf(&Leaf { accessed: false, ..leaf }, level), Word::withdrawn(&leaf));
     }
-    tracked_survives::<F>(Leaf { accessed: false, ..leaf }, level);
+    withdrawn_survives::<F>(Leaf { accessed: false, ..leaf }, level);
 }
 
-/// Checks that a tracked word is edited like the leaf that it keeps, and is restored to that leaf.
-fn tracked_survives<F: Format>(leaf: Leaf, level: Level) {
-    let word = Word::tracked(&leaf);
+/// Checks that a withdrawn word is edited like the leaf that it keeps, and is restored to that leaf.
+fn withdrawn_survives<F: Format>(leaf: Leaf, level: Level) {
+    let word = Word::withdrawn(&leaf);
     assert_eq!((F::decode(word), F::host_writable(word)), (leaf, leaf.host_writable));
     assert!(!F::is_present(word) && !F::writable(word));
     for on in [false, true] {
         let edited = F::set_writable(word, on);
         let back = F::set_writable(edited, leaf.perms.allows(Access::Write));
-        assert_eq!((edited.kind::<F>(level), F::decode(back)), (Kind::Tracked, leaf));
+        assert_eq!((edited.kind::<F>(level), F::decode(back)), (Kind::Withdrawn, leaf));
         assert_eq!(F::decode(edited).perms.allows(Access::Write), on);
     }
     let withdrawn = F::decode(F::write_withdrawn(word));

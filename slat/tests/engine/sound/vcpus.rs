@@ -212,7 +212,7 @@ fn a_fault_after_a_prefault_that_panicked_is_the_guests() {
         Some(page(hva))
     };
     vm!(Ept4NoAd, host, idle, _vm, vcpu);
-    vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2)), Prefault::OLD).unwrap(); // tracked
+    vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2)), Prefault::OLD).unwrap(); // withdrawn
     PANICS.store(true, SeqCst);
     let prefault =
         catch_unwind(AssertUnwindSafe(|| vcpu.prefault(&mut idle, Span::new(Gfn(2), Gfn(3)), Prefault::OLD)));
