@@ -204,47 +204,29 @@ pub mod writes;
 pub use slat_slots::{MemoryType, addr};
 
 #[doc(inline)]
-pub use addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
-#[doc(inline)]
-pub use age::AccessedPages;
-#[doc(inline)]
-pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
-#[doc(inline)]
-pub use fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume};
-#[doc(inline)]
-pub use guest_memory::{GuestMemoryError, NoGuestMemory};
-#[doc(inline)]
-pub use guest_space::GuestSpace;
-#[doc(inline)]
-pub use held::{Held, HeldForHardware, HeldUse, HoldError};
-#[doc(inline)]
-pub use host::{Host, HostError, HostPage, Token, VcpuId};
-#[doc(inline)]
-pub use notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young};
-#[doc(inline)]
-pub use owned::OwnedVcpu;
-#[doc(inline)]
-pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
-#[doc(inline)]
-pub use stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages};
-#[doc(inline)]
 #[cfg(feature = "baselines")]
 pub use sync::baselines;
 #[doc(inline)]
-pub use sync::idle::Idle;
-#[doc(inline)]
-pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
-#[doc(inline)]
-pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
-#[doc(inline)]
-pub use vcpu::entry::{self, InGuest};
-#[doc(inline)]
-pub use vcpu::{Processor, Vcpu};
-#[doc(inline)]
-pub use vm::{Builder, Vm};
-#[doc(inline)]
-pub use walk::{Mapping, Walk};
-#[doc(inline)]
-pub use why::{PageWhy, Reason, Why};
-#[doc(inline)]
-pub use writes::{TrackedStore, WriteListener, WriteTracking};
+pub use {
+    addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span},
+    age::AccessedPages,
+    dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track},
+    fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume},
+    guest_memory::{GuestMemoryError, NoGuestMemory},
+    guest_space::GuestSpace,
+    held::{Held, HeldForHardware, HeldUse, HoldError},
+    host::{Host, HostError, HostPage, Token, VcpuId},
+    notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young},
+    owned::OwnedVcpu,
+    slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId},
+    stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages},
+    sync::idle::Idle,
+    table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word},
+    tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered},
+    vcpu::entry::{self, InGuest},
+    vcpu::{Processor, Vcpu},
+    vm::{Builder, Vm},
+    walk::{Mapping, Walk},
+    why::{PageWhy, Reason, Why},
+    writes::{TrackedStore, WriteListener, WriteTracking},
+};

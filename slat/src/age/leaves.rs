@@ -42,10 +42,6 @@ impl<'w> LeafTable<'w> {
     fn groups(&self) -> &'w [[Entry; GROUP]] {
         self.entries.as_chunks().0
     }
-
-    fn is_followed_by(&self, next: *const Entry) -> bool {
-        self.entries.as_ptr_range().end == next
-    }
 }
 
 /// Finds the young entries in `tables`, at most [`TOGETHER`]. Returns for each table whether it has any. `ahead` are
@@ -93,7 +89,8 @@ fn scan_whole(
 ) -> [bool; TOGETHER] {
     // Kept apart, because the bits themselves are still on their way to memory when this is read.
     let mut any = [0; TOGETHER];
-    let follow = |pair: &[LeafTable<'_>]| pair[0].is_followed_by(pair[1].entries.as_ptr());
+    // In memory, each right after the one before.
+    let follow = |pair: &[LeafTable<'_>]| pair[0].entries.as_ptr_range().end == pair[1].entries.as_ptr();
     if tables.windows(2).all(follow) {
         for (nth, table) in tables.iter().enumerate() {
             let next = tables.get(nth + 1).map(|next| next.entries.as_ptr());

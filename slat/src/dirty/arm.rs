@@ -113,7 +113,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         mut written: impl FnMut(usize, u64),
     ) {
         let by_bits = self.vm.logs_by_bits();
-        let mut table = Table::NONE;
+        // The leaf table that was needed last, with its first frame divided by 512.
+        let mut table: (_, Option<&[Entry; ENTRIES]>) = (u64::MAX, None);
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;
             let (mut left, mut dirty) = (bits, 0);
@@ -121,10 +122,10 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let gfn = base + u64::from(bit);
-                if !table.covers(gfn) {
-                    table = self.table_of(gfn, by_bits);
+                if gfn.0 / ENTRIES as u64 != table.0 {
+                    table = (gfn.0 / ENTRIES as u64, self.table_of(gfn, by_bits));
                 }
-                if let Some(entries) = table.entries {
+                if let Some(entries) = table.1 {
                     let entry = &entries[F::index(gfn, Level::K4)];
                     let set = arm_entry::<F>(entry, entry.load(), Level::K4, by_bits);
                     dirty |= u64::from(set) << bit;
@@ -139,34 +140,18 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 
     /// Returns the leaf table of `gfn`; if there is none, arms whatever maps the frame.
-    fn table_of(&self, gfn: Gfn, by_bits: bool) -> Table<'_> {
+    fn table_of(&self, gfn: Gfn, by_bits: bool) -> Option<&[Entry; ENTRIES]> {
         let mut at = self.descend(gfn);
         while at.level > Level::K4 {
             // Split, or recovered and thawed, meanwhile: the tables below count.
             arm_entry::<F>(at.entry, at.word, at.level, by_bits);
             let word = at.entry.load();
             if !F::is_table(word, at.level) {
-                return Table { tag: gfn.0 / ENTRIES as u64, entries: None };
+                return None;
             }
             at = self.descend(gfn);
         }
         // SAFETY: reached by this walk, in whose section it stays allocated.
-        Table { tag: gfn.0 / ENTRIES as u64, entries: Some(unsafe { at.node.entries() }) }
-    }
-}
-
-/// The leaf table that was needed last.
-struct Table<'w> {
-    /// Its first frame divided by 512.
-    tag: u64,
-    entries: Option<&'w [Entry; ENTRIES]>,
-}
-
-impl Table<'_> {
-    const NONE: Self = Self { tag: u64::MAX, entries: None };
-
-    #[inline(always)]
-    fn covers(&self, gfn: Gfn) -> bool {
-        gfn.0 / ENTRIES as u64 == self.tag
+        Some(unsafe { at.node.entries() })
     }
 }

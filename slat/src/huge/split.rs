@@ -92,7 +92,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Replaces the leaf `at`, which maps `gfn`, by a table of smaller leaves, because a part of it changes. Returns
     /// the link. If another thread or the hardware changed the leaf first, returns the page and the word found.
     pub(crate) fn split_for_part(&self, page: Node, at: At<'_>, gfn: Gfn) -> Result<Word, (Node, Word)> {
-        self.replace(page, at, gfn, F::decode(at.word)).map_err(|found| (page, found))
+        let split = self.replace(page, at, gfn, F::decode(at.word));
+        split.map_err(|found| (page, found))
     }
 
     /// Splits the leaf `at`, and descends to `gfn`'s entry in the new table. If another thread changed the leaf first,

@@ -41,7 +41,6 @@ fn half(word: Word, shift: u64) -> Word {
 
 /// The guest's memory, as the host reads and exchanges it during a section `'s`. A transaction that takes a memslot away
 /// returns only after the section, so the memory behind an address that was looked up in it stays.
-#[derive(Debug)]
 pub(super) struct GuestWords<'s, H> {
     host: &'s H,
     _section: Within<'s>,

@@ -48,13 +48,6 @@ impl Announced {
     pub(super) fn stands(&self, active: &Active) -> bool {
         stands(active, &self.pursuit)
     }
-
-    /// Checks all regions of a page of 1 GiB, after [`stands`](Self::stands).
-    #[inline(always)]
-    pub(super) fn stands_wide(&self, active: &Active) -> bool {
-        // After the fence in `stands`.
-        self.wide.is_none_or(|newest| active.now() == newest.version())
-    }
 }
 
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.

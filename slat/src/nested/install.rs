@@ -66,7 +66,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let part = (self.table.pages(leaf.level) > level.pages()).then_some(line);
         let stands = || {
             announced.stands(active)
-                && announced.stands_wide(active)
+                // All regions of a page of 1 GiB, after the fence in `stands`.
+                && announced.wide.is_none_or(|newest| active.now() == newest.version())
                 && line.now() == announced.line
                 && hint.stands()
         };

@@ -55,7 +55,6 @@ pub(super) struct Found<'a> {
 }
 
 /// State for the short path of the next fault: see [`super::quick`].
-#[derive(Debug)]
 pub(super) struct Quick<'vm> {
     pub(super) number: QuietNumber,
     pub(super) line: u64,

@@ -39,11 +39,6 @@ struct Verdict {
     leaf: u64,
     entry: u64,
     memory: MemoryType,
-    is_known: bool,
-}
-
-impl Verdict {
-    const NONE: Self = Self { leaf: 0, entry: 0, memory: MemoryType::WriteBack, is_known: false };
 }
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
@@ -140,10 +135,10 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
             _ => {}
         }
         let leaves = Leaves { entries: &entries[first..first + count], words, rows, first };
-        let mut verdict = Verdict::NONE;
+        let mut verdict = None;
         let mut nth = 0;
         while nth < count {
-            if leaves.all_stay::<F, T>(nth, &verdict) {
+            if leaves.all_stay::<F, T>(nth, verdict) {
                 nth += AT_ONCE;
                 continue;
             }
@@ -167,12 +162,11 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                             && within::<F>(word, upper.allows(&self.table, &entry, t));
                         if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
                             let entry_but_frame = t.0 & !T::LEAF_FRAME;
-                            verdict = Verdict {
+                            verdict = Some(Verdict {
                                 leaf: plain::<F>(word),
                                 entry: entry_but_frame,
                                 memory: entry.memory,
-                                is_known: true,
-                            };
+                            });
                         }
                         stays
                     });
@@ -199,12 +193,9 @@ struct Leaves<'a> {
 impl Leaves<'_> {
     /// Whether the verdict on the last leaf covers the next ones, so that they stay.
     #[inline(always)]
-    fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: &Verdict) -> bool {
-        let (Some(entries), Some(words), Some(rows)) = (
-            self.entries.get(from..from + AT_ONCE),
-            self.words.get(from..from + AT_ONCE),
-            self.rows.filter(|_| verdict.is_known),
-        ) else {
+    fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: Option<Verdict>) -> bool {
+        let parts = (self.entries.get(from..from + AT_ONCE), self.words.get(from..from + AT_ONCE));
+        let ((Some(entries), Some(words)), Some(rows), Some(verdict)) = (parts, self.rows, verdict) else {
             return false;
         };
         let mut differs = 0;

@@ -15,7 +15,6 @@ const BITS: u32 = 31;
 const COUNT: u64 = (1 << BITS) - 1;
 
 /// A walk that is counted until this is dropped.
-#[derive(Debug)]
 pub(crate) struct CountedWalk<'a>(&'a WalkCount, u64);
 
 /// One walk, in the count for new ones.

@@ -49,7 +49,6 @@ impl Drops {
 }
 
 /// A walk that may take something from leaves.
-#[derive(Debug)]
 pub(crate) struct Dropping<'a> {
     drops: &'a Drops,
     pub(crate) active: &'a Active,

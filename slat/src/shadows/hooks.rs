@@ -13,7 +13,6 @@ use crate::{Cause, FlushDebt, Format, Gfn, Host, NestedStats, Reason, Span, Vcpu
 use alloc::boxed::Box;
 
 /// Nested guests by [`Shadows`].
-#[derive(Debug)]
 pub(crate) struct Shadowed;
 
 impl NestedState for Shadowed {

@@ -62,7 +62,6 @@ use reverse::Reverse;
 pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
 
 /// The shadows of an address space. See the module's header.
-#[derive(Debug)]
 // Aligned, so that the allocator does not decide which words share a cache line.
 #[repr(align(64))]
 pub(crate) struct Shadows<F> {
@@ -78,7 +77,6 @@ pub(crate) struct Shadows<F> {
 }
 
 /// The table of L1 that a shadow is for.
-#[derive(Debug)]
 struct Named {
     table: AnyTable,
     /// The number at which it got this table, unique among shadows.

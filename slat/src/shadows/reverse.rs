@@ -63,7 +63,6 @@ impl Stretches {
 }
 
 /// The reverse map. See the module's header.
-#[derive(Debug)]
 pub(crate) struct Reverse<F> {
     planes: [Radix<F>; SIZES.len()],
     doubts: Doubts,

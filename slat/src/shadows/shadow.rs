@@ -21,7 +21,6 @@ use crate::table::{At, Cursor, Entry, Pool, Radix, Version};
 use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, VcpuId, Word};
 
 /// A shadow. See the module's header.
-#[derive(Debug)]
 // As for `Shadows`.
 #[repr(align(64))]
 pub(crate) struct Shadow<F> {
@@ -153,7 +152,6 @@ pub(crate) fn drop_leaf(taking: &Dropping<'_>, entry: &Entry, word: Word) {
 
 /// An entry that this thread has frozen, condemned or not. Dropping it makes the entry a hole. Only the thread whose
 /// exchange froze the entry has one, so no thread thaws what another froze.
-#[derive(Debug)]
 #[must_use = "a frozen entry that is dropped is a hole at once"]
 pub(crate) struct Frozen<'w> {
     entry: &'w Entry,

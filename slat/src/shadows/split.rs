@@ -26,7 +26,6 @@ use crate::table::{At, Cache, Cursor, ENTRIES};
 use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, Word};
 
 /// Table pages to split leaves with.
-#[derive(Debug)]
 pub(crate) struct SplitPages<'p> {
     pub(crate) cache: Option<&'p mut Cache>,
     /// Whether a leaf to be split stays if there is no page: the caller then repeats the edit.

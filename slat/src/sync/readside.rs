@@ -77,14 +77,12 @@ pub(crate) struct Seat {
 }
 
 /// All seats of one VM, and the barrier that makes their light stores visible.
-#[derive(Debug)]
 pub(crate) struct ReadSide {
     seats: Blocks<Seat, BLOCKS>,
     pub(crate) barrier: Barrier,
 }
 
 /// A read section: memory reachable at its begin stays allocated until its end.
-#[derive(Debug)]
 pub(crate) struct Section<'s> {
     seat: &'s Seat,
     /// The seat's word before it.
@@ -97,12 +95,10 @@ pub(crate) struct Section<'s> {
 pub(crate) struct Within<'s>(PhantomData<&'s ()>);
 
 /// A seat held by a thread without its own; dropping it gives the seat back.
-#[derive(Debug)]
 pub(crate) struct Borrowed<'s>(&'s Seat);
 
 /// A [`Borrowed`] seat for a call that has not got the thread's [`Idle`](super::idle::Idle). While this lives, the
 /// thread cannot take it.
-#[derive(Debug)]
 pub(crate) struct BorrowedWithoutIdle<'s> {
     seat: Borrowed<'s>,
     _no_idle: NoIdle,
@@ -180,7 +176,7 @@ impl ReadSide {
 
     /// Returns the number of 4 KiB pages counted by the ends of sections.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.all().map(Seat::mapped).sum()
+        self.all().map(|seat| seat.word.load(Relaxed) % OTHER / MAPPED).sum()
     }
 
     /// Returns the number of sections that did anything but map a 4 KiB page.
@@ -345,11 +341,6 @@ impl Seat {
     pub(crate) fn mapped_under_lock(&self) {
         // Release, because a writer that waits for the section before may see this word instead of its end.
         self.word.store(self.word.load(Relaxed) + MAPPED, order!(grace_end.counted, Release));
-    }
-
-    /// Returns the number of sections that mapped a 4 KiB page.
-    fn mapped(&self) -> u64 {
-        self.word.load(Relaxed) % OTHER / MAPPED
     }
 }
 

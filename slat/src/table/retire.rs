@@ -60,7 +60,6 @@ impl Unlinked {
 }
 
 /// Subtrees that a thread took from the queue before it waits for a grace period.
-#[derive(Debug)]
 #[must_use = "pass it to `mark_dead` after a grace period"]
 pub(crate) struct AwaitingGrace {
     flushed: Flushed,
@@ -372,7 +371,6 @@ pub(crate) fn for_tables<F: Format, M: TableMemory>(
 }
 
 /// Counts the pages of a table along a walk, which may visit entries again after a yield.
-#[derive(Debug)]
 pub(crate) struct TableCount<F> {
     pages: u64,
     /// The last link that was counted. A walk visits an entry before those below it.

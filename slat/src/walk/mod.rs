@@ -281,7 +281,6 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 const ENTRIES_A_SECTION: u64 = 8 * ENTRIES as u64;
 
 /// The steps of an open walk along a range, with yields.
-#[derive(Debug)]
 pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     walk: &'s mut Walk<'g, F, H, M>,
     cursor: Cursor<F>,
