@@ -27,6 +27,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
 use crate::notify::begun::{Begun, Range, Scope};
+use crate::oracle::Checked;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
@@ -71,7 +72,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, Checked<H>> {
         let Self { grace, reads, host: events, pool, .. } = self;
         DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }

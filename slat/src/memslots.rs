@@ -29,6 +29,7 @@ use crate::addr::{Gfn, Span};
 use crate::guest_space::GuestSpace;
 use crate::host::Host;
 use crate::notify::begun::{Begun, Range, Scope};
+use crate::oracle;
 use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -148,6 +149,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         confirm: impl FnOnce(&R) -> Result<(), E>,
     ) -> Result<R, CommitError<E>> {
         let vm = self.vm;
+        let _changed = oracle::harvesting(&vm.host, true);
         let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
         // Before the operations, which can then use the nodes that a wait frees.

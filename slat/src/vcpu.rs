@@ -11,6 +11,7 @@ use crate::fault::memo::Memo;
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Token, VcpuId};
 use crate::loaded::{Entered, Loaded, Root, Tag};
+use crate::oracle::{self, Stay};
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
@@ -180,6 +181,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     fn leave_leaked_guest(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
         self.seat.wake(self.light);
+        oracle::guest_was_leaked(&self.vm.host, self.id);
     }
 
     /// Takes the first step into the guest. Until the guard is dropped, flushes kick this vCPU, and its thread is not
@@ -212,8 +214,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         seat.rest();
         let root = Root { now: root, loaded: &mut self.loaded };
         let entered = Entered::new(self.light, tag);
+        let stay = Stay::begin(&self.vm.host, (self.id, self.space.id, tag));
         // Made before the call of `cache`: if that panics, the guard takes the vCPU out of the guest again.
-        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
+        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, stay, _idle: PhantomData };
         let moved = guest.root.arrive(cache);
         guest.tlb.enter(vcpu, cache);
         guest.root.reload(tag, moved, cache);
@@ -323,7 +326,7 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
         match Tlb::go(self.0.vcpu, hold) {
-            Ok(held) => Go::In(self.0, held),
+            Ok(held) => Go::In(self.poll(), held),
             Err(held) => {
                 // Out of the guest before an interrupt is taken: its handler may wait for a flush.
                 drop(self);
@@ -337,6 +340,7 @@ impl<'a> Ready<'a> {
     /// between accesses, so it also finds a kick that has already come.
     #[inline(always)]
     pub fn poll(self) -> InGuest<'a> {
+        self.0.stay.runs(self.0.root.pfn(self.0.entered.tag()));
         self.0
     }
 }
@@ -377,6 +381,7 @@ pub struct InGuest<'a> {
     seat: &'a Seat,
     root: Root<'a>,
     entered: Entered,
+    pub(crate) stay: Stay<'a>,
     _idle: PhantomData<&'a mut Idle>,
 }
 
@@ -402,7 +407,7 @@ impl InGuest<'_> {
     /// [`answer`](Self::answer), which then makes the cache forget everything.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
-        self.root.pfn(self.entered.tag())
+        self.stay.loads(self.root.pfn(self.entered.tag()))
     }
 
     /// Whether a flush waits for this vCPU, or a token that it waits for is [ready](Self::has_ready). A software vCPU
@@ -429,6 +434,7 @@ impl InGuest<'_> {
         self.tlb.catch_up(self.vcpu, cache);
         self.root.reload(self.entered.tag(), moved, cache);
         core::mem::forget(unanswered);
+        self.stay.answers(moved);
     }
 }
 

@@ -59,6 +59,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             };
         }
         self.is_applied |= matches!(scope, Scope::Whole);
+        self.ghost.edited(scope);
     }
 
     /// Makes one pass.
