@@ -86,6 +86,9 @@ pub(super) struct World {
     taking: (u32, bool),
 }
 
+/// A look at the host's table when a change begins.
+pub(super) const LOOK: &str = "Vm::invalidate";
+
 const LEVELS: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
 /// The numbers of the 4 KiB pages that `hvas` touches.
@@ -151,7 +154,7 @@ impl World {
             let seen = format!("address {:#x} is frame {:#x}, level {level:?}", hva.0, page.pfn.0);
             return self.finds(Rule::BadFrame, call, seen);
         }
-        if sleeps && !page.allows(access) {
+        if sleeps && access == Access::Write && !page.writable {
             let seen = format!("{} of address {:#x}: {page:?}", access.name(), hva.0);
             return self.finds(Rule::NotServed, call, seen);
         }
@@ -229,6 +232,7 @@ impl World {
 
     /// Reports a change of a page that was not announced.
     fn changed(&mut self, rule: Rule, call: &'static str, hva: Hva, given: &Given, now: &str) {
+        let rule = if call == LOOK { Rule::ChangedBefore } else { rule };
         let suspect = given.suspect.filter(|&(suspect, why)| {
             suspect != Rule::EndedTooEarly || !keeps_frames(why) || rule == Rule::WriteWithdrawn
         });
@@ -438,15 +442,14 @@ impl World {
         const CALL: &str = "TableMemory::lend";
         let bytes = (pages << PAGE_SHIFT) as usize;
         let seen = || format!("{pages} pages from frame {:#x} on, at {address:#x}", pfn.0);
-        if !pfn.0.is_multiple_of(pages) || !address.is_multiple_of(bytes) {
-            self.finds(Rule::LentMisaligned, CALL, seen());
-        }
-        if !is_there {
-            self.finds(Rule::LentElsewhere, CALL, seen());
-        }
-        if self.table_in(pfn.0, pages).is_some() {
-            self.finds(Rule::LentTwice, CALL, seen());
-        }
+        let rule = if self.table_in(pfn.0, pages).is_some() {
+            Some(Rule::LentTwice)
+        } else if !pfn.0.is_multiple_of(pages) || !address.is_multiple_of(bytes) {
+            Some(Rule::LentMisaligned)
+        } else {
+            (!is_there).then_some(Rule::LentElsewhere)
+        };
+        rule.into_iter().for_each(|rule| self.finds(rule, CALL, seen()));
         if let Some(frame) = (pfn.0..pfn.0 + pages).find(|&frame| self.guests_use(Pfn(frame))) {
             self.finds(Rule::LentGuestPage, CALL, format!("{}: a guest has frame {frame:#x}", seen()));
         }

@@ -1,6 +1,7 @@
 //! The calls that the oracle sees: a host between the engine and the embedder's, and the hooks of the engine.
 
 use super::checks::{Checks, Oracle};
+use super::ghost::LOOK;
 use super::violation::Rule;
 use crate::addr::{Gfn, Hva, Pfn, Span};
 use crate::dirty::harvest::TakenWords;
@@ -57,12 +58,6 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// Switches the [oracle](crate::oracle) on, with settings.
     pub fn checked_with(mut self, checks: Checks) -> Self {
         self.oracle = Some(checks);
-        self
-    }
-
-    /// Switches the [oracle](crate::oracle) off: for a test of a host that breaks the contract on purpose.
-    pub fn unchecked(mut self) -> Self {
-        self.oracle = None;
         self
     }
 }
@@ -227,7 +222,7 @@ impl<'vm> Open<'vm> {
             // The host must not have changed anything yet.
             for (hva, _) in oracle.step(|world| world.standing(hvas, LOOKS)).into_iter().flatten() {
                 let look = || host.host.lookup(hva, Access::Read);
-                host.asks(("Vm::invalidate", false), (hva, Access::Read), look, |page| page.map(Ok));
+                host.asks((LOOK, false), (hva, Access::Read), look, |page| page.map(Ok));
             }
             oracle.step(|world| world.begins(hvas, why)).unwrap_or(0)
         } else {

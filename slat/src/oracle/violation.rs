@@ -91,9 +91,9 @@ rules! {
     /// The host's answer fits no entry of the page table.
     BadFrame "impossible frame":
         "return a frame that the format can hold, congruent to the address modulo the page's size",
-    /// The host's answer does not serve the access that it was asked for.
-    NotServed "access not served":
-        "resolve must return a page that allows the access, or HostError::Fault",
+    /// The host answers a store with a page that is not writable.
+    NotServed "store not served":
+        "Host::resolve must return a writable page for a store, or an error",
     /// The guest used a translation after the flush that took it.
     StaleUse "stale translation used":
         "make Translations::flush and flush_all, or broadcast_flush, forget every translation of the frames",

@@ -46,9 +46,9 @@ fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let vm = &vm;
-            vm.host.0.wait();
+            vm.host().0.wait();
             passed.send(vm.reads.try_synchronize()).unwrap();
-            vm.host.0.wait();
+            vm.host().0.wait();
         });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
