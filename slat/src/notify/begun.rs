@@ -70,7 +70,7 @@ pub(crate) struct Target<'vm, F: Format, H: Host> {
 pub(crate) struct Begun<'vm, F: Format, H: Host> {
     pub(crate) target: Target<'vm, F, H>,
     /// Ends before the ticket does.
-    pub(super) ghost: Open<'vm>,
+    pub(crate) ghost: Open<'vm>,
     pub(crate) ticket: Ticket<'vm>,
     /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`](crate::FlushDebt)
     /// is a view of this record, so a leaked debt is not lost.
@@ -150,7 +150,7 @@ fn has_pages_of(all: Span<Hva>, told: Span<Hva>) -> bool {
 
 /// Opens a walk on the given seat, or on any.
 #[inline(always)]
-pub(super) fn walk<'g, F: Format, H: Host, M: Mode>(
+pub(crate) fn walk<'g, F: Format, H: Host, M: Mode>(
     vm: &'g Vm<F, H>,
     space: &'g Space<F>,
     idle: &'g mut Idle,
@@ -187,7 +187,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         full_path();
         Self {
             target: Target { vm: Lent::new(vm), range, why: vm.heard(range, why) },
-            ghost: Open::begin(&vm.host, range, why),
+            ghost: Open::begin(vm, range, why),
             ticket,
             owed: Owed::default(),
             reserve: Reserve::default(),
@@ -295,7 +295,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
 
     fn paid(&mut self) {
         self.ticket.flushed();
-        self.ghost.settled(&self.target.vm.get().host);
+        self.ghost.settled(self.target.vm.get());
         if self.reached && self.is_applied {
             Nested::forget(self);
         }

@@ -100,7 +100,7 @@ fn overlap((from, to): (u64, u64), (other, end): (u64, u64)) -> bool {
     from < end && other < to
 }
 
-fn keeps_frames(why: Reason) -> bool {
+pub(super) fn keeps_frames(why: Reason) -> bool {
     matches!(why, Reason::Protect | Reason::WriteProtect | Reason::SoftDirty)
 }
 

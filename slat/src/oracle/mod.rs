@@ -44,10 +44,13 @@
 //! | `ghost` | the ghost state, and the rules |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
+//! | `after` | what an invalidation must have changed in the tables |
 //! | `off` | the same hooks in a build without the feature: nothing |
 //!
 //! The oracle allocates, and takes a short lock in each call of the host: it is for tests, and for a VMM's debug builds.
 
+#[cfg(feature = "oracle")]
+mod after;
 #[cfg(feature = "oracle")]
 mod checks;
 #[cfg(feature = "oracle")]
@@ -62,7 +65,7 @@ mod violation;
 #[cfg(not(feature = "oracle"))]
 pub(crate) use off::*;
 #[cfg(feature = "oracle")]
-pub(crate) use seam::*;
+pub(crate) use {after::edited, seam::*};
 #[cfg(feature = "oracle")]
 pub use {
     checks::{Checks, Oracle},

@@ -6,9 +6,12 @@ use crate::addr::{Gfn, Hva, Pfn, Span};
 use crate::dirty::harvest::TakenWords;
 use crate::host::{Host, HostPage, VcpuId};
 use crate::loaded::Tag;
-use crate::notify::begun::{Range, Scope};
+use crate::notify::begun::{Begun, Range, Scope};
 use crate::slots::SpaceId;
+use crate::sync::idle::Idle;
+use crate::sync::readside::Seat;
 use crate::table::format::Format;
+use crate::vm::Vm;
 use crate::why::Reason;
 use core::marker::PhantomData;
 
@@ -40,7 +43,7 @@ pub(crate) struct Open<'vm>(PhantomData<&'vm ()>);
 
 impl<'vm> Open<'vm> {
     #[inline(always)]
-    pub(crate) fn begin<H: Host>(_: &'vm Checked<H>, _: Range, _: Reason) -> Self {
+    pub(crate) fn begin<F: Format, H: Host>(_: &'vm Vm<F, H>, _: Range, _: Reason) -> Self {
         Self(PhantomData)
     }
 
@@ -48,10 +51,16 @@ impl<'vm> Open<'vm> {
     pub(crate) fn told(&mut self, _: Span<Hva>, _: Option<HostPage>) {}
 
     #[inline(always)]
-    pub(crate) fn edited(&mut self, _: &Scope<'_>) {}
+    pub(crate) fn settled<F: Format, H: Host>(&mut self, _: &Vm<F, H>) {}
+}
 
-    #[inline(always)]
-    pub(crate) fn settled<H: Host>(&mut self, _: &Checked<H>) {}
+#[inline(always)]
+pub(crate) fn edited<F: Format, H: Host>(
+    _: &mut Begun<'_, F, H>,
+    _: &mut Idle,
+    _: &Scope<'_>,
+    _: Option<&Seat>,
+) {
 }
 
 /// A vCPU's stay in the guest.

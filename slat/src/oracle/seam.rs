@@ -11,6 +11,7 @@ use crate::loaded::Tag;
 use crate::notify::begun::{Range, Scope};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
+use crate::sync::readside::BorrowedWithoutIdle;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
 use crate::table::memory::{TableMemory, TablesOf};
@@ -19,6 +20,7 @@ use crate::vcpu::InGuest;
 use crate::vm::{Builder, Vm};
 use crate::why::Reason;
 use alloc::format;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -35,9 +37,9 @@ pub(crate) struct Checked<H> {
     oracle: Oracle,
 }
 
-/// The default: on where the feature `oracle-always` is.
+/// The default: on where the feature `oracle-always` is. Hosts of tests often have one frame.
 pub(crate) fn setup() -> Setup {
-    cfg!(feature = "oracle-always").then(Checks::default)
+    cfg!(feature = "oracle-always").then(|| Checks::default().shared_frames())
 }
 
 pub(crate) fn attach<F: Format, H: Host>(host: H, setup: Setup, logs: bool) -> Checked<H> {
@@ -76,6 +78,12 @@ impl InGuest<'_> {
         let stay = &self.stay;
         let kicked = self.kicked() && !self.has_ready();
         stay.oracle.step(|world| world.uses((stay.vcpu, kicked), (stay.space, gfn), (pfn, access)));
+    }
+}
+
+impl<H> Checked<H> {
+    pub(super) fn oracle(&self) -> &Oracle {
+        &self.oracle
     }
 }
 
@@ -204,6 +212,17 @@ unsafe impl<H: Host, T: TablesOf<H>> TableMemory for Lending<H, T> {
     }
 }
 
+/// Looks at some of the host's pages, inside a section, if a seat is free.
+fn look<F: Format, H: Host>(vm: &Vm<F, H>, pages: Option<Vec<(Hva, Pfn)>>, look: impl FnMut((Hva, Pfn))) {
+    let pages = pages.unwrap_or_default();
+    if !pages.is_empty()
+        && let Some(seat) = vm.try_borrow_seat().map(BorrowedWithoutIdle::new)
+    {
+        let _section = vm.reads.enter(&seat);
+        pages.into_iter().for_each(look);
+    }
+}
+
 /// An open invalidation of host addresses, or a transaction of memslots.
 #[derive(Debug)]
 pub(crate) struct Open<'vm> {
@@ -216,26 +235,26 @@ pub(crate) struct Open<'vm> {
 }
 
 impl<'vm> Open<'vm> {
-    pub(crate) fn begin<H: Host>(host: &'vm Checked<H>, range: Range, why: Reason) -> Self {
-        let oracle = &host.oracle;
+    pub(crate) fn begin<F: Format, H: Host>(vm: &'vm Vm<F, H>, range: Range, why: Reason) -> Self {
+        let host = &vm.host;
         let id = if let Range::Hvas(hvas) = range {
             // The host must not have changed anything yet.
-            for (hva, _) in oracle.step(|world| world.standing(hvas, LOOKS)).into_iter().flatten() {
+            look(vm, host.oracle.step(|world| world.standing(hvas, LOOKS)), |(hva, _)| {
                 let look = || host.host.lookup(hva, Access::Read);
                 host.asks((LOOK, false), (hva, Access::Read), look, |page| page.map(Ok));
-            }
-            oracle.step(|world| world.begins(hvas, why)).unwrap_or(0)
+            });
+            host.oracle.step(|world| world.begins(hvas, why)).unwrap_or(0)
         } else {
             0
         };
-        Self { oracle: Lent::new(oracle), id, forgets: false, why }
+        Self { oracle: Lent::new(&host.oracle), id, forgets: false, why }
     }
 
     pub(crate) fn told(&mut self, hvas: Span<Hva>, to: Option<HostPage>) {
         self.oracle.step(|world| world.tells(self.id, hvas, to));
     }
 
-    pub(crate) fn edited(&mut self, scope: &Scope<'_>) {
+    pub(super) fn edited(&mut self, scope: &Scope<'_>) {
         match scope {
             Scope::Whole => self.oracle.step(|world| world.applies(self.id)),
             Scope::Parts(parts) if self.why == Reason::Slot && !parts.is_empty() => {
@@ -246,13 +265,13 @@ impl<'vm> Open<'vm> {
         };
     }
 
-    pub(crate) fn settled<H: Host>(&mut self, host: &Checked<H>) {
+    pub(crate) fn settled<F: Format, H: Host>(&mut self, vm: &Vm<F, H>) {
         let id = self.id;
-        for (hva, before) in self.oracle.step(|world| world.unchanged(id, LOOKS)).into_iter().flatten() {
-            if let Some(now) = host.host.lookup(hva, Access::Read) {
-                self.oracle.step(|world| world.looked(id, (hva, before), now));
+        look(vm, self.oracle.step(|world| world.unchanged(id, LOOKS)), |page| {
+            if let Some(now) = vm.host.host.lookup(page.0, Access::Read) {
+                self.oracle.step(|world| world.looked(id, page, now));
             }
-        }
+        });
         self.oracle.step(|world| world.settles(id));
     }
 }

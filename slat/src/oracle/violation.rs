@@ -60,13 +60,16 @@ rules! {
         "call Pages::changed for each page that changes, or use Vm::change",
     /// A page was told that is outside of the announced range.
     ToldOutside "page told outside of the range":
-        "announce every address that may change",
+        "announce all that changes",
     /// The host answers another page than it told.
     ToldOther "another page than told":
         "tell the page that the host's table has afterwards",
     /// An invalidation was leaked: it never ends.
     NeverEnded "change never ended":
         "drop each Invalidation; do not leak it",
+    /// An invalidation left a leaf that it should have edited.
+    LeafLeft "leaf left by an invalidation":
+        "this is a defect of the engine: report it",
     /// One frame backs two host addresses.
     TwoOwners "frame with two owners":
         "take the frame from its first address by a change, before it is used again; memory that is shared on purpose: Checks::shared_frames",
