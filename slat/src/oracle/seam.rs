@@ -215,6 +215,11 @@ unsafe impl<H: Host, T: TablesOf<H>> TableMemory for Lending<H, T> {
 /// Looks at some of the host's pages, inside a section, if a seat is free.
 fn look<F: Format, H: Host>(vm: &Vm<F, H>, pages: Option<Vec<(Hva, Pfn)>>, look: impl FnMut((Hva, Pfn))) {
     let pages = pages.unwrap_or_default();
+    // A host that panics must not do so again while the panic unwinds.
+    #[cfg(feature = "std")]
+    if std::thread::panicking() {
+        return;
+    }
     if !pages.is_empty()
         && let Some(seat) = vm.try_borrow_seat().map(BorrowedWithoutIdle::new)
     {
