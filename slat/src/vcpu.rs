@@ -326,7 +326,10 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
         match Tlb::go(self.0.vcpu, hold) {
-            Ok(held) => Go::In(self.poll(), held),
+            Ok(held) => {
+                self.0.stay.runs(self.0.root.pfn(self.0.entered.tag()));
+                Go::In(self.0, held)
+            }
             Err(held) => {
                 // Out of the guest before an interrupt is taken: its handler may wait for a flush.
                 drop(self);
@@ -340,7 +343,6 @@ impl<'a> Ready<'a> {
     /// between accesses, so it also finds a kick that has already come.
     #[inline(always)]
     pub fn poll(self) -> InGuest<'a> {
-        self.0.stay.runs(self.0.root.pfn(self.0.entered.tag()));
         self.0
     }
 }

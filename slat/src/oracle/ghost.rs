@@ -24,6 +24,8 @@ struct Given {
     taken: Option<Reason>,
     /// The settled change that withdrew write permission.
     withdrawn: Option<Reason>,
+    /// When it was first given, or a permission was first answered: an earlier call may see less.
+    at: u64,
     /// The rule that an unannounced change breaks, if the last change of the page explains it.
     suspect: Option<(Rule, Reason)>,
 }
@@ -36,6 +38,8 @@ struct Ask {
     is_unsure: bool,
     /// Number of the next change when the call began.
     next: u64,
+    /// When it began.
+    at: u64,
 }
 
 /// An invalidation of host addresses.
@@ -78,6 +82,8 @@ pub(super) struct World {
     asks: Vec<Option<Ask>>,
     changes: BTreeMap<u64, Change>,
     next: u64,
+    /// Number of calls of the host, and of answers.
+    clock: u64,
     /// Lent table pages: the first one, and how many.
     tables: BTreeMap<u64, u64>,
     pub(super) vcpus: BTreeMap<VcpuId, OfVcpu>,
@@ -127,7 +133,8 @@ impl World {
         if free == self.asks.len() {
             self.asks.push(None);
         }
-        self.asks[free] = Some(Ask { page, is_unsure, next: self.next });
+        self.clock += 1;
+        self.asks[free] = Some(Ask { page, is_unsure, next: self.next, at: self.clock });
         free
     }
 
@@ -147,7 +154,7 @@ impl World {
         let Some(asked) = self.asks[ask].take() else { return };
         let page = match answer {
             Ok(page) => page,
-            Err(HostError::Fault) if !asked.is_unsure => return self.refused(call, hva, access),
+            Err(HostError::Fault) if !asked.is_unsure => return self.refused(call, hva, (access, asked.at)),
             Err(_) => return,
         };
         let level = page.level.min(Level::G1);
@@ -174,17 +181,17 @@ impl World {
         if asked.is_unsure {
             self.owners_of(page.pfn).into_iter().for_each(|at| self.forget_if_taken(at));
         } else {
-            self.compare(call, (hva, access), page);
+            self.compare(call, hva, (access, asked.at), page);
             self.give(call, asked.page - below, page);
         }
     }
 
     /// The host refuses an access.
-    fn refused(&mut self, call: &'static str, hva: Hva, access: Access) {
+    fn refused(&mut self, call: &'static str, hva: Hva, (access, asked): (Access, u64)) {
         for (index, level) in LEVELS.into_iter().enumerate() {
             let key = hva.0 >> PAGE_SHIFT & !(level.pages() - 1);
             let Some(given) = self.pages[index].get(&key).copied() else { continue };
-            if given.taken.is_some() || !given.page.allows(access) {
+            if given.taken.is_some() || given.at > asked || !given.page.allows(access) {
                 continue;
             }
             let rule = match access {
@@ -198,7 +205,7 @@ impl World {
     }
 
     /// Compares an answer with what the host said before.
-    fn compare(&mut self, call: &'static str, (hva, access): (Hva, Access), page: HostPage) {
+    fn compare(&mut self, call: &'static str, hva: Hva, (access, asked): (Access, u64), page: HostPage) {
         let number = hva.0 >> PAGE_SHIFT;
         let pfn = page.pfn.0 + (number & (page.level.pages() - 1));
         for (index, level) in LEVELS.into_iter().enumerate() {
@@ -212,7 +219,7 @@ impl World {
                 Rule::Moved
             } else if given.page.memory != page.memory {
                 Rule::TypeChanged
-            } else if given.page.allows(access) && !page.allows(access) {
+            } else if given.at < asked && given.page.allows(access) && !page.allows(access) {
                 if access == Access::Write { Rule::WriteWithdrawn } else { Rule::ExecuteWithdrawn }
             } else {
                 continue;
@@ -245,13 +252,16 @@ impl World {
     /// Remembers an answer.
     fn give(&mut self, call: &'static str, key: u64, page: HostPage) {
         let index = usize::from(page.level.number() - 1);
-        let mut given = Given { page, taken: None, withdrawn: None, suspect: None };
+        self.clock += 1;
+        let mut given = Given { page, taken: None, withdrawn: None, at: self.clock, suspect: None };
         let old = self.pages[index].get(&key).copied();
         if let Some(old) = old.filter(|old| old.page.pfn == page.pfn) {
             if let Some(why) = old.taken {
                 given.suspect = Some((Rule::EndedTooEarly, why));
             } else {
                 given.suspect = old.suspect;
+                let grants = page.writable && !old.page.writable || page.execute && !old.page.execute;
+                given.at = if grants { given.at } else { old.at };
                 given.page.writable |= old.page.writable;
                 given.page.execute |= old.page.execute;
                 given.withdrawn = old.withdrawn.filter(|_| !page.writable);

@@ -48,6 +48,9 @@ impl<'vm> Open<'vm> {
     }
 
     #[inline(always)]
+    pub(crate) fn is_the_hosts(&mut self) {}
+
+    #[inline(always)]
     pub(crate) fn told(&mut self, _: Span<Hva>, _: Option<HostPage>) {}
 
     #[inline(always)]

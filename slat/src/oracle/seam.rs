@@ -1,7 +1,7 @@
 //! The calls that the oracle sees: a host between the engine and the embedder's, and the hooks of the engine.
 
 use super::checks::{Checks, Oracle};
-use super::ghost::LOOK;
+use super::ghost::{LOOK, World};
 use super::violation::Rule;
 use crate::addr::{Gfn, Hva, Pfn, Span};
 use crate::dirty::harvest::TakenWords;
@@ -234,7 +234,7 @@ pub(crate) struct Open<'vm> {
     oracle: Lent<'vm, Oracle>,
     /// Zero for an invalidation of frames.
     id: u64,
-    /// Memslots go.
+    /// Pages that are not known change.
     forgets: bool,
     why: Reason,
 }
@@ -255,16 +255,23 @@ impl<'vm> Open<'vm> {
         Self { oracle: Lent::new(&host.oracle), id, forgets: false, why }
     }
 
+    /// The host announces a change by guest frames: of which pages is not known.
+    pub(crate) fn is_the_hosts(&mut self) {
+        self.forgets = true;
+    }
+
     pub(crate) fn told(&mut self, hvas: Span<Hva>, to: Option<HostPage>) {
         self.oracle.step(|world| world.tells(self.id, hvas, to));
     }
 
     pub(super) fn edited(&mut self, scope: &Scope<'_>) {
         match scope {
-            Scope::Whole => self.oracle.step(|world| world.applies(self.id)),
+            Scope::Whole if self.id != 0 => self.oracle.step(|world| world.applies(self.id)),
+            Scope::Whole if self.forgets => self.oracle.step(World::forgets),
+            // The host may change what is behind no memslot.
             Scope::Parts(parts) if self.why == Reason::Slot && !parts.is_empty() => {
                 self.forgets = true;
-                self.oracle.step(|world| world.forgets())
+                self.oracle.step(World::forgets)
             }
             _ => None,
         };

@@ -64,7 +64,7 @@ pub const CASES: &[Case] = &[
         if !wrong && guest.kicked() {
             guest.answer(&mut Tlb(0));
         }
-        (0..100).for_each(|_| guest.uses(Gfn(5), FRAME, Access::Read));
+        (0..5000).for_each(|_| guest.uses(Gfn(5), FRAME, Access::Read));
     }),
     ("the old root stays in the control block", &[(StaleRoot, "InGuest::drop")], |fixture, wrong| {
         let (vm, mut vcpu) = (fixture.vm, fixture.vm.vcpu(VCPU).unwrap());

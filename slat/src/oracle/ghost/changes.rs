@@ -92,7 +92,8 @@ impl World {
                 self.forget((0, key));
                 self.owners.insert((0, page.pfn.0, key));
                 let suspect = Some((Rule::ToldOther, why));
-                self.pages[0].insert(key, Given { page, taken: None, withdrawn: None, suspect });
+                self.pages[0]
+                    .insert(key, Given { page, taken: None, withdrawn: None, at: self.clock, suspect });
             }
         }
     }

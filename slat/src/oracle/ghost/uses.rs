@@ -60,7 +60,7 @@ impl World {
         (pfn, access): (Pfn, Access),
     ) {
         const CALL: &str = "InGuest::uses";
-        const MOST: u32 = 64;
+        const MOST: u32 = 4096;
         let state = self.vcpus.entry(vcpu).or_default();
         state.ignored = if kicked { state.ignored + 1 } else { 0 };
         if state.ignored == MOST {
