@@ -78,7 +78,7 @@ pub(super) struct World {
     /// By level, and by the number of the page's first 4 KiB.
     pages: [BTreeMap<u64, Given>; 3],
     /// The pages of each frame: level, first frame, number of the page's first 4 KiB.
-    owners: BTreeSet<(usize, u64, u64)>,
+    owners: [BTreeSet<(u64, u64)>; 3],
     asks: Vec<Option<Ask>>,
     changes: BTreeMap<u64, Change>,
     next: u64,
@@ -228,13 +228,15 @@ impl World {
             self.forget((index, key));
         }
         // The small pages inside a large one.
-        let base = number & !(page.level.pages() - 1);
-        let inside = self.pages[0]
-            .range(base..base + page.level.pages())
-            .find(|&(&key, small)| small.taken.is_none() && small.page.pfn.0 != page.pfn.0 + (key - base));
-        if let Some((&key, &small)) = inside.filter(|_| page.level > Level::K4) {
-            self.changed(Rule::Moved, call, Hva(key << PAGE_SHIFT), &small, &format!("now in {page:?}"));
-            self.forget((0, key));
+        if page.level > Level::K4 {
+            let base = number & !(page.level.pages() - 1);
+            let inside = self.pages[0].range(base..base + page.level.pages()).find(|&(&key, small)| {
+                small.taken.is_none() && small.page.pfn.0 != page.pfn.0 + (key - base)
+            });
+            if let Some((&key, &small)) = inside {
+                self.changed(Rule::Moved, call, Hva(key << PAGE_SHIFT), &small, &format!("now in {page:?}"));
+                self.forget((0, key));
+            }
         }
     }
 
@@ -267,29 +269,34 @@ impl World {
                 given.withdrawn = old.withdrawn.filter(|_| !page.writable);
             }
         }
-        self.forget((index, key));
-        let owner = self.owners_of(page.pfn).into_iter().find_map(|(index, key)| {
-            let other = self.pages[index].get(&key)?;
-            (other.taken.is_none() && other.page.writable && page.writable).then_some((index, key))
+        if old.is_none_or(|old| old.page.pfn != page.pfn || old.taken.is_some()) {
+            self.forget((index, key));
+            if page.writable && !self.shares {
+                self.is_first_owner(call, key, page);
+            }
+            self.owners[index].insert((page.pfn.0, key));
+        }
+        self.pages[index].insert(key, given);
+    }
+
+    fn is_first_owner(&mut self, call: &'static str, key: u64, page: HostPage) {
+        let other = self.owners_of(page.pfn).into_iter().find(|&(index, other)| {
+            // A part of a large page is no second owner of it.
+            let mask = !(LEVELS[index].max(page.level).pages() - 1);
+            let given = &self.pages[index][&other];
+            given.taken.is_none() && given.page.writable && other & mask != key & mask
         });
-        // A part of a large page is no second owner of it.
-        let owner = owner.filter(|&(index, other)| {
-            let level = LEVELS[index].max(page.level);
-            other & !(level.pages() - 1) != key & !(level.pages() - 1)
-        });
-        if let Some((_, other)) = owner.filter(|_| !self.shares) {
-            let (first, second) = (other << PAGE_SHIFT, key << PAGE_SHIFT);
+        if let Some((_, other)) = other {
+            let [first, second] = [other, key].map(|key| key << PAGE_SHIFT);
             let seen =
                 format!("frame {:#x} backs addresses {first:#x} and {second:#x}, writable", page.pfn.0);
             self.finds(Rule::TwoOwners, call, seen);
         }
-        self.owners.insert((index, page.pfn.0, key));
-        self.pages[index].insert(key, given);
     }
 
     fn forget(&mut self, (index, key): (usize, u64)) {
         if let Some(given) = self.pages[index].remove(&key) {
-            self.owners.remove(&(index, given.page.pfn.0, key));
+            self.owners[index].remove(&(given.page.pfn.0, key));
         }
     }
 
@@ -305,8 +312,8 @@ impl World {
         let mut all = Vec::new();
         for (index, level) in LEVELS.into_iter().enumerate() {
             let base = pfn.0 & !(level.pages() - 1);
-            let owners = self.owners.range((index, base, 0)..=(index, base, u64::MAX));
-            all.extend(owners.map(|&(index, _, key)| (index, key)));
+            let owners = self.owners[index].range((base, 0)..=(base, u64::MAX));
+            all.extend(owners.map(|&(_, key)| (index, key)));
         }
         all
     }

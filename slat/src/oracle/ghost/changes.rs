@@ -5,7 +5,7 @@ use crate::addr::{Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::HostPage;
 use crate::oracle::violation::Rule;
 use crate::why::Reason;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem::take;
@@ -90,7 +90,7 @@ impl World {
             if let Some(page) = to.filter(|page| page.level == Level::K4 && page.pfn <= self.last) {
                 let key = hvas.start.0 >> PAGE_SHIFT;
                 self.forget((0, key));
-                self.owners.insert((0, page.pfn.0, key));
+                self.owners[0].insert((page.pfn.0, key));
                 let suspect = Some((Rule::ToldOther, why));
                 self.pages[0]
                     .insert(key, Given { page, taken: None, withdrawn: None, at: self.clock, suspect });
@@ -128,7 +128,7 @@ impl World {
     /// Memslots go: the host may change what was behind them without a change.
     pub(in crate::oracle) fn forgets(&mut self) {
         self.pages.iter_mut().for_each(BTreeMap::clear);
-        self.owners.clear();
+        self.owners.iter_mut().for_each(BTreeSet::clear);
         self.stored.clear();
         self.asks.iter_mut().flatten().for_each(|ask| ask.is_unsure = true);
     }
