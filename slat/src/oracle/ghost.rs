@@ -3,6 +3,7 @@
 mod changes;
 mod uses;
 
+use super::chunks::Chunks;
 use super::violation::{Rule, Violation};
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::host::{HostError, HostPage, VcpuId};
@@ -76,9 +77,11 @@ pub(super) struct World {
     logs: bool,
     last: Pfn,
     /// By level, and by the number of the page's first 4 KiB.
-    pages: [BTreeMap<u64, Given>; 3],
+    pages: [Chunks<Given>; 3],
     /// The pages of each frame: level, first frame, number of the page's first 4 KiB.
-    owners: [BTreeSet<(u64, u64)>; 3],
+    owners: [Chunks<u64>; 3],
+    /// Further pages of frames that have several.
+    more_owners: BTreeSet<(usize, u64, u64)>,
     asks: Vec<Option<Ask>>,
     changes: BTreeMap<u64, Change>,
     next: u64,
@@ -190,7 +193,7 @@ impl World {
     fn refused(&mut self, call: &'static str, hva: Hva, (access, asked): (Access, u64)) {
         for (index, level) in LEVELS.into_iter().enumerate() {
             let key = hva.0 >> PAGE_SHIFT & !(level.pages() - 1);
-            let Some(given) = self.pages[index].get(&key).copied() else { continue };
+            let Some(given) = self.pages[index].get(key) else { continue };
             if given.taken.is_some() || given.at > asked || !given.page.allows(access) {
                 continue;
             }
@@ -210,7 +213,7 @@ impl World {
         let pfn = page.pfn.0 + (number & (page.level.pages() - 1));
         for (index, level) in LEVELS.into_iter().enumerate() {
             let key = number & !(level.pages() - 1);
-            let Some(given) = self.pages[index].get(&key).copied() else { continue };
+            let Some(given) = self.pages[index].get(key) else { continue };
             if given.taken.is_some() {
                 continue;
             }
@@ -230,10 +233,10 @@ impl World {
         // The small pages inside a large one.
         if page.level > Level::K4 {
             let base = number & !(page.level.pages() - 1);
-            let inside = self.pages[0].range(base..base + page.level.pages()).find(|&(&key, small)| {
-                small.taken.is_none() && small.page.pfn.0 != page.pfn.0 + (key - base)
-            });
-            if let Some((&key, &small)) = inside {
+            let inside = self.pages[0]
+                .range(base, base + page.level.pages())
+                .find(|&(key, small)| small.taken.is_none() && small.page.pfn.0 != page.pfn.0 + (key - base));
+            if let Some((key, small)) = inside {
                 self.changed(Rule::Moved, call, Hva(key << PAGE_SHIFT), &small, &format!("now in {page:?}"));
                 self.forget((0, key));
             }
@@ -256,7 +259,7 @@ impl World {
         let index = usize::from(page.level.number() - 1);
         self.clock += 1;
         let mut given = Given { page, taken: None, withdrawn: None, at: self.clock, suspect: None };
-        let old = self.pages[index].get(&key).copied();
+        let old = self.pages[index].get(key);
         if let Some(old) = old.filter(|old| old.page.pfn == page.pfn) {
             if let Some(why) = old.taken {
                 given.suspect = Some((Rule::EndedTooEarly, why));
@@ -274,17 +277,18 @@ impl World {
             if page.writable && !self.shares {
                 self.is_first_owner(call, key, page);
             }
-            self.owners[index].insert((page.pfn.0, key));
+            self.owns(index, page.pfn, key);
         }
-        self.pages[index].insert(key, given);
+        *self.pages[index].place(key) = Some(given);
     }
 
     fn is_first_owner(&mut self, call: &'static str, key: u64, page: HostPage) {
         let other = self.owners_of(page.pfn).into_iter().find(|&(index, other)| {
             // A part of a large page is no second owner of it.
             let mask = !(LEVELS[index].max(page.level).pages() - 1);
-            let given = &self.pages[index][&other];
-            given.taken.is_none() && given.page.writable && other & mask != key & mask
+            let given = self.pages[index].get(other);
+            given.is_some_and(|given| given.taken.is_none() && given.page.writable)
+                && other & mask != key & mask
         });
         if let Some((_, other)) = other {
             let [first, second] = [other, key].map(|key| key << PAGE_SHIFT);
@@ -295,13 +299,28 @@ impl World {
     }
 
     fn forget(&mut self, (index, key): (usize, u64)) {
-        if let Some(given) = self.pages[index].remove(&key) {
-            self.owners[index].remove(&(given.page.pfn.0, key));
+        let Some(Given { page, .. }) = self.pages[index].remove(key) else { return };
+        let first = self.owners[index].place(page.pfn.0);
+        if *first == Some(key) {
+            let more = (index, page.pfn.0, 0)..=(index, page.pfn.0, u64::MAX);
+            let next = self.more_owners.range(more).next().copied();
+            *first = next.map(|(.., key)| key);
+            next.into_iter().for_each(|next| _ = self.more_owners.remove(&next));
+        } else {
+            self.more_owners.remove(&(index, page.pfn.0, key));
+        }
+    }
+
+    /// A page has a frame that it did not have.
+    pub(super) fn owns(&mut self, index: usize, pfn: Pfn, key: u64) {
+        match self.owners[index].place(pfn.0) {
+            Some(_) => _ = self.more_owners.insert((index, pfn.0, key)),
+            free => *free = Some(key),
         }
     }
 
     fn forget_if_taken(&mut self, (index, key): (usize, u64)) {
-        let given = self.pages[index].get(&key);
+        let given = self.pages[index].get(key);
         if given.is_some_and(|given| given.taken.is_some() || given.withdrawn.is_some()) {
             self.forget((index, key));
         }
@@ -312,8 +331,11 @@ impl World {
         let mut all = Vec::new();
         for (index, level) in LEVELS.into_iter().enumerate() {
             let base = pfn.0 & !(level.pages() - 1);
-            let owners = self.owners[index].range((base, 0)..=(base, u64::MAX));
-            all.extend(owners.map(|&(_, key)| (index, key)));
+            all.extend(self.owners[index].get(base).map(|key| (index, key)));
+            if !self.more_owners.is_empty() {
+                let more = self.more_owners.range((index, base, 0)..=(index, base, u64::MAX));
+                all.extend(more.map(|&(.., key)| (index, key)));
+            }
         }
         all
     }
@@ -324,7 +346,7 @@ impl World {
         let mut all = Vec::new();
         for (index, level) in LEVELS.into_iter().enumerate() {
             let base = from & !(level.pages() - 1);
-            all.extend(self.pages[index].range(base..to.max(base)).map(|(&key, _)| (index, key)));
+            all.extend(self.pages[index].range(base, to).map(|(key, _)| (index, key)));
         }
         all
     }

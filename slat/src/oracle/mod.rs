@@ -42,6 +42,7 @@
 //! | part | contents |
 //! |---|---|
 //! | `ghost` | the ghost state, and the rules |
+//! | `chunks` | its sparse arrays |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
 //! | `after` | what an invalidation must have changed in the tables |
@@ -53,6 +54,8 @@
 mod after;
 #[cfg(feature = "oracle")]
 mod checks;
+#[cfg(feature = "oracle")]
+mod chunks;
 #[cfg(feature = "oracle")]
 mod ghost;
 #[cfg(not(feature = "oracle"))]

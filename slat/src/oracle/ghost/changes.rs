@@ -3,9 +3,9 @@
 use super::{Change, Given, LEVELS, World, keeps_frames, overlap, pages_of};
 use crate::addr::{Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::HostPage;
+use crate::oracle::chunks::Chunks;
 use crate::oracle::violation::Rule;
 use crate::why::Reason;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem::take;
@@ -64,9 +64,9 @@ impl World {
     /// Addresses and frames of some pages that the host has given, and no change has taken.
     pub(in crate::oracle) fn standing(&self, hvas: Span<Hva>, most: usize) -> Vec<(Hva, Pfn)> {
         let (from, to) = pages_of(hvas);
-        let pages = self.pages[0].range(from..to.max(from)).take(most);
+        let pages = self.pages[0].range(from, to).take(most);
         let standing = pages.filter(|(_, given)| given.taken.is_none());
-        standing.map(|(&key, given)| (Hva(key << PAGE_SHIFT), given.page.pfn)).collect()
+        standing.map(|(key, given)| (Hva(key << PAGE_SHIFT), given.page.pfn)).collect()
     }
 
     /// The host was looked at between a change's begin and its flush.
@@ -90,17 +90,17 @@ impl World {
             if let Some(page) = to.filter(|page| page.level == Level::K4 && page.pfn <= self.last) {
                 let key = hvas.start.0 >> PAGE_SHIFT;
                 self.forget((0, key));
-                self.owners[0].insert((page.pfn.0, key));
+                self.owns(0, page.pfn, key);
                 let suspect = Some((Rule::ToldOther, why));
-                self.pages[0]
-                    .insert(key, Given { page, taken: None, withdrawn: None, at: self.clock, suspect });
+                *self.pages[0].place(key) =
+                    Some(Given { page, taken: None, withdrawn: None, at: self.clock, suspect });
             }
         }
     }
 
     fn take_page(&mut self, (index, key): (usize, u64), hvas: Span<Hva>, why: Reason) {
         let (from, to) = pages_of(hvas);
-        let Some(given) = self.pages[index].get_mut(&key) else { return };
+        let Some(given) = self.pages[index].get_mut(key) else { return };
         if from > key || key + LEVELS[index].pages() > to {
             // A part of it stays.
             self.forget((index, key));
@@ -118,7 +118,7 @@ impl World {
         let told = change.has_told || change.why.page_by_page();
         let rule = if told { Rule::NotTold } else { Rule::Cancelled };
         for (index, key) in self.touched(change.hvas) {
-            let Some(given) = self.pages[index].get_mut(&key) else { continue };
+            let Some(given) = self.pages[index].get_mut(key) else { continue };
             if given.suspect.is_none_or(|(suspect, _)| suspect != Rule::ToldOther) {
                 given.suspect = Some((rule, change.why));
             }
@@ -127,8 +127,9 @@ impl World {
 
     /// Memslots go: the host may change what was behind them without a change.
     pub(in crate::oracle) fn forgets(&mut self) {
-        self.pages.iter_mut().for_each(BTreeMap::clear);
-        self.owners.iter_mut().for_each(BTreeSet::clear);
+        self.pages.iter_mut().for_each(Chunks::clear);
+        self.owners.iter_mut().for_each(Chunks::clear);
+        self.more_owners.clear();
         self.stored.clear();
         self.asks.iter_mut().flatten().for_each(|ask| ask.is_unsure = true);
     }

@@ -42,7 +42,9 @@ impl World {
     }
 
     fn guests_use(&self, pfn: Pfn) -> bool {
-        let is_standing = |(index, key): (usize, u64)| self.pages[index][&key].taken.is_none();
+        let is_standing = |(index, key): (usize, u64)| {
+            self.pages[index].get(key).is_some_and(|given| given.taken.is_none())
+        };
         self.owners_of(pfn).into_iter().any(is_standing)
     }
 
@@ -67,7 +69,7 @@ impl World {
             self.finds(Rule::KickIgnored, CALL, format!("vCPU {}: {MOST} accesses since", vcpu.0));
         }
         let owners: Vec<_> =
-            self.owners_of(pfn).into_iter().map(|(index, key)| self.pages[index][&key]).collect();
+            self.owners_of(pfn).into_iter().filter_map(|(index, key)| self.pages[index].get(key)).collect();
         let seen = |why: Reason| {
             format!("vCPU {}: gfn {:#x}, frame {:#x}, after {}", vcpu.0, gfn.0, pfn.0, why.name())
         };
