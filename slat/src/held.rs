@@ -33,15 +33,10 @@
 //!
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
-use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
 use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Stop, Wanted};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError, Token};
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
+use crate::{Access, Format, Gfn, GuestSpace, Host, HostError, Hva, Idle, Level, Pfn, Token, Word};
 use core::marker::PhantomData;
 
 mod hardware;

@@ -7,15 +7,12 @@
 
 mod forward;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::callbacks::Caught;
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
-use crate::table::memory::{Heap, TableMemory, TablesOf};
+use crate::table::memory::{Heap, TablesOf};
 use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
+use crate::{Access, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory, Word};
 use slat_slots::MemoryType;
 
 /// What the host maps at an address.
@@ -110,28 +107,14 @@ pub enum HostError {
     BadFrame,
 }
 
-errors! { HostError:
-    Self::Fault => "the host maps nothing there for this access";
-    Self::NoMemory => "the host is out of memory";
-    Self::Poisoned => "the host's memory is broken there";
-    Self::Io => "the host could not read the page back";
-    Self::Pending => "the page is on its way to the host";
-    Self::NeedsPage => "the VMM has to provide the page";
-    Self::BadFrame => "the host named a frame that does not fit the page-table format or the page's size: correct the host";
-}
-
-impl HostError {
-    /// Returns KVM's errno.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Io => 5,
-            Self::Pending => 11,
-            Self::NoMemory => 12,
-            Self::Fault | Self::NeedsPage => 14,
-            Self::BadFrame => 22,
-            Self::Poisoned => 133,
-        }
-    }
+errors! { HostError, errno:
+    Self::Fault => 14, "the host maps nothing there for this access";
+    Self::NoMemory => 12, "the host is out of memory";
+    Self::Poisoned => 133, "the host's memory is broken there";
+    Self::Io => 5, "the host could not read the page back";
+    Self::Pending => 11, "the page is on its way to the host";
+    Self::NeedsPage => 14, "the VMM has to provide the page";
+    Self::BadFrame => 22, "the host named a frame that does not fit the page-table format or the page's size: correct the host";
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.
@@ -265,7 +248,7 @@ pub trait Host: Send + Sync {
     /// Stores by this thread before the call must be visible on the vCPU's processor when it takes the interrupt, as
     /// with an operating system's IPI. On bare metal this may need a fence before the interrupt is sent (x2APIC's
     /// WRMSR, Arm's SGI registers). An interrupt that arrives while the vCPU enters the guest may be lost;
-    /// [`Ready::go`](crate::Ready::go) handles that.
+    /// [`Ready::go`](crate::entry::Ready::go) handles that.
     ///
     /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
     /// the panic continues in the caller.

@@ -5,7 +5,8 @@ use crate::host::{Host, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::tlb::shootdown::Translations;
-use crate::vcpu::{Processor, Ready, Vcpu};
+use crate::vcpu::entry::Ready;
+use crate::vcpu::{Processor, Vcpu};
 use crate::vm::Vm;
 use alloc::sync::Arc;
 use core::fmt;
@@ -43,7 +44,7 @@ use core::mem::MaybeUninit;
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Next::Resume(Resume::Mapped(Level::K4))));
 ///     // Other calls go through `with`:
-///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
+///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8)), Prefault::OLD));
 ///     assert_eq!(mapped, Ok(8));
 /// })
 /// .join()

@@ -280,7 +280,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let guest = Span::new(Gfn(0), Gfn(200 * 512)); // 400 MiB
     /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
-    /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
+    /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest, Prefault::OLD)?;
     /// let large = vm.stats().lent_bytes;
     /// // The guest returns all but its first 2 MiB.
     /// vm.change(&mut idle, Span::new(Hva(1 << 40) + (2 << 20), Hva(1 << 41)), Why::Unmap, |_| {});

@@ -16,10 +16,9 @@
 //!
 //! Waits lie in shards, by token: P scans one shard, however many vCPUs there are. Only pending faults write here.
 
-use crate::host::{Token, VcpuId};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, fence_after_rmw};
-use crate::table::pool::NoMemory;
 use crate::tlb::shootdown::VcpuTlb;
+use crate::{NoMemory, Token, VcpuId};
 use alloc::vec::Vec;
 
 const SHARDS: usize = 16;

@@ -19,22 +19,17 @@
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
-use super::take::{LogId, current, tables};
-use crate::addr::{Gfn, Hva, Level, Span};
+use super::state::LogId;
+use super::take::{current, tables};
 use crate::age::pass::Found;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::oracle;
-use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits};
-use crate::slots::{Slot, SlotId};
-use crate::sync::idle::Idle;
+use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits, existing};
 use crate::sync::mode::Shared;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{
+    Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Hva, Idle, Level, Slot, SlotId, Span, Vm, Walk,
+};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -211,8 +206,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
             let all = (chunk * CHUNK) as u64..((chunk + 1) * CHUNK) as u64;
             for word in words.start.max(all.start)..words.end.min(all.end) {
                 // The slot has no pages past its end.
-                let exist = u64::MAX >> (WORD - (of - word * WORD).min(WORD));
-                asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & exist;
+                asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & existing(word, of);
             }
             cleaned += self.clean(idle, log, chunk, &asked, &mut owed);
         }
@@ -261,23 +255,17 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         if first > of {
             return Err(DirtyError::Range { id, first, pages, of });
         }
-        let seat = self.vm.borrow_seat_without_idle();
-        let mut word = first / WORD;
-        for bits in bits.chunks(CHUNK) {
-            // One section per chunk.
-            let reading = self.space.memslots.read(&self.vm.reads, &seat);
-            let Some(bitmap) = reading.version().log(id).filter(|bitmap| bitmap.serial() == log.serial)
-            else {
-                break;
-            };
-            for &bits in bits {
-                let exist = of.saturating_sub(word * WORD).min(WORD);
-                if exist > 0 && bits != 0 {
-                    bitmap.mark_word(word, bits & u64::MAX >> (WORD - exist));
+        let words = (first / WORD..).step_by(CHUNK).zip(bits.chunks(CHUNK));
+        // One section for each chunk.
+        words.for_each(|(from, bits)| {
+            let _ = self.in_log(log, |bitmap| {
+                for (word, bits) in (from..).zip(bits).map(|(word, bits)| (word, bits & existing(word, of))) {
+                    if bits != 0 {
+                        bitmap.mark_word(word, bits);
+                    }
                 }
-                word += 1;
-            }
-        }
+            });
+        });
         Ok(())
     }
 

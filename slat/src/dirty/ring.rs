@@ -25,10 +25,9 @@ use super::{DirtyError, RingSize};
 use crate::fallible;
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
-use crate::slots::{SlotId, SpaceId};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Padded, RawMutex, Relaxed};
-use crate::table::pool::NoMemory;
+use crate::{NoMemory, SlotId, SpaceId};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use lock_api::MutexGuard;
@@ -178,7 +177,7 @@ impl Taking<'_> {
     /// Returns the entries as a list. Without memory, takes nothing.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
-        if !fallible::reserve_exact(&mut pages, self.len()) {
+        if !fallible::reserve_exact(&mut pages, (self.until - self.next) as usize) {
             return Err(DirtyError::NoMemory);
         }
         pages.extend(self);
@@ -194,14 +193,7 @@ impl Iterator for Taking<'_> {
         self.next += 1;
         Some(pushed)
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.until - self.next) as usize;
-        (left, Some(left))
-    }
 }
-
-impl ExactSizeIterator for Taking<'_> {}
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {

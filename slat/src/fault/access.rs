@@ -2,7 +2,7 @@
 //!
 //! | entry | the walk |
 //! |---|---|
-//! | absent or tracked | a fault |
+//! | absent or withdrawn | a fault |
 //! | link | sets A, if links of the format have it, and follows it |
 //! | leaf without the permission | a fault |
 //! | leaf | sets A; for a store D, too |

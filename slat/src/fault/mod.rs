@@ -6,7 +6,7 @@
 //!  ▼
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
 //!  │  walk down                          leaf present? ─▶ `present`: spurious, or permission by one CAS
-//!  │                                      leaf tracked? ─▶ `tracked`: restored by one CAS
+//!  │                                      leaf withdrawn? ─▶ `withdrawn`: restored by one CAS
 //!  │  the steps of `pursuit`             no memslot? ─▶ MMIO, remembered in the table (`mmio`)
 //!  │                                      covered by an invalidation? ─▶ again after its end
 //!  │                                      the host would sleep? ─▶ `ask`: the same steps, outside the section
@@ -33,8 +33,8 @@ mod present;
 pub(crate) mod pursuit;
 mod quick;
 mod quick_frames;
-mod tracked;
 mod visibility;
+mod withdrawn;
 
 use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
@@ -159,7 +159,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         Ok(match at.word.kind::<F>(at.level) {
             Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
-            Kind::Tracked => self.tracked(&walk, at, fault, by)?,
+            Kind::Withdrawn => self.withdrawn(&walk, at, fault, by)?,
             Kind::Hole(_) | Kind::Mmio(_) | Kind::Frozen(_) => self.absent(&walk, at, fault, by)?,
         })
     }
@@ -392,8 +392,8 @@ impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
     }
 
     #[inline(always)]
-    fn rest_while(&self, wait: impl FnOnce()) {
-        self.vcpu.rest_while(wait);
+    fn park_while(&self, wait: impl FnOnce()) {
+        self.vcpu.park_while(wait);
     }
 }
 

@@ -3,7 +3,7 @@
 //! | leaf | access | action |
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was stale |
-//! | host allowed writes, W is clear | write | tracked write: set W by one CAS, without stamp or host; log it if the slot logs |
+//! | host allowed writes, W is clear | write | withdrawn write: set W by one CAS, without stamp or host; log it if the slot logs |
 //! | of a watched frame | write | nothing: the store is emulated ([`crate::writes`]) |
 //! | large, and the slot logs or a frame of it is watched | write | split it to small leaves first; when logging by D bits all are writable if the host allowed it |
 //! | large, and large pages do not execute | fetch | split it to small leaves, which execute |

@@ -291,7 +291,7 @@ pub(crate) trait Pursuer {
     fn count(&self, _: RetryCause) {}
 
     /// Waits outside any section.
-    fn rest_while(&self, wait: impl FnOnce()) {
+    fn park_while(&self, wait: impl FnOnce()) {
         wait();
     }
 
@@ -319,7 +319,7 @@ pub(crate) trait Pursuer {
                     // The end of an invalidation changes the list. Few threads write that word, and hundreds may read
                     // it. The next attempt begins when it changes, and also after some checks, in case the invalidation
                     // ended while `before` was read.
-                    self.rest_while(|| {
+                    self.park_while(|| {
                         for _ in 0..CHECKS {
                             patience.wait();
                             if self.listed() != before {

@@ -44,7 +44,12 @@ fn maps<F: Format>() -> Vec<Row<F>> {
         Row::new("map 2M", large).in_every_page(),
         Row::new("remember that nothing is there", store_at(4096)),
         Row::new("pre-fault", |world: &World<F>, idle| {
-            world.vm.vcpu(VcpuId(0)).unwrap().prefault(idle, Span::new(Gfn(500), Gfn(520))).unwrap();
+            world
+                .vm
+                .vcpu(VcpuId(0))
+                .unwrap()
+                .prefault(idle, Span::new(Gfn(500), Gfn(520)), Prefault::OLD)
+                .unwrap();
         }),
         Row::new("create a slot", |world: &World<F>, idle| {
             let slot = Slot::new(SlotId(5), Gfn(2048), 1024, super::controlled_host::HVA);

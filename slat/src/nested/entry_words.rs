@@ -4,11 +4,9 @@
 //! meanwhile, the exchange is repeated.
 
 use super::format::L1Format;
-use crate::addr::{Gpa, Hva, Level};
-use crate::host::Host;
 use crate::sync::readside::Within;
-use crate::table::entry::Word;
 use crate::table::memory::ENTRIES;
+use crate::{Gpa, Host, Hva, Level, Word};
 
 /// Attempts of a four-byte exchange before the entry counts as changed.
 const ATTEMPTS: u32 = 16;
@@ -43,7 +41,6 @@ fn half(word: Word, shift: u64) -> Word {
 
 /// The guest's memory, as the host reads and exchanges it during a section `'s`. A transaction that takes a memslot away
 /// returns only after the section, so the memory behind an address that was looked up in it stays.
-#[derive(Debug)]
 pub(super) struct GuestWords<'s, H> {
     host: &'s H,
     _section: Within<'s>,

@@ -39,19 +39,16 @@ use super::freeze::Announced;
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
-use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError};
 use crate::shadows::drop_leaf;
-use crate::sync::idle::{Idle, NoIdle};
+use crate::sync::idle::NoIdle;
 use crate::sync::tally::NestedCount;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Leaf};
-use crate::table::pool::Cache;
-use crate::table::radix::At;
+use crate::table::{At, Cache, Kind};
+use crate::{
+    Access, Emulate, Fault, FaultError, Format, Gfn, Gpa, GuestSpace, Host, HostError, Hva, Idle, Leaf,
+    Leave, Level, Next, Resume, Span, Word,
+};
 use alloc::vec::Vec;
 
 /// What a fault learns from one attempt to the next.
@@ -121,8 +118,8 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
         self.l2.vcpu.vm.active.listed_over(self.learned.hva)
     }
 
-    fn rest_while(&self, wait: impl FnOnce()) {
-        self.l2.vcpu.rest_while(wait);
+    fn park_while(&self, wait: impl FnOnce()) {
+        self.l2.vcpu.park_while(wait);
     }
 }
 

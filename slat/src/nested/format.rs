@@ -1,8 +1,7 @@
 //! The trait of L1's table formats: where an entry is, what it means, and how a refusal is injected into L1.
 
-use crate::addr::{Gfn, Gpa, INDEX_BITS, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Gfn, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 use core::fmt::Debug;
 
 /// An access by L2 to one of its guest-physical addresses.

@@ -20,11 +20,7 @@
 
 use super::guest_table::GuestTable;
 use super::l2::{L2, NestedError};
-use crate::addr::{Gva, PAGE_SHIFT};
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::vcpu::Vcpu;
+use crate::{Format, Gva, Host, Idle, PAGE_SHIFT, Vcpu};
 
 /// A flush that a guest requests on one of its vCPUs: see [`Vcpu::guest_flushes`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

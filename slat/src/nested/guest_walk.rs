@@ -6,11 +6,7 @@
 use super::format::L1Format;
 use super::guest_table::{GuestTable, PageFault};
 use super::walk::L1Stop;
-use crate::addr::{Gpa, Gva};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::{Access, Format};
+use crate::{Access, Format, Gpa, GuestSpace, Gva, Host, Idle};
 
 /// The reason why a guest-virtual address has no guest-physical one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

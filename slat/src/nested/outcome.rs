@@ -3,17 +3,12 @@
 use super::format::L1Fault;
 use super::l1_mapping::Upper;
 use super::walk::{L1Leaf, L1Stop};
-use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
-use crate::fault::Next;
 use crate::fault::pursuit::{Answer, Pursuit};
 use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
-use crate::slots::Slot;
 use crate::slots::publish::Reading;
-use crate::table::entry::Entry;
-use crate::table::format::Leaf;
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::radix::At;
+use crate::table::{At, ENTRIES, Entry, Node};
+use crate::{Gfn, Gpa, Hva, Leaf, Level, Next, Pfn, Slot, Span};
 
 /// Result of an access of L2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +55,6 @@ pub(super) struct Found<'a> {
 }
 
 /// State for the short path of the next fault: see [`super::quick`].
-#[derive(Debug)]
 pub(super) struct Quick<'vm> {
     pub(super) number: QuietNumber,
     pub(super) line: u64,

@@ -20,13 +20,10 @@ use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::outcome::{Found, L2Done, Quick};
-use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::{Next, Resume};
-use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
+use crate::shadows::{HOLE, LeafRow, RmapHint, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
-use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use crate::table::radix::At;
+use crate::{Access, Format, Gfn, Gpa, Host, HostPage, Hva, Leaf, Level, MemoryType, Next, Perms, Resume};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles the access, or returns `None` with nothing done.
@@ -86,14 +83,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 hints
             }
         };
-        let hint = Hint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
+        let hint = RmapHint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
         let mine = frozen(self.vcpu.id());
         let stands = || {
             // The hint, and the frozen entry, before N and the line are read. As in `stands`.
             fence_after_rmw();
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line && hint.stands()
         };
-        let row = Row::new(says.gfn, says.memory);
+        let row = LeafRow::new(says.gfn, says.memory);
         let is_done = freeze(entry, mine, None, stands)
             .is_some_and(|frozen| thaw_with(frozen, Some((rows, index)), new, row));
         if !is_done {

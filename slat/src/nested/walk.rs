@@ -25,18 +25,15 @@
 use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::l1_mapping::Upper;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::mark::KnownLogs;
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError};
-use crate::slots::Slot;
 use crate::slots::publish::Reading;
 use crate::slots::watched::TrackedStore;
-use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, MemoryType, Perms};
 use crate::writes::tell_after;
+use crate::{
+    Access, Format, Gfn, Gpa, GuestSpace, Host, HostError, Hva, Idle, Level, MemoryType, Perms, Slot, Span,
+    Word,
+};
 
 /// Attempts of a walk whose entries change, or for which the host is asked for pages, one or two per level.
 const ATTEMPTS: u32 = 16;

@@ -205,8 +205,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         match word.kind::<F>(level) {
             Kind::Table(_) if whole && why.frees_tables() && self.pass.nth == Nth::First => New::To(hole),
             Kind::Table(_) => New::Nothing,
-            // A tracked leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
-            Kind::Leaf | Kind::Tracked => {
+            // A withdrawn leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
+            Kind::Leaf | Kind::Withdrawn => {
                 let old = F::decode(word);
                 let edit = if whole {
                     plan(why, &old, level, now.and_then(|page| page.of(covers.start)))
@@ -225,8 +225,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     Edit::Replace(pfn) => {
                         let perms = old.perms.without(Perms::WRITE);
                         let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
-                        let tracked = word.is_tracked();
-                        New::To(if tracked { Word::tracked(&new) } else { F::leaf(&new, level) })
+                        let withdrawn = word.is_withdrawn();
+                        New::To(if withdrawn { Word::withdrawn(&new) } else { F::leaf(&new, level) })
                     }
                     Edit::Nothing => {
                         // Rule 7: the leaf stays, but another invalidation's flush over it may still be due.
@@ -275,7 +275,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             }
             // The recovery that froze the link gives the table back (`huge/recover.rs`).
             Kind::Frozen(mark) if Word::was_link(mark) => self.owed.owe(covers),
-            Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
+            Kind::Leaf | Kind::Withdrawn | Kind::Frozen(_) => {
                 self.owed.owe(covers);
                 if new.is_hole() {
                     walk.seat.tally.add(Count::removed(level));

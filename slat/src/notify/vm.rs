@@ -65,7 +65,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new(pages.into()))).build()?;
     /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
+    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2), Prefault::OLD)?;
     /// // Reclaim looks at both pages, and takes the second.
     /// let both = Span::sized(Hva(0x4000_0000), 2 * PAGE_SIZE);
     /// let frame = vm.change_pages(&mut idle, both, PageWhy::Reclaim, |idle, pages| {

@@ -3,6 +3,7 @@
 use super::checks::{Checks, Oracle};
 use super::ghost::{LOOK, World};
 use super::violation::Rule;
+use crate::InGuest;
 use crate::addr::{Gfn, Hva, Pfn, Span};
 use crate::dirty::harvest::TakenWords;
 use crate::host::{Host, HostError, HostPage, Token, VcpuId};
@@ -16,7 +17,6 @@ use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
 use crate::table::memory::{TableMemory, TablesOf};
 use crate::trace::TraceEvent;
-use crate::vcpu::InGuest;
 use crate::vm::{Builder, Vm};
 use crate::why::Reason;
 use alloc::format;

@@ -4,12 +4,9 @@
 //! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
 //! changes.
 
-use super::{Row, Rows, Shadows, Stretches, g2s_of};
-use crate::addr::{Gfn, Level, Span};
+use super::{LeafRow, Rows, Shadows, Stretches, g2s_of};
 use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 
 impl<F: Format> Shadows<F> {
     /// Looks in a stretch of `g1s` for a frame with a hint. Returns the 2 MiB around the first one, clamped to `g1s`, or
@@ -45,7 +42,7 @@ impl<F: Format> Shadows<F> {
             // SAFETY: roots stay.
             let root = unsafe { shadow.radix.root(memory) };
             let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
-            // SAFETY: inside the door.
+            // SAFETY: in a counted walk.
             while let Some(Step { at, gfns }) = unsafe { cursor.next(memory) } {
                 entries += 1;
                 let Some(aged) = aged::<F>(at.word).filter(|_| !F::is_table(at.word, at.level)) else {
@@ -55,7 +52,7 @@ impl<F: Format> Shadows<F> {
                 // SAFETY: as above.
                 let row =
                     unsafe { Rows::of(memory, at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
-                if row.is_some_and(|row: Row| !row.may_name(g1)) {
+                if row.is_some_and(|row: LeafRow| !row.may_name(g1)) {
                     continue;
                 }
                 if clears {
@@ -76,6 +73,6 @@ fn aged<F: Format>(word: Word) -> Option<Word> {
     if F::HARDWARE_AD {
         (F::is_present(word) && word.0 & F::ACCESSED != 0).then_some(Word(word.0 & !F::ACCESSED))
     } else {
-        F::is_present(word).then(|| Word::tracked(&F::read_leaf(word)))
+        F::is_present(word).then(|| Word::withdrawn(&F::read_leaf(word)))
     }
 }

@@ -9,16 +9,12 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::{Pages, Reach, Shadows, Stretches};
-use crate::addr::{Gfn, Span};
-use crate::host::Host;
+use super::{Reach, Shadows, SplitPages, Stretches};
 use crate::notify::begun::{Begun, Extent, Scope};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
-use crate::table::format::Format;
-use crate::vm::Vm;
-use crate::why::Reason;
+use crate::{Format, Gfn, Host, Reason, Span, Vm};
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page
@@ -37,7 +33,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, extent: &Extent<'_>, defers: bool) {
         let (vm, mut any) = (self.target.vm.get(), false);
         let (memory, active) = (vm.tables(), &vm.active);
-        let mut pages = Pages { defers, ..Pages::of(&mut self.reserve.pages) };
+        let mut pages = SplitPages { defers, ..SplitPages::of(&mut self.reserve.pages) };
         let has_seat = for_frames(vm, space, extent, |left, all| {
             any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
         });

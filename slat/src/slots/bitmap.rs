@@ -38,6 +38,17 @@ pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
+/// The bits of word number `word` that stand for pages of a slot with `pages` pages.
+pub(crate) fn existing(word: u64, pages: u64) -> u64 {
+    ones(pages.saturating_sub(word * WORD).min(WORD) as u32)
+}
+
+/// The lowest `count` bits; all from 64 on.
+#[inline(always)]
+pub(crate) const fn ones(count: u32) -> u64 {
+    if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
+}
+
 /// The bits of one chunk.
 struct Chunk([AtomicU64; CHUNK]);
 
@@ -158,18 +169,13 @@ impl Bitmap {
         let words = unsafe { &fresh.as_ref().0 };
         for word in self.words_of(chunk) {
             // The link publishes it.
-            words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
+            words[word as usize % CHUNK].store(existing(word, self.pages), Relaxed);
         }
         // If this fails, another thread has linked a chunk.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
         // The link before later loads of this thread; see `other_chunk`.
         fence!(bitmap_all.divide);
         Some(())
-    }
-
-    /// Returns all page bits of a word.
-    fn whole_word(&self, word: u64) -> u64 {
-        u64::MAX >> (WORD - (self.pages - word * WORD).min(WORD))
     }
 
     /// Takes the marks of word number `word` in `mask`; none if the chunk is [whole](Self::is_whole).
@@ -218,7 +224,7 @@ impl Bitmap {
     pub(crate) fn word(&self, word: u64) -> u64 {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
             Dirty::Nothing => 0,
-            Dirty::All => self.whole_word(word),
+            Dirty::All => existing(word, self.pages),
             // Orders nothing: the marks stay, and a harvest finds them again.
             Dirty::Bits(words) => words[word as usize % CHUNK].load(Relaxed),
         }

@@ -16,7 +16,6 @@ use crate::addr::{Gfn, Level, Span};
 use core::marker::PhantomData;
 
 /// The position of a cursor; see the module's header.
-#[derive(Debug)]
 pub(crate) struct Cursor<F> {
     span: Span<Gfn>,
     /// The lowest level of visited entries.

@@ -10,7 +10,6 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 /// The engine's own data beside a table page.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Note {
     /// The page of this note.
@@ -39,7 +38,6 @@ impl Note {
 }
 
 /// The 512 entries of a table.
-#[derive(Debug)]
 #[repr(C, align(4096))]
 pub(crate) struct TablePage(pub(crate) [Entry; ENTRIES]);
 

@@ -86,7 +86,6 @@ impl Drop for Scratch<'_> {
 }
 
 /// A root that is in no space yet. It returns when this is dropped.
-#[derive(Debug)]
 pub(crate) struct FreshRoot<'p> {
     pool: &'p Pool,
     node: Option<Node>,

@@ -1,6 +1,7 @@
 //! `Vcpu::run`: from the entry into the guest to its next exit, with all kicks in between.
 
-use super::{Go, InGuest, Vcpu};
+use super::Vcpu;
+use super::entry::{Go, InGuest};
 use crate::addr::Pfn;
 use crate::host::{Host, Token};
 use crate::sync::idle::Idle;

@@ -53,7 +53,7 @@ fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
         });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
-        vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2))).unwrap();
+        vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2)), Prefault::OLD).unwrap();
     });
     assert!(!answer.recv().unwrap(), "the grace period ends while `prefault` is in its section");
 }

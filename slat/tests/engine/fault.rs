@@ -91,7 +91,7 @@ fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
 }
 
 #[test]
-fn a_tracked_write_gets_its_permission_back_without_the_host() {
+fn a_withdrawn_write_gets_its_permission_back_without_the_host() {
     let (mut idle, vm) = vm::<Ept4>(64);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in 0..4 {

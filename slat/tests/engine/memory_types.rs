@@ -172,7 +172,7 @@ fn a_leaf_withdrawn_to_learn_of_an_access_comes_back_as_it_was() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
     let before = leaf(&vm, &mut idle, 5);
-    vcpu.prefault(&mut idle, Span::new(Gfn(6), Gfn(7))).unwrap();
+    vcpu.prefault(&mut idle, Span::new(Gfn(6), Gfn(7)), Prefault::OLD).unwrap();
     assert_eq!(
         leaf(&vm, &mut idle, 6),
         Leaf { pfn: before.pfn + 1, accessed: false, dirty: false, ..before }

@@ -156,7 +156,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
         Site {
             name: "a withdrawn leaf is restored",
             before: |vcpu, idle| {
-                vcpu.prefault_as(idle, Span::sized(GFN, 1), Prefault::OLD).unwrap();
+                vcpu.prefault(idle, Span::sized(GFN, 1), Prefault::OLD).unwrap();
             },
             ..maps
         },

@@ -71,7 +71,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let store = Fault { gpa: PAGE.gpa(), access: Access::Write };
             note("fault", vcpu.fault(&mut idle, store) == REFUSED);
             let range = Span::sized(PAGE, 1);
-            note("prefault", vcpu.prefault(&mut idle, range).is_err());
+            note("prefault", vcpu.prefault(&mut idle, range, Prefault::OLD).is_err());
             // The size of the page does not matter to a frame that is held alone, but the host's error does.
             note("hold", vm.memory().hold(&mut idle, PAGE, Access::Write).is_err());
             note("leaf", vm.memory().translate(&mut idle, PAGE).is_none());

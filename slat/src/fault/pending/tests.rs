@@ -1,5 +1,6 @@
 //! Tests of the steps that prevent a lost wake-up.
 
+use crate::entry::Go;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,4 +1,4 @@
-//! How long the operations of `ARCHITECTURE.md` hold a section, or the door of a shadow, in entries that they visit: the
+//! How long the operations of `ARCHITECTURE.md` hold a section, or a counted walk of a shadow, in entries that they visit: the
 //! same for a small and for a large memory of L1 that L2 uses.
 
 use super::computed::{BASE, Computed, Contents, RIGHTS};

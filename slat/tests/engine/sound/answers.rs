@@ -125,7 +125,7 @@ fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
         (vm.memory().recover(&mut idle, gfns), vm.memory().split(&mut idle, gfns, Level::K4)),
         (0, Ok(0))
     );
-    assert_eq!(vcpu.prefault(&mut idle, gfns), Ok(0));
+    assert_eq!(vcpu.prefault(&mut idle, gfns, Prefault::OLD), Ok(0));
     vm.memory().mark_dirty(gfns);
     assert_eq!(vm.memory().snapshot(&mut idle).range(gfns).count(), 0);
     assert_eq!(
