@@ -3,7 +3,7 @@
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
-use super::outcome::{Found, L2Done, Outcome, very_page};
+use super::outcome::{Found, L2Next, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
@@ -105,11 +105,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if serves && at.word.is_withdrawn() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
+            let done = L2Next::Handled { next: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
+            return Outcome::Done(L2Next::Handled { next: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -154,7 +154,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
 }
 
 fn done(done: Next, gpa: Gpa) -> Outcome {
-    Outcome::Done(L2Done::Handled { done, gpa })
+    Outcome::Done(L2Next::Handled { next: done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.
