@@ -25,6 +25,7 @@
 
 use crate::hooks::{Nested, NestedHooks};
 use crate::notify::begun::{Begun, Range, Scope};
+use crate::oracle::Checked;
 use crate::space::Space;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
@@ -64,7 +65,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, Checked<H>> {
         let Self { grace, reads, host: events, pool, .. } = self;
         DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }

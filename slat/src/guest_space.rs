@@ -143,7 +143,9 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Begins an invalidation of guest frames, whatever backs them, like [`Vm::invalidate`] of host addresses. With
     /// [`Reason::Unmap`], applying it zaps them.
     pub fn invalidate(&self, gfns: Span<Gfn>, why: impl Into<Reason>) -> Invalidation<'vm, F, H> {
-        Invalidation::of(Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), why.into()))
+        let mut begun = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), why.into());
+        begun.ghost.is_the_hosts();
+        Invalidation::of(begun)
     }
 
     /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).

@@ -266,7 +266,7 @@ impl<F: Format, H: Host> Pursuer for Refreshing<'_, '_, F, H> {
         drop(slots);
         let stamp =
             |sought: Sought| sought.stamp((&vm.active, &space.watched), (Level::K4, Level::K4), Word::OLDEST);
-        let ask = |pursuit: Pursuit| pursuit.ask::<F, H>(&vm.host, idle);
+        let ask = |pursuit: Pursuit| pursuit.ask::<F, _>(&vm.host, idle);
         let found = sought.and_then(|sought| asked((&vm.holds, *cell), sought, stamp, ask));
         let why = match found {
             Ok(Ok(answer)) => {

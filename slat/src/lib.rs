@@ -61,12 +61,14 @@
 //! | [`stats`] | counters of a VM |
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
+//! | `oracle` | optional (the feature `oracle`): a specification that runs beside a VM |
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
 //! | `nested` (default) | [`nested`]; without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
 //! | `serde` | `serde::Serialize` of the [statistics](stats) |
+//! | `oracle` | `Builder::checked`: reports calls of the embedder that break the contract |
 //! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
 //!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
@@ -179,6 +181,10 @@ pub mod memslots;
 #[cfg(feature = "nested")]
 pub mod nested;
 pub mod notify;
+#[cfg(not(feature = "oracle"))]
+mod oracle;
+#[cfg(feature = "oracle")]
+pub mod oracle;
 mod owned;
 #[cfg(feature = "nested")]
 mod shadows;

@@ -26,6 +26,7 @@
 //! other pages may be mapped at those frames, and k would zap them under an old number.
 
 use crate::notify::begun::{Begun, Range, Scope};
+use crate::oracle;
 use crate::slots::{Change, Transaction};
 use crate::trace::TraceEvent;
 use crate::{
@@ -145,6 +146,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         confirm: impl FnOnce(&R) -> Result<(), E>,
     ) -> Result<R, CommitError<E>> {
         let vm = self.vm;
+        let _changed = oracle::harvesting(&vm.host, true);
         let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
         // Before the operations, which can then use the nodes that a wait frees.

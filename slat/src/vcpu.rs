@@ -10,6 +10,7 @@ use crate::fault::memo::Memo;
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Token, VcpuId};
 use crate::loaded::Loaded;
+use crate::oracle;
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
@@ -176,6 +177,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     fn leave_leaked_guest(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
         self.seat.unpark(self.light);
+        oracle::guest_was_leaked(&self.vm.host, self.id);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::dirty::{DirtyLog, Splitting};
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Host, Kicks, VcpuId, tables_of};
 use crate::notify::active::Active;
+use crate::oracle::{self, Checked};
 use crate::slots::holds::Holds;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
@@ -51,7 +52,7 @@ pub(crate) struct Policy {
 /// Everything takes `&self`: share it by reference or in an `Arc`.
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
-    pub(crate) host: H,
+    pub(crate) host: Checked<H>,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -100,6 +101,7 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     table_budget: u64,
+    pub(crate) oracle: oracle::Setup,
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -173,12 +175,12 @@ impl<F: Format, H: Host> Builder<F, H> {
 
     /// Builds the VM, with no memslots and one root table for each address space. Fails if memory is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, table_budget, .. } = self;
+        let Self { host, policy, limits, spaces, table_budget, oracle, .. } = self;
         let barrier = Barrier::detect();
         let mut vm = Vm {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
-            host,
+            host: oracle::attach::<F, H>(host, oracle, policy.vcpus == 1 || policy.dirty.by_bits::<F>()),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -226,6 +228,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             },
             spaces: 1,
             table_budget: u64::MAX,
+            oracle: oracle::setup(),
         }
     }
 
@@ -238,7 +241,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The host of the VM.
     pub fn host(&self) -> &H {
-        &self.host
+        oracle::host_of(&self.host)
     }
 
     /// The memory of its tables: see [`Host::tables`]. For a walk of the tables in software.
@@ -378,6 +381,7 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
+        oracle::ends(&self.host);
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
         unsafe { self.pool.release(tables_of(&self.host)) };
     }

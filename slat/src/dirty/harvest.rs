@@ -4,7 +4,7 @@
 //! then be dirty again, or the next attempt loses them. So the caller commits a harvest when all of its pages are safe.
 //! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
-use super::take::LogId;
+use super::state::LogId;
 use crate::fallible;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
 use crate::{Format, Gfn, Host, Hva, PAGE_SHIFT, Slot, SlotId, SpaceId, Vm};

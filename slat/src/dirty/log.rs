@@ -19,9 +19,11 @@
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
-use super::take::{LogId, current, tables};
+use super::state::LogId;
+use super::take::{current, tables};
 use crate::age::pass::Found;
 use crate::fallible;
+use crate::oracle;
 use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits, existing};
 use crate::sync::mode::Shared;
 use crate::tlb::debt::Owed;
@@ -70,6 +72,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// ```
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
         self.bitmaps()?;
+        let _taken = oracle::harvesting(&self.vm.host, false);
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.take(idle, id, &mut harvest, &mut owed)?;
         self.vm.flush_armed(owed);
@@ -79,6 +82,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Like [`harvest`](Self::harvest), for every slot of this address space that logs, with one flush. In a VM with
     /// rings it empties the rings, including pages of other address spaces: every vCPU has room again.
     pub fn harvest_all(&self, idle: &mut Idle) -> Result<Harvest<'vm, F, H>, DirtyError> {
+        let _taken = oracle::harvesting(&self.vm.host, false);
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         for id in self.logging(idle)? {
@@ -117,6 +121,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         idle: &mut Idle,
         ids: impl IntoIterator<Item = SlotId>,
     ) -> Result<Harvest<'vm, F, H>, DirtyError> {
+        let _taken = oracle::harvesting(&self.vm.host, false);
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         let mut ids = ids.into_iter();
@@ -193,6 +198,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         for chunk in chunks_of(&words) {
             self.divide(idle, log, chunk)?;
         }
+        let _cleared = oracle::harvesting(&self.vm.host, true);
         let _taking = self.taking(log);
         let (mut owed, mut cleaned) = (Owed::default(), 0);
         for chunk in chunks_of(&words) {
@@ -332,7 +338,11 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
         let _taking = self.taking(log);
         // After an error or a panic of the host, the harvest gives back what was taken.
-        harvest.fill(taken, |told| self.take_log(idle, log, told, owed))
+        harvest.fill(taken, |told| {
+            self.take_log(idle, log, told, owed)?;
+            oracle::harvested(&self.vm.host, (self.space.id, slot.gfns), told);
+            Ok(())
+        })
     }
 
     /// Calls `visit` with the words of each chunk, and the number of the first of them.

@@ -10,8 +10,9 @@
 
 use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
+use super::state::LogId;
 use super::state::taking_from_rings;
-use super::take::{LogId, current};
+use super::take::current;
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::fallible;
 use crate::slots::bitmap::WORD;

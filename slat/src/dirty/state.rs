@@ -1,11 +1,17 @@
 //! `LogState`: which log a slot has, and how often pages were taken from it.
 
 use super::DirtyError;
-use super::take::LogId;
 use crate::callbacks::Finally;
 use crate::slots::bitmap::Bitmap;
 use crate::slots::takings::Takings;
 use crate::{Format, GuestSpace, Host, SlotId};
+
+/// Identity of one log: a slot may have another log later.
+#[derive(Clone, Copy)]
+pub(super) struct LogId {
+    pub(super) slot: SlotId,
+    pub(super) serial: u64,
+}
 
 /// Which log a slot has, and how often pages were taken from it: by a harvest, by
 /// [`clear_dirty`](crate::guest_space::GuestSpace::clear_dirty), or from a ring. From

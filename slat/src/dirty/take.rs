@@ -2,6 +2,7 @@
 
 use super::harvest::TakenWords;
 use super::mark::tables_before_marks;
+use super::state::LogId;
 use super::{DirtyError, Splitting};
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
@@ -9,7 +10,7 @@ use crate::fallible;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
 use crate::sync::mode::{Mode, Shared};
 use crate::tlb::debt::Owed;
-use crate::{AccessedPages, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, SlotId, Span, Walk};
+use crate::{AccessedPages, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, Span, Walk};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -21,13 +22,6 @@ const PART: usize = 64;
 
 /// The words of one chunk, and one more for bits that a shift carries over.
 pub(super) type Words = [u64; CHUNK + 1];
-
-/// Identity of one log: a slot may have another log later.
-#[derive(Clone, Copy)]
-pub(super) struct LogId {
-    pub(super) slot: SlotId,
-    pub(super) serial: u64,
-}
 
 /// Buffers into which a chunk is taken.
 struct Room {

@@ -190,7 +190,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 return Ok(self.stopped(stop));
             }
         };
-        let Some(answer) = pursuit.look::<F, H>(&vm.host) else { return Ok(Outcome::Ask) };
+        let Some(answer) = pursuit.look::<F, _>(&vm.host) else { return Ok(Outcome::Ask) };
         let answer = self.allowed(answer);
         self.install(walk, at, by, answer)
     }
@@ -254,7 +254,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if core::mem::replace(asked, true) {
             self.count_retry(fault, RetryCause::Asked);
         }
-        let answer = match pursuit.ask::<F, H>(&vm.host, idle) {
+        let answer = match pursuit.ask::<F, _>(&vm.host, idle) {
             Ok(answer) => answer,
             Err(HostError::Pending) => {
                 self.waiting.ever = true;

@@ -126,7 +126,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Ok(pursuit) => pursuit,
             Err(outcome) => return outcome,
         };
-        let answer = pursuit.look::<F, H>(&walk.vm.host);
+        let answer = pursuit.look::<F, _>(&walk.vm.host);
         match answer.filter(|answer| self.upgraded(answer, at).is_some()) {
             Some(answer) => self.upgrade_to(walk, at, fault, answer),
             None => Outcome::Ask,
@@ -182,7 +182,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
         let page = answer.renewed(&pursuit).and_then(|answer| self.upgraded(&answer, at));
-        let page = page.or_else(|| self.upgraded(&pursuit.look::<F, H>(&vm.host)?, at));
+        let page = page.or_else(|| self.upgraded(&pursuit.look::<F, _>(&vm.host)?, at));
         match page {
             Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
             None => (at.word, Outcome::Ask),

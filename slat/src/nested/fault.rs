@@ -101,7 +101,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
                 learned.replaced = true;
                 None
             }
-            Outcome::Ask(pursuit, gpa) => match pursuit.ask::<F, H>(&vm.host, idle) {
+            Outcome::Ask(pursuit, gpa) => match pursuit.ask::<F, _>(&vm.host, idle) {
                 Ok(answer) => {
                     learned.offered = Some(answer);
                     None
@@ -283,7 +283,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             && vm.large_page(space, &pursuit.slot, g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
-        let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
+        let Some(answer) = offered.or_else(|| pursuit.look::<F, _>(&vm.host)) else {
             return Ok(Outcome::Ask(pursuit, gpa));
         };
         let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));

@@ -44,7 +44,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if entry.load() != HOLE {
             return None;
         }
-        let memory = GuestWords::new(&vm.host, section.within());
+        let memory = GuestWords::new(vm.host(), section.within());
         let t = memory.read(&self.table, nth(&self.table, quick.of_t, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
         let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));

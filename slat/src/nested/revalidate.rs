@@ -105,7 +105,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     /// Returns T's translation of the 2 MiB around `g2`.
     fn l1_mapping<'r>(&'r self, reading: &'r Reading<'_>, g2: Gfn) -> L1Mapping<'r, H> {
-        let words = GuestWords::new(&self.slots.vm.host, reading.within());
+        let words = GuestWords::new(self.slots.vm.host(), reading.within());
         L1Mapping::look(words, &mut |gfn| reading.version().find(gfn), &self.table, g2)
     }
 

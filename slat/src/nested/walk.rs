@@ -236,7 +236,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         access: &L1Access,
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
-        let memory = GuestWords::new(&self.vm.host, slots.within());
+        let memory = GuestWords::new(self.vm.host(), slots.within());
         for _ in 0..ATTEMPTS {
             let mut path = Path::descend(memory, find, table, access)?;
             let mut stores = false;

@@ -9,6 +9,7 @@ use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
 use crate::host::Host;
+use crate::oracle;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::readside::Seat;
@@ -59,6 +60,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             };
         }
         self.is_applied |= matches!(scope, Scope::Whole);
+        oracle::edited(self, idle, scope, seat);
     }
 
     /// Makes one pass.

@@ -9,7 +9,7 @@ use crate::walk::{Steps, Walk};
 
 /// Calls `visit` with steps along each range of frames that a part of `hvas` backs. `visit` returns where it ended. The
 /// walk yields where it must, and continues from there.
-pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
+pub(crate) fn walk_behind<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     hvas: Span<Hva>,
     mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,

@@ -12,6 +12,7 @@ use crate::addr::Pfn;
 use crate::callbacks::Finally;
 use crate::host::Host;
 use crate::loaded::{Entered, Root, Tag};
+use crate::oracle::Stay;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
 use crate::table::format::Format;
@@ -50,8 +51,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         seat.park();
         let root = Root { now: root, loaded: &mut self.loaded };
         let entered = Entered::new(self.light, tag);
+        let stay = Stay::begin(&self.vm.host, (self.id, self.space.id, tag));
         // Made before the call of `cache`: if that panics, the guard takes the vCPU out of the guest again.
-        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
+        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, stay, _idle: PhantomData };
         let moved = guest.root.arrive(cache);
         guest.tlb.enter(vcpu, cache);
         guest.root.reload(tag, moved, cache);
@@ -151,7 +153,10 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
         match Tlb::go(self.0.vcpu, hold) {
-            Ok(held) => Go::In(self.0, held),
+            Ok(held) => {
+                self.0.stay.runs(self.0.root.pfn(self.0.entered.tag()));
+                Go::In(self.0, held)
+            }
             Err(held) => {
                 // Out of the guest before an interrupt is taken: its handler may wait for a flush.
                 drop(self);
@@ -205,6 +210,7 @@ pub struct InGuest<'a> {
     seat: &'a Seat,
     root: Root<'a>,
     entered: Entered,
+    pub(crate) stay: Stay<'a>,
     _idle: PhantomData<&'a mut Idle>,
 }
 
@@ -230,7 +236,7 @@ impl InGuest<'_> {
     /// [`answer`](Self::answer), which then makes the cache forget everything.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
-        self.root.pfn(self.entered.tag())
+        self.stay.loads(self.root.pfn(self.entered.tag()))
     }
 
     /// Whether a flush waits for this vCPU, or a token that it waits for is [ready](Self::has_ready). A software vCPU
@@ -257,6 +263,7 @@ impl InGuest<'_> {
         self.tlb.catch_up(self.vcpu, cache);
         self.root.reload(self.entered.tag(), moved, cache);
         core::mem::forget(unanswered);
+        self.stay.answers(moved);
     }
 }
 

@@ -296,3 +296,39 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     slots.commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4]);
 }
+
+/// CVE-2024-26991: conversions near the ends of a memslot whose ends are inside of large pages.
+#[test]
+fn memslots_at_any_alignment_are_converted_page_by_page() {
+    for (first, pages) in [(0, LARGE), (1, LARGE), (7, 3 * LARGE), (LARGE - 1, 2), (LARGE + 1, 2 * LARGE - 2)]
+    {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(Both(Level::M2)).build().unwrap();
+        let [hva, own] = [SHARED, PRIVATE].map(|at| at + first * PAGE_SIZE);
+        let slot = Slot::new(SlotId(0), Gfn(first), pages, hva);
+        vm.memory().commit(&mut idle, |tx| tx.create_with_private(slot, own)).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let end = first + pages;
+        let parts = [
+            (first, end),
+            (first, first + 1),
+            (end - 1, end),
+            (first + 1, end - 1),
+            (first + pages / 2, end),
+        ];
+        let mut kinds = vec![false; pages as usize];
+        for (nth, (from, to)) in parts.into_iter().chain(parts).enumerate() {
+            let is_private = !nth.is_multiple_of(3);
+            vm.memory().set_private(&mut idle, Span::new(Gfn(from), Gfn(to)), is_private).unwrap();
+            kinds[(from - first) as usize..(to - first) as usize].fill(is_private);
+            let _ = vcpu.prefault(&mut idle, slot.gfns, Prefault::OLD).unwrap();
+            for gfn in first..end {
+                let found = vm.memory().translate(&mut idle, Gfn(gfn)).unwrap();
+                assert!(slot.gfns.covers(&found.gfns), "{found:?} of {slot:?}");
+                let kind = kinds[(gfn - first) as usize];
+                let pfn = if kind { private(gfn) } else { shared(gfn) };
+                assert_eq!(found.leaf.pfn + (gfn - found.gfns.start.0), pfn, "{gfn} of {slot:?}, step {nth}");
+            }
+        }
+    }
+}

@@ -163,6 +163,8 @@ fn stay<F: Format>(
             },
         };
         world.judge(space, gfn, access, &found);
+        #[cfg(feature = "oracle")]
+        guest.uses(gfn, found.frame(gfn), access);
         uses += 1;
         if uses == STAY {
             break None;

@@ -90,6 +90,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_frame_that_the_format_cannot_hold_is_an_error_of_the_host() {
     let mut wrong = mapped::<Npt4>();
     wrong.extend([mapped::<Ept4>(), mapped::<Ept4NoAd>(), mapped::<Npt5>()].concat());

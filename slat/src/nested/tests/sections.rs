@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 /// How often a function of the host was called.
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
-    /// CountedWalk a section.
+    /// Inside a section.
     inside: u64,
     outside: u64,
     /// While the thread could take its token.

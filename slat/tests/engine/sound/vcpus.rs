@@ -61,6 +61,7 @@ fn is_set_within(ms: u64, flag: &AtomicBool) -> bool {
 
 /// If the deletion does not wait for the reader, the read is of freed memory: `AddressSanitizer` reports it.
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn slots_outlive_a_reader_whose_guard_was_leaked() {
     let vm = Vm::<Npt4, _>::builder(By::new(|_| None)).build().unwrap();
     let stop = AtomicBool::new(false);
@@ -90,6 +91,7 @@ fn slots_outlive_a_reader_whose_guard_was_leaked() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_deletion_waits_for_a_reader_whose_guard_was_leaked() {
     static INSIDE: AtomicBool = AtomicBool::new(false);
     static DELETED: AtomicBool = AtomicBool::new(false);
@@ -142,6 +144,7 @@ fn page_of(hva: slat::Hva) -> Option<slat::HostPage> {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_flush_ends_when_a_vcpu_whose_guard_was_leaked_does_anything() {
     assert!(flush_ends(|idle, vcpu| assert!(
         vcpu.prefault(idle, Span::new(Gfn(5), Gfn(6)), Prefault::OLD).is_ok()
@@ -158,6 +161,7 @@ fn a_flush_ends_when_a_vcpu_whose_guard_was_leaked_does_anything() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_prefault_that_takes_tables_back_does_not_wait_for_its_own_vcpu() {
     assert!(ends(|| {
         let mut idle = Idle::take().unwrap();
