@@ -34,11 +34,9 @@
 //! A host that may sleep is asked outside the section. Its answer counts if nothing was announced between F2 and F5 and
 //! the next attempt's F6.
 
-use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
-use super::l2::L2;
-use super::outcome::{Found, L2Next, Outcome, very_page};
-use super::walk::L1Stop;
+use super::outcome::{Found, Outcome, very_page};
+use super::{L1Access, L1Fault, L1Format, L1Stop, L2, L2Next};
 use crate::dirty::ring::Ring;
 use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
 use crate::shadows::drop_leaf;

@@ -18,8 +18,7 @@
 //!
 //! A guest's page fault drops its translations of the address under the current PCID, at any privilege; so do shadows.
 
-use super::guest_table::GuestTable;
-use super::l2::{L2, NestedError};
+use super::{GuestTable, L2, NestedError};
 use crate::{Format, Gva, Host, Idle, PAGE_SHIFT, Vcpu};
 
 /// A flush that a guest requests on one of its vCPUs: see [`Vcpu::guest_flushes`].

@@ -1,10 +1,8 @@
 //! F7 to F10: a fault of L2 installs its leaf in the shadow. See [`super::fault`] for the order.
 
-use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
-use super::l2::L2;
-use super::outcome::{Found, L2Next, Outcome, very_page};
-use super::walk::L1Leaf;
+use super::outcome::{Found, Outcome, very_page};
+use super::{L1Access, L1Format, L1Leaf, L2, L2Next};
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
 use crate::shadows::{HOLE, LeafRow, RmapHint, Rows, drop_leaf, frozen};

@@ -1,8 +1,7 @@
 //! Results of a fault of L2, findings of its attempts, and what the vCPU remembers.
 
-use super::format::L1Fault;
 use super::l1_mapping::Upper;
-use super::walk::{L1Leaf, L1Stop};
+use super::{L1Fault, L1Leaf, L1Stop};
 use crate::fault::pursuit::{Answer, Pursuit};
 use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;

@@ -16,10 +16,9 @@
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
 use super::entry_words::{GuestWords, nth};
-use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
-use super::l2::L2;
-use super::outcome::{Found, L2Next, Quick};
+use super::outcome::{Found, Quick};
+use super::{L1Access, L1Format, L2, L2Next};
 use crate::shadows::{HOLE, LeafRow, RmapHint, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
 use crate::table::radix::At;
