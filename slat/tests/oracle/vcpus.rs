@@ -2,6 +2,7 @@
 
 use crate::Case;
 use crate::machine::{RAM, Tlb, hvas};
+use slat::entry::Go;
 use slat::notify::SecondaryMmu;
 use slat::oracle::Rule::*;
 use slat::*;
