@@ -1,11 +1,11 @@
 //! A counterexample: a finite state, an action, and the clause that it breaks.
 
-use crate::ast::{Action, System};
+use crate::ast::{Action, Formula, Sort, Symbol, System};
 use crate::smt::Query;
 use crate::solver::{Answer, Solver};
 use crate::structure::Structure;
 
-/// A state that satisfies the invariant, an action, and the clause that is false after it.
+/// A state that satisfies the invariant, an action, and a clause that is false after it.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
     /// The state before.
@@ -14,23 +14,24 @@ pub struct Counterexample {
     pub arguments: Vec<usize>,
     /// The state after.
     pub after: Structure,
+    /// The clause.
+    pub clause: usize,
 }
 
-/// Searches a small state in which `action` breaks a clause, or just happens. The solver's answer is checked by
+/// Searches a state of these sizes in which `action` breaks one of the clauses. The solver's answer is checked by
 /// evaluation.
 pub fn counterexample(
     system: &System,
     action: &Action,
-    clause: Option<usize>,
+    clauses: &[usize],
     sizes: &[usize],
     seconds: u32,
 ) -> Result<Option<Counterexample>, String> {
     let mut query = Query::new(system);
     query.assume_invariant(|_| false);
     query.take(action);
-    if let Some(clause) = clause {
-        query.refute(&system.clauses[clause].formula, Some(action));
-    }
+    let formulas = clauses.iter().map(|&clause| system.clauses[clause].formula.clone()).collect();
+    query.refute(&Formula::And(formulas), Some(action));
     query.bound(sizes, &action.parameters);
     let rest = match Solver::Z3.ask(&query.text, 1, seconds) {
         Answer::Unsat => return Ok(None),
@@ -70,10 +71,9 @@ pub fn counterexample(
         return Err(format!("the solver's state violates {}", broken.name));
     }
     let after = before.step(action, &arguments).ok_or("the solver's step has a false guard")?;
-    if clause.is_some_and(|clause| after.holds(&system.clauses[clause].formula)) {
-        return Err("the solver's step keeps the clause".to_owned());
-    }
-    Ok(Some(Counterexample { before, arguments, after }))
+    let broken = clauses.iter().find(|&&clause| !after.holds(&system.clauses[clause].formula));
+    let &clause = broken.ok_or("the solver's step keeps all clauses")?;
+    Ok(Some(Counterexample { before, arguments, after, clause }))
 }
 
 /// The values of answers like `((term value) (term value))`.
@@ -104,25 +104,87 @@ fn values(text: &str) -> Vec<String> {
 }
 
 impl Counterexample {
-    /// Dumps.
-    pub fn dump(&self, system: &System, action: &Action, clause: usize) -> String {
-        let name = |sort: usize, e: usize| format!("{}{e}", system.sorts[sort].letters[0]);
-        let mut out = format!("  {}({})\n", action.name, action.parameters.iter().zip(&self.arguments).map(|((n, s), a)| format!("{n}={}", name(*s, *a))).collect::<Vec<_>>().join(", "));
-        for (at, symbol) in system.symbols.iter().enumerate() {
-            let mut text = vec![];
-            for (i, v) in self.before.values[at].iter().enumerate() {
-                let mut i2 = i;
-                let mut args = vec![];
-                for &s in symbol.arguments.iter().rev() { args.push(name(s, i2 % self.before.sizes[s])); i2 /= self.before.sizes[s]; }
-                args.reverse();
-                let a = self.after.values[at][i];
-                let ch = if a != *v { "*" } else { "" };
-                match symbol.sort { Some(s) => text.push(format!("{}={}{}{}", args.join(","), name(s, *v), ch, if a != *v { name(s, a) } else { String::new() })),
-                    None if *v == 1 || a == 1 => text.push(format!("{}{}", args.join(","), if a == *v { "" } else if a == 1 { "+" } else { "-" })), _ => {} }
+    /// Tells it: the state before, the step, and the clause that breaks. Only symbols that the action and the clause
+    /// name are told.
+    pub fn tell(&self, system: &System, action: &Action) -> String {
+        let clause = &system.clauses[self.clause];
+        let mut named = Vec::new();
+        let mut note = |symbol| named.push(symbol);
+        action.guard().for_each(|part| part.each_symbol(&mut note));
+        action.updates().for_each(|update| {
+            note(update.symbol);
+            update.value.each_symbol(&mut note);
+        });
+        clause.formula.each_symbol(&mut note);
+        let told = |index: &usize| named.contains(index);
+        let mut text = String::from("    before:\n");
+        for symbol in (0..system.symbols.len()).filter(told) {
+            if let Some(line) = self.line(system, symbol) {
+                text += &format!("      {line}\n");
             }
-            out += &format!("    {}: {}\n", symbol.name, text.join(" "));
         }
-        let _ = clause;
-        out
+        let given = action.parameters.iter().zip(&self.arguments);
+        let given: Vec<_> = given.map(|((name, sort), &at)| format!("{name} is {}", element(system, *sort, at))).collect();
+        text += &format!("    step: {}, {}\n", action.name, given.join(", "));
+        for symbol in (0..system.symbols.len()).filter(told) {
+            let changes = self.changes(system, symbol);
+            if !changes.is_empty() {
+                text += &format!("      now {}\n", changes.join(", "));
+            }
+        }
+        let witness = self.after.witness(&clause.formula);
+        let witness: Vec<_> =
+            witness.into_iter().map(|(name, sort, at)| format!("{name} is {}", element(system, sort, at))).collect();
+        text + &format!("    broken: {}, where {}\n", clause.name, witness.join(", "))
     }
+
+    /// The places of a symbol: its arguments, its value before, and its value after.
+    fn places(&self, system: &System, symbol: usize) -> impl Iterator<Item = (String, usize, usize)> {
+        let sorts = &system.symbols[symbol].arguments;
+        self.before.values[symbol].iter().zip(&self.after.values[symbol]).enumerate().map(|(index, (&old, &new))| {
+            let mut rest = index;
+            let mut arguments = Vec::new();
+            for &sort in sorts.iter().rev() {
+                arguments.push(element(system, sort, rest % self.before.sizes[sort]));
+                rest /= self.before.sizes[sort];
+            }
+            arguments.reverse();
+            (arguments.join(", "), old, new)
+        })
+    }
+
+    /// What a symbol says before the step; a relation that holds nowhere says nothing.
+    fn line(&self, system: &System, symbol: usize) -> Option<String> {
+        let Symbol { name, sort, .. } = &system.symbols[symbol];
+        let said: Vec<_> = match sort {
+            None => {
+                let places = self.places(system, symbol).filter(|(_, old, _)| *old == 1);
+                places.map(|(arguments, ..)| format!("({arguments})").replace("()", "")).collect()
+            }
+            Some(sort) => {
+                let places = self.places(system, symbol);
+                places.map(|(arguments, old, _)| format!("({arguments}) = {}", element(system, *sort, old))).collect()
+            }
+        };
+        (!said.is_empty()).then(|| format!("{name}{}", said.join(" ")))
+    }
+
+    /// What the step changes.
+    fn changes(&self, system: &System, symbol: usize) -> Vec<String> {
+        let Symbol { name, sort, .. } = &system.symbols[symbol];
+        let changed = self.places(system, symbol).filter(|(_, old, new)| old != new);
+        changed
+            .map(|(arguments, _, new)| match sort {
+                None if new == 0 => format!("not {name}({arguments})"),
+                None => format!("{name}({arguments})"),
+                Some(sort) => format!("{name}({arguments}) = {}", element(system, *sort, new)),
+            })
+            .collect()
+    }
+}
+
+/// The name of an element: the first letter of its sort's variables, and its number.
+fn element(system: &System, sort: usize, at: usize) -> String {
+    let Sort { letters, ordered, .. } = &system.sorts[sort];
+    if *ordered { at.to_string() } else { format!("{}{at}", letters[0]) }
 }

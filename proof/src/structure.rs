@@ -1,6 +1,6 @@
 //! A finite state: it evaluates formulas, and takes actions.
 
-use crate::ast::{Action, Formula, System, Update};
+use crate::ast::{Action, Bound, Formula, System, Update};
 
 /// A state with finite sorts. Elements are numbers from 0; those of an ordered sort have the order of numbers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +54,29 @@ impl Structure {
     /// Returns whether a closed formula holds.
     pub fn holds(&self, formula: &Formula) -> bool {
         self.value(formula, &mut Vec::new()) != 0
+    }
+
+    /// Returns the values of the outermost variables for which a closed formula is false: names, sorts, elements.
+    pub fn witness(&self, formula: &Formula) -> Vec<(String, usize, usize)> {
+        let Formula::Quantified(true, bound, part) = formula else { return Vec::new() };
+        let mut chosen: Scope<'_> = Vec::new();
+        if self.quantified_at(bound, part, &mut chosen) {
+            return Vec::new();
+        }
+        bound.iter().zip(chosen).map(|((name, sort), (_, element))| (name.clone(), *sort, element)).collect()
+    }
+
+    /// Evaluates for all values of the variables, and leaves those for which the part is false.
+    fn quantified_at<'a>(&self, bound: &'a [Bound], part: &'a Formula, scope: &mut Scope<'a>) -> bool {
+        let Some(((name, sort), rest)) = bound.split_first() else { return self.value(part, scope) != 0 };
+        for element in 0..self.sizes[*sort] {
+            scope.push((name, element));
+            if !self.quantified_at(rest, part, scope) {
+                return false;
+            }
+            scope.pop();
+        }
+        true
     }
 
     /// Makes this state an initial one, where the system says so.

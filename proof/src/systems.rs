@@ -17,7 +17,7 @@ macro_rules! files {
 /// }
 /// ```
 pub fn systems() -> Vec<System> {
-    let all: &[(&str, &[(&str, &str)])] = &[("tables", files!("words" "faults" "invalidations" "frozen" "tables"))];
+    let all: &[(&str, &[(&str, &str)])] = &[("tables", files!("words" "faults" "invalidations" "frozen" "tables" "mistakes"))];
     let read = |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
     all.iter().map(read).collect()
 }
