@@ -61,6 +61,17 @@ pub struct Symbol {
     pub is_static: bool,
 }
 
+/// The kind of a clause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What the protocol promises.
+    Promise,
+    /// A step of the argument.
+    Argument,
+    /// The order of steps, or the shape of the state.
+    Order,
+}
+
 /// A clause of the invariant, or an axiom.
 #[derive(Clone, Debug)]
 pub struct Clause {
@@ -68,8 +79,8 @@ pub struct Clause {
     pub name: String,
     /// Why it holds, or what it means.
     pub text: String,
-    /// Whether it is a promise, not just a step of the induction.
-    pub promise: bool,
+    /// Its kind.
+    pub kind: Kind,
     /// The closed formula.
     pub formula: Formula,
 }

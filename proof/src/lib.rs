@@ -13,7 +13,7 @@ mod story;
 mod structure;
 mod systems;
 
-pub use ast::{Action, Bound, Clause, Formula, Item, Mistake, Sort, Symbol, System, Update};
+pub use ast::{Action, Bound, Clause, Formula, Item, Kind, Mistake, Sort, Symbol, System, Update};
 pub use check::{Question, Verdict, questions};
 pub use parse::parse;
 pub use smt::Query;

@@ -1,9 +1,9 @@
 //! Reads the rules: statements that begin with a keyword, as `README.md` describes them.
 
-use crate::ast::{Action, Bound, Clause, Formula, Item, Mistake, Sort, Symbol, System, Update};
+use crate::ast::{Action, Bound, Clause, Formula, Item, Kind, Mistake, Sort, Symbol, System, Update};
 use std::collections::HashMap;
 
-const KEYWORDS: &str = "sort static state define axiom initially clause promise action require set mistake";
+const KEYWORDS: &str = "sort static state define axiom initially clause order promise action require set mistake";
 const OPERATORS: [&str; 7] = ["<->", "->", ":=", "!=", "<=", ">=", "//"];
 
 /// A token, with its line.
@@ -118,12 +118,17 @@ impl Reader {
             "state" => self.symbol(false),
             "define" => self.define(),
             "axiom" => {
-                let axiom = self.clause(text, false)?;
+                let axiom = self.clause(text, Kind::Argument)?;
                 self.system.axioms.push(axiom);
                 Ok(())
             }
-            keyword @ ("clause" | "promise") => {
-                let clause = self.clause(text, keyword == "promise")?;
+            keyword @ ("clause" | "order" | "promise") => {
+                let kind = match keyword {
+                    "promise" => Kind::Promise,
+                    "clause" => Kind::Argument,
+                    _ => Kind::Order,
+                };
+                let clause = self.clause(text, kind)?;
                 self.system.clauses.push(clause);
                 Ok(())
             }
@@ -241,10 +246,10 @@ impl Reader {
         free.into_iter().map(|name| (name.clone(), self.sort_of(&name).expect("checked"))).collect()
     }
 
-    fn clause(&mut self, text: String, promise: bool) -> Result<Clause, String> {
+    fn clause(&mut self, text: String, kind: Kind) -> Result<Clause, String> {
         let name = self.next();
         self.expect(":")?;
-        Ok(Clause { name, text, promise, formula: self.closed(&[])? })
+        Ok(Clause { name, text, kind, formula: self.closed(&[])? })
     }
 
     /// `symbol(place, …) := value`.

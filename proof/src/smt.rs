@@ -1,6 +1,6 @@
 //! Writes queries in SMT-LIB.
 
-use crate::ast::{Action, Bound, Clause, Formula, System, Update};
+use crate::ast::{Action, Bound, Formula, System, Update};
 use std::fmt::Write as _;
 
 /// A query in SMT-LIB, without its last command.
@@ -55,9 +55,9 @@ impl<'a> Query<'a> {
     }
 
     /// Assumes all clauses.
-    pub fn assume_invariant(&mut self, but: impl Fn(&Clause) -> bool) {
-        let clauses = &self.system.clauses;
-        clauses.iter().filter(|clause| !but(clause)).for_each(|clause| self.assume(&clause.formula));
+    pub fn assume_invariant(&mut self) {
+        let system = self.system;
+        system.clauses.iter().for_each(|clause| self.assume(&clause.formula));
     }
 
     /// Assumes that the state is an initial one.

@@ -18,30 +18,33 @@ pub struct Counterexample {
     pub clause: usize,
 }
 
-/// Searches a state of these sizes in which `action` breaks one of the clauses. The solver's answer is checked by
+/// Searches a state in which `action` breaks one of the clauses. z3 chooses the sizes; its answer is checked by
 /// evaluation.
 pub fn counterexample(
     system: &System,
     action: &Action,
     clauses: &[usize],
-    sizes: &[usize],
     seconds: u32,
 ) -> Result<Option<Counterexample>, String> {
     let mut query = Query::new(system);
-    query.assume_invariant(|_| false);
+    query.assume_invariant();
     query.take(action);
     let formulas = clauses.iter().map(|&clause| system.clauses[clause].formula.clone()).collect();
     query.refute(&Formula::And(formulas), Some(action));
-    query.bound(sizes, &action.parameters);
-    let rest = match Solver::Z3.ask(&query.text, 1, seconds) {
+    let sizes = match Solver::Z3.ask(&format!("{}(check-sat)\n(get-model)\n", query.text), 1, seconds) {
         Answer::Unsat => return Ok(None),
         Answer::Unknown(why) => return Err(why),
+        Answer::Sat(model) => sizes(system, &model),
+    };
+    query.bound(&sizes, &action.parameters);
+    let rest = match Solver::Z3.ask(&query.text, 1, seconds) {
         Answer::Sat(rest) => rest,
+        other => return Err(format!("{other:?}, with bounds")),
     };
     let mut values = values(&rest).into_iter();
     // The solver's names of the elements, by sort.
     let mut names: Vec<Vec<String>> = Vec::new();
-    for &size in sizes {
+    for &size in &sizes {
         names.push(values.by_ref().take(size).collect());
     }
     let mut number = |sort: Option<usize>| -> Result<usize, String> {
@@ -55,7 +58,7 @@ pub fn counterexample(
         }
     };
     let mut wrong = None;
-    let before = Structure::new(system, sizes, |symbol, _| {
+    let before = Structure::new(system, &sizes, |symbol, _| {
         number(system.symbols[symbol].sort).unwrap_or_else(|why| {
             wrong = Some(why);
             0
@@ -74,6 +77,16 @@ pub fn counterexample(
     let broken = clauses.iter().find(|&&clause| !after.holds(&system.clauses[clause].formula));
     let &clause = broken.ok_or("the solver's step keeps all clauses")?;
     Ok(Some(Counterexample { before, arguments, after, clause }))
+}
+
+/// The number of elements of each sort, from the comments of a model: `;; universe for sort:` and a line of elements.
+fn sizes(system: &System, model: &str) -> Vec<usize> {
+    let size = |name: &str| {
+        let mark = format!("universe for {name}:");
+        let mut lines = model.lines().skip_while(|line| !line.contains(&mark)).skip(1);
+        lines.next().map_or(1, |line| line.matches("!val!").count().max(1))
+    };
+    system.sorts.iter().map(|sort| size(&sort.name)).collect()
 }
 
 /// The values of answers like `((term value) (term value))`.

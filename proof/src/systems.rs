@@ -13,7 +13,7 @@ macro_rules! files {
 ///
 /// ```
 /// for system in slat_proof::systems() {
-///     assert!(system.clauses.iter().any(|clause| clause.promise), "{}", system.name);
+///     assert!(system.clauses.iter().any(|clause| clause.kind == slat_proof::Kind::Promise), "{}", system.name);
 /// }
 /// ```
 pub fn systems() -> Vec<System> {
