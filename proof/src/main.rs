@@ -134,7 +134,7 @@ fn mistakes(options: &Options) -> bool {
     let told = side_by_side(&all, |(system, mistake)| {
         let mut text = String::new();
         for (_, action) in &mistake.actions {
-            match refuted(system, action, options.seconds) {
+            match refuted(system, action, options.seconds.min(5)) {
                 Ok(story) => return (true, story),
                 Err(why) => writeln!(text, "    {}: {why}", action.name).expect("a string takes all"),
             }
@@ -153,13 +153,16 @@ fn mistakes(options: &Options) -> bool {
 
 /// Searches a state in which a wrong action breaks a clause; clauses about the order of steps come last.
 fn refuted(system: &System, action: &slat_proof::Action, seconds: u32) -> Result<String, String> {
-    let touched = |&clause: &usize| action.touches(&system.clauses[clause].formula);
-    let is_order = |&clause: &usize| system.clauses[clause].kind == Kind::Order;
-    let (order, other): (Vec<_>, Vec<_>) = (0..system.clauses.len()).filter(touched).partition(is_order);
-    for clauses in [other, order] {
-        if let Some(example) = counterexample(system, action, &clauses, seconds)? {
-            return Ok(example.tell(system, action));
+    let mut clauses: Vec<_> = (0..system.clauses.len()).collect();
+    clauses.retain(|&clause| action.touches(&system.clauses[clause].formula));
+    clauses.sort_by_key(|&clause| system.clauses[clause].kind == Kind::Order);
+    let mut why = "every clause is kept".to_owned();
+    for clause in clauses {
+        match counterexample(system, action, clause, seconds) {
+            Ok(Some(example)) => return Ok(example.tell(system, action)),
+            Ok(None) => {}
+            Err(error) => why = format!("{}: {}", system.clauses[clause].name, error.trim()),
         }
     }
-    Err("every clause is kept".to_owned())
+    Err(why)
 }

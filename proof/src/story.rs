@@ -1,6 +1,6 @@
 //! A counterexample: a finite state, an action, and the clause that it breaks.
 
-use crate::ast::{Action, Formula, Sort, Symbol, System};
+use crate::ast::{Action, Sort, Symbol, System};
 use crate::smt::Query;
 use crate::solver::{Answer, Solver};
 use crate::structure::Structure;
@@ -18,19 +18,18 @@ pub struct Counterexample {
     pub clause: usize,
 }
 
-/// Searches a state in which `action` breaks one of the clauses. z3 chooses the sizes; its answer is checked by
+/// Searches a state in which `action` breaks a clause. z3 chooses the sizes; its answer is checked by
 /// evaluation.
 pub fn counterexample(
     system: &System,
     action: &Action,
-    clauses: &[usize],
+    clause: usize,
     seconds: u32,
 ) -> Result<Option<Counterexample>, String> {
     let mut query = Query::new(system);
     query.assume_invariant();
     query.take(action);
-    let formulas = clauses.iter().map(|&clause| system.clauses[clause].formula.clone()).collect();
-    query.refute(&Formula::And(formulas), Some(action));
+    query.refute(&system.clauses[clause].formula, Some(action));
     let sizes = match Solver::Z3.ask(&format!("{}(check-sat)\n(get-model)\n", query.text), 1, seconds) {
         Answer::Unsat => return Ok(None),
         Answer::Unknown(why) => return Err(why),
@@ -74,8 +73,9 @@ pub fn counterexample(
         return Err(format!("the solver's state violates {}", broken.name));
     }
     let after = before.step(action, &arguments).ok_or("the solver's step has a false guard")?;
-    let broken = clauses.iter().find(|&&clause| !after.holds(&system.clauses[clause].formula));
-    let &clause = broken.ok_or("the solver's step keeps all clauses")?;
+    if after.holds(&system.clauses[clause].formula) {
+        return Err("the solver's step keeps the clause".to_owned());
+    }
     Ok(Some(Counterexample { before, arguments, after, clause }))
 }
 
