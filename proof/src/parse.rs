@@ -51,7 +51,23 @@ pub fn parse(name: &str, files: &[(&str, &str)]) -> Result<System, String> {
         }
         (system, definitions) = (reader.system, reader.definitions);
     }
+    begin_empty(&mut system);
     Ok(system)
+}
+
+/// Relations are empty in the beginning, unless the rules say otherwise.
+fn begin_empty(system: &mut System) {
+    for (index, symbol) in system.symbols.iter().enumerate() {
+        let is_said = system.initial.iter().any(|update| update.symbol == index);
+        if symbol.sort.is_some() || symbol.is_static || is_said {
+            continue;
+        }
+        let bound: Vec<Bound> =
+            symbol.arguments.iter().enumerate().map(|(place, &sort)| (format!("x{place}"), sort)).collect();
+        let places = bound.iter().map(|(name, _)| Formula::Variable(name.clone())).collect();
+        let sorts = symbol.arguments.clone();
+        system.initial.push(Update { symbol: index, sorts, places, bound, value: Formula::Truth(false) });
+    }
 }
 
 /// Splits a text. A run of comment lines is one token.
@@ -133,8 +149,8 @@ impl Reader {
                 Ok(())
             }
             "initially" => {
-                let update = self.update(&[])?;
-                self.system.initial.push(update);
+                let updates = self.updates(&[])?;
+                self.system.initial.extend(updates);
                 Ok(())
             }
             "action" => self.action(text),
@@ -252,8 +268,26 @@ impl Reader {
         Ok(Clause { name, text, kind, formula: self.closed(&[])? })
     }
 
-    /// `symbol(place, …) := value`.
-    fn update(&mut self, parameters: &[Bound]) -> Result<Update, String> {
+    /// `symbol(place, …), … := value`.
+    fn updates(&mut self, parameters: &[Bound]) -> Result<Vec<Update>, String> {
+        let mut updates = vec![self.place(parameters)?];
+        while self.accept(",") {
+            updates.push(self.place(parameters)?);
+        }
+        self.expect(":=")?;
+        let value = self.formula()?;
+        for update in &mut updates {
+            let known: Vec<Bound> = parameters.iter().chain(&update.bound).cloned().collect();
+            if let Some((name, _)) = self.free(&value, &known).first() {
+                return Err(format!("{name} is not bound"));
+            }
+            update.value = value.clone();
+        }
+        Ok(updates)
+    }
+
+    /// The left side of an assignment.
+    fn place(&mut self, parameters: &[Bound]) -> Result<Update, String> {
         let Formula::Apply { symbol, sorts, arguments: places } = self.atom()? else { return Err("no symbol".to_owned()) };
         if self.system.symbols[symbol].is_static && !parameters.is_empty() {
             return Err("a static symbol is changed".to_owned());
@@ -266,20 +300,14 @@ impl Reader {
             }
             bound.extend(free);
         }
-        self.expect(":=")?;
-        let value = self.formula()?;
-        let known: Vec<Bound> = parameters.iter().chain(&bound).cloned().collect();
-        if let Some((name, _)) = self.free(&value, &known).first() {
-            return Err(format!("{name} is not bound"));
-        }
-        Ok(Update { symbol, sorts, places, bound, value })
+        Ok(Update { symbol, sorts, places, bound, value: Formula::Truth(false) })
     }
 
-    /// A part of an action, with its label.
-    fn item(&mut self, parameters: &[Bound]) -> Result<Option<(String, Item)>, String> {
+    /// Parts of an action, with their label; none, if there are no more.
+    fn items(&mut self, parameters: &[Bound]) -> Result<Vec<(String, Item)>, String> {
         let keyword = self.peek().to_owned();
         if keyword != "require" && keyword != "set" {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         self.at += 1;
         let mut label = String::new();
@@ -287,19 +315,23 @@ impl Reader {
             label = self.next();
             self.expect("]")?;
         }
-        let item = match keyword.as_str() {
-            "require" => Item::Require(self.closed(parameters)?),
-            _ => Item::Set(self.update(parameters)?),
+        let items = match keyword.as_str() {
+            "require" => vec![Item::Require(self.closed(parameters)?)],
+            _ => self.updates(parameters)?.into_iter().map(Item::Set).collect(),
         };
-        Ok(Some((label, item)))
+        Ok(items.into_iter().map(|item| (label.clone(), item)).collect())
     }
 
     fn action(&mut self, text: String) -> Result<(), String> {
         let name = self.next();
         let parameters = self.parameters()?;
         let mut items = Vec::new();
-        while let Some(item) = self.item(&parameters)? {
-            items.push(item);
+        loop {
+            let more = self.items(&parameters)?;
+            if more.is_empty() {
+                break;
+            }
+            items.extend(more);
         }
         self.system.actions.push(Action { name, text, parameters, items });
         Ok(())
@@ -322,12 +354,15 @@ impl Reader {
                     return Err(format!("{action} has no part {label}"));
                 }
             }
-            while let Some(item) = self.item(&changed.parameters)? {
-                match changed.items.iter_mut().find(|(label, _)| *label == item.0 && !label.is_empty()) {
-                    Some(old) => *old = item,
-                    None if item.0.is_empty() => changed.items.push(item),
-                    None => return Err(format!("{action} has no part {}", item.0)),
+            loop {
+                let items = self.items(&changed.parameters)?;
+                let Some((label, _)) = items.first().cloned() else { break };
+                let before = changed.items.len();
+                changed.items.retain(|(known, _)| label.is_empty() || *known != label);
+                if !label.is_empty() && changed.items.len() == before {
+                    return Err(format!("{action} has no part {label}"));
                 }
+                changed.items.extend(items);
             }
             actions.push((index, changed));
         }
