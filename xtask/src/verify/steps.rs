@@ -161,6 +161,15 @@ pub const STEPS: &[Step] = &[
         ],
     },
     Step {
+        name: "proof",
+        about: "the protocol by induction, for any number of actors; at night under three seeds, and its mistakes",
+        lines: &[
+            Line::new(PUSH, 60, 400, "cargo xtask prove --require"),
+            Line::new(NIGHTLY, 180, 1200, "cargo xtask prove --require --seeds 3"),
+            Line::new(NIGHTLY, 60, 600, "cargo xtask prove --mistakes --require"),
+        ],
+    },
+    Step {
         name: "fuzz",
         about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 5,000 inputs, a minute at night",
         lines: &[
