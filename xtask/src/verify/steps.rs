@@ -181,7 +181,7 @@ pub const STEPS: &[Step] = &[
         name: "explore",
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
-            Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
+            Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
             Line::new(NIGHTLY, 1000, 1500, "cargo xtask explore --seeds 10000000 --minutes 15")
                 .hears(&["Explore"]),
         ],
@@ -190,7 +190,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1900, 3000, "cargo xtask chaos --seconds 1800").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 1600, 3000, "cargo xtask chaos --seconds 1500").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),
