@@ -55,6 +55,7 @@ pub mod shared;
 pub mod shootdown;
 pub mod slots;
 pub mod thread;
+pub mod walk;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};

@@ -2,12 +2,14 @@
 //! mistakes; with a name only those of that name. `push`: the small set, then every mistake. Without arguments: the
 //! full set, then every mistake.
 //!
+//! `slat-model walk` walks through scenarios of six and more actors, at random.
+//!
 //! It prints the explored families (`EXECUTIONS Model <family> <states>`), the mistakes (`BUG <name> Model <what>`),
 //! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Checked, fleet, library, nested, primary};
+use slat_model::{Bug, Checked, fleet, library, nested, primary, walk};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -89,9 +91,16 @@ fn main() -> ExitCode {
         Some("full") => full(name),
         Some("mistakes") => mistakes(name),
         Some("push") => small(None) & mistakes(None),
+        Some("walk") => walk::command::command(&arguments[1..]).unwrap_or_else(|problem| {
+            eprintln!("{problem}");
+            false
+        }),
         None => full(None) & mistakes(None),
         Some(other) => {
-            eprintln!("{other}: slat-model [push], or slat-model small|full|mistakes [NAME]");
+            eprintln!(
+                "{other}: slat-model [push], or slat-model small|full|mistakes [NAME], or {}",
+                walk::command::USAGE
+            );
             false
         }
     };
