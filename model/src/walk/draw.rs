@@ -35,13 +35,13 @@ enum Theme {
     Tracked,
     /// A frame is held.
     Held,
-    /// vCPUs remember.
-    Memo,
+    /// vCPUs remember slots of so many frames.
+    Memo(u8),
     /// vCPUs enter and leave.
     Kicks,
 }
 
-const THEMES: [Theme; 14] = [
+const THEMES: [Theme; 16] = [
     Theme::Permissions,
     Theme::Moves,
     Theme::Shapes,
@@ -54,7 +54,9 @@ const THEMES: [Theme; 14] = [
     Theme::Copies,
     Theme::Tracked,
     Theme::Held,
-    Theme::Memo,
+    Theme::Memo(1),
+    Theme::Memo(2),
+    Theme::Memo(4),
     Theme::Kicks,
 ];
 
@@ -83,7 +85,7 @@ fn programs(random: &mut Random, theme: Theme, threads: usize) -> Vec<Vec<Op>> {
         let program = match theme {
             _ if i < vcpus => (0..length).map(|_| access(random, theme)).collect(),
             // These threads are one of a kind.
-            Theme::Slots | Theme::Memo if i == vcpus => transactions(random, theme),
+            Theme::Slots | Theme::Memo(1 | 2) if i == vcpus => transactions(random, theme),
             Theme::Log(_) if i == vcpus => vec![Op::BeginLog, Op::Harvest],
             Theme::Log(_) if i == vcpus + 1 && random.once_in(3) => {
                 [NONE, 0].map(|hva| Op::Commit { gfns: Span::new(0, 2), hva })[..length].to_vec()
@@ -105,7 +107,7 @@ fn access(random: &mut Random, theme: Theme) -> Op {
     let stores = match theme {
         Theme::Permissions | Theme::Log(_) | Theme::Tracked => 3,
         // The model's host does not lock a page whose debt is leaked.
-        Theme::Memo | Theme::Slots | Theme::Leaked => 0,
+        Theme::Memo(_) | Theme::Slots | Theme::Leaked => 0,
         _ => 1,
     };
     let large = match theme {
@@ -113,7 +115,7 @@ fn access(random: &mut Random, theme: Theme) -> Op {
         Theme::Moves | Theme::Told | Theme::Tracked => random.once_in(6),
         _ => false,
     };
-    let sleeps = if theme == Theme::Memo { random.once_in(4) } else { random.once_in(2) };
+    let sleeps = if matches!(theme, Theme::Memo(_)) { random.once_in(4) } else { random.once_in(2) };
     Op::Access { gfn, write: random.below(4) < stores, sleeps, large }
 }
 
@@ -134,7 +136,9 @@ fn change(random: &mut Random, theme: Theme) -> Op {
         Theme::Log(_) if random.once_in(2) => {
             return random.pick(&[Op::Harvest, Op::Harvest, Op::Age { gfn }]);
         }
-        Theme::Kicks | Theme::Moves | Theme::Memo | Theme::Log(_) if random.once_in(5) => return Op::ZapAll,
+        Theme::Kicks | Theme::Moves | Theme::Memo(_) | Theme::Log(_) if random.once_in(5) => {
+            return Op::ZapAll;
+        }
         Theme::Copies if random.once_in(2) => return Op::Copy { page: start.min(1) },
         _ => {}
     }
@@ -156,7 +160,7 @@ fn change(random: &mut Random, theme: Theme) -> Op {
     let by_frame = match why {
         Why::Track => true,
         Why::ChangePte | Why::Park => false,
-        _ => !matches!(theme, Theme::Slots | Theme::Memo | Theme::Held) && random.once_in(3),
+        _ => !matches!(theme, Theme::Slots | Theme::Memo(_) | Theme::Held) && random.once_in(3),
     };
     let range = if by_frame { Range::Gfns(pages) } else { Range::Hvas(pages) };
     Op::Invalidate { range, why, rests: random.once_in(8) }
@@ -166,12 +170,18 @@ fn change(random: &mut Random, theme: Theme) -> Op {
 fn transactions(random: &mut Random, theme: Theme) -> Vec<Op> {
     let commit = |start, end, hva| Op::Commit { gfns: Span::new(start, end), hva };
     let one = random.below(2) as u8;
-    let (first, second) = match random.below(if theme == Theme::Memo { 4 } else { 5 }) {
+    // A slot changes as a whole.
+    let kinds = match theme {
+        Theme::Memo(1) => 0..3,
+        Theme::Memo(_) => 3..5,
+        _ => 0..5,
+    };
+    let (first, second) = match kinds.start + random.below(kinds.len()) {
         0 => (commit(one, one + 1, NONE), commit(one, one + 1, one)),
         1 => (commit(one, one + 1, NONE), commit(one, one + 1, 3)),
-        2 => (commit(0, 2, 2), commit(0, 2, 0)),
-        3 => (commit(0, 2, NONE), commit(0, 2, 0)),
-        _ => (commit(one, one + 1, 3), commit(one, one + 1, one)),
+        2 => (commit(one, one + 1, 3), commit(one, one + 1, one)),
+        3 => (commit(0, 2, 2), commit(0, 2, 0)),
+        _ => (commit(0, 2, NONE), commit(0, 2, 0)),
     };
     if random.once_in(2) { vec![first, second] } else { vec![first] }
 }
@@ -214,9 +224,9 @@ fn initial(random: &mut Random, theme: Theme, new: Scenario) -> Scenario {
             2 => new.empty(),
             _ => new.small(true, true),
         },
-        Theme::Memo => {
+        Theme::Memo(frames) => {
             let new = if random.once_in(3) { new.small(true, true) } else { new.empty() };
-            new.remembers(random.pick(&[1, 2, 4]))
+            new.remembers(frames)
         }
         Theme::Kicks => {
             let new = new.small(true, true);
