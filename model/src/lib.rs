@@ -50,6 +50,7 @@ mod pc;
 mod present;
 pub mod primary;
 mod reshape;
+pub mod refine;
 pub mod scenario;
 pub mod shared;
 pub mod shootdown;

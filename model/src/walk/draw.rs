@@ -61,7 +61,7 @@ const THEMES: [Theme; 16] = [
 ];
 
 /// Draws a scenario with so many actors.
-pub(super) fn draw(random: &mut Random, actors: usize) -> Scenario {
+pub(crate) fn draw(random: &mut Random, actors: usize) -> Scenario {
     let theme = random.pick(&THEMES);
     let shorts = if theme == Theme::Kicks { 0 } else { random.below(4).min(actors.saturating_sub(3)) };
     let threads = (actors - shorts).clamp(1, THREADS);

@@ -19,7 +19,9 @@ use crate::check::Action;
 use crate::scenario::Scenario;
 use crate::shared::Bad;
 use crate::thread::State;
-use random::{Quick, Random};
+pub(crate) use draw::draw;
+pub(crate) use random::Random;
+use random::Quick;
 use stateright::Model;
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -66,7 +68,7 @@ impl Walk {
     /// ```
     pub fn go(&self) -> Walked {
         let mut random = Random::new(self.seed);
-        let mut scenario = draw::draw(&mut random, self.actors);
+        let mut scenario = draw(&mut random, self.actors);
         scenario.bug = self.bug;
         let switches = Switches::draw(&mut random);
         let mut walker = Walker { scenario: &scenario, switches, random, steps: 0, taken: Vec::new() };

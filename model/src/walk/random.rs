@@ -4,30 +4,30 @@ use std::hash::Hasher;
 
 /// A sequence determined by a seed.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
-    pub(super) fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// A number below `end`, which is not 0.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         (u128::from(self.number()) * end as u128 >> 64) as usize
     }
 
     /// True once in `many` on average.
-    pub(super) fn once_in(&mut self, many: usize) -> bool {
+    pub(crate) fn once_in(&mut self, many: usize) -> bool {
         self.below(many) == 0
     }
 
     /// One of the items.
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }
