@@ -318,7 +318,7 @@ impl Path {
 
     /// Checks whether the access is allowed. Returns whether it sets D.
     fn check<T: L1Format>(&self, table: &T, access: &L1Access) -> Result<bool, L1Stop> {
-        if covers(table, access, self.rights) {
+        if table.demands(access).without(self.rights.of(access.user)) == Perms::NONE {
             return Ok(table.demands(access).allows(Access::Write));
         }
         Err(self.fault(Refusal::Rights, access, self.level, self.leaf.table))
@@ -399,9 +399,4 @@ impl Path {
             count: self.count as u8,
         }
     }
-}
-
-/// Whether the rights suffice for the access.
-fn covers<T: L1Format>(table: &T, access: &L1Access, rights: L1Rights) -> bool {
-    table.demands(access).without(rights.of(access.user)) == Perms::NONE
 }
