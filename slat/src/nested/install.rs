@@ -2,7 +2,7 @@
 
 use super::freeze::{Announced, freeze, stands, thaw_with};
 use super::outcome::{Found, Outcome, very_page};
-use super::{L1Access, L1Format, L1Leaf, L2, L2Done};
+use super::{L1Access, L1Format, L1Leaf, L2, L2Next};
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
 use crate::shadows::{HOLE, LeafRow, RmapHint, Rows, drop_leaf, frozen};
@@ -103,11 +103,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if serves && at.word.is_withdrawn() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
+            let done = L2Next::Handled { next: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
+            return Outcome::Done(L2Next::Handled { next: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -152,7 +152,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
 }
 
 fn done(done: Next, gpa: Gpa) -> Outcome {
-    Outcome::Done(L2Done::Handled { done, gpa })
+    Outcome::Done(L2Next::Handled { next: done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.

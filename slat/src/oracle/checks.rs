@@ -35,7 +35,8 @@ impl Checks {
         Self { report: Arc::new(report), ..self }
     }
 
-    /// Allows one frame at several addresses, for hosts with shared memory.
+    /// Allows one frame at several addresses, and as a table page: for hosts with shared memory, and for those whose
+    /// frames are no machine frames.
     #[must_use]
     pub fn shared_frames(self) -> Self {
         Self { shares: true, ..self }

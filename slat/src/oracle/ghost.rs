@@ -176,7 +176,7 @@ impl World {
         let level = if is_crossed { Level::K4 } else { level };
         let below = asked.page & (level.pages() - 1);
         let page = HostPage { pfn: Pfn(page.pfn.0 - below), level, ..page };
-        if let Some((first, _)) = self.table_in(page.pfn.0, level.pages()) {
+        if let Some((first, _)) = self.table_in(page.pfn.0, level.pages()).filter(|_| !self.shares) {
             let seen =
                 format!("address {:#x} is frame {:#x}; frames {first:#x} on are lent", hva.0, page.pfn.0);
             return self.finds(Rule::TablePage, call, seen);

@@ -31,7 +31,8 @@ impl World {
             (!is_there).then_some(Rule::LentElsewhere)
         };
         rule.into_iter().for_each(|rule| self.finds(rule, CALL, seen()));
-        if let Some(frame) = (pfn.0..pfn.0 + pages).find(|&frame| self.guests_use(Pfn(frame))) {
+        if let Some(frame) = (pfn.0..pfn.0 + pages).find(|&frame| !self.shares && self.guests_use(Pfn(frame)))
+        {
             self.finds(Rule::LentGuestPage, CALL, format!("{}: a guest has frame {frame:#x}", seen()));
         }
         self.tables.insert(pfn.0, pages);
