@@ -27,6 +27,11 @@ macro_rules! bugs {
 }
 
 impl Bug {
+    /// Whether it is a mistake of [`Scenario`](crate::Scenario)s, which [`walk`](crate::walk)s draw, too.
+    pub fn is_walked(self) -> bool {
+        !["nested", "primary", "fleet"].iter().any(|other| self.scenario().starts_with(other))
+    }
+
     /// Returns its name on command lines and in tables.
     pub fn name(self) -> String {
         let mut name = String::new();

@@ -50,11 +50,13 @@ mod pc;
 mod present;
 pub mod primary;
 mod reshape;
+pub mod refine;
 pub mod scenario;
 pub mod shared;
 pub mod shootdown;
 pub mod slots;
 pub mod thread;
+pub mod walk;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};
