@@ -72,11 +72,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// ```
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
         self.bitmaps()?;
-        let _taken = oracle::harvesting(&self.vm.host, false);
-        let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
-        self.take(idle, id, &mut harvest, &mut owed)?;
-        self.vm.flush_armed(owed);
-        Ok(harvest)
+        self.harvest_slots(idle, [id])
     }
 
     /// Like [`harvest`](Self::harvest), for every slot of this address space that logs, with one flush. In a VM with
