@@ -22,6 +22,8 @@ pub fn systems() -> Vec<System> {
         ("shootdown", files!("shootdown")),
         ("slots", files!("slots")),
         ("logs", files!("logs")),
+        ("bits", files!("bits")),
+        ("copies", files!("copies")),
     ];
     let read =
         |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
