@@ -246,8 +246,8 @@ impl Reader {
         let mut actions = Vec::new();
         while self.is_name() {
             let action = self.next();
-            let index = self.system.actions.iter().position(|known| known.name == action);
-            let index = index.ok_or_else(|| format!("no action has the name {action}"))?;
+            let index =
+                self.system.action(&action).ok_or_else(|| format!("no action has the name {action}"))?;
             let mut changed = self.system.actions[index].clone();
             while self.accept("without") {
                 let label = self.next();
