@@ -200,7 +200,7 @@ impl Reader {
             };
             return Ok(definition.formula.replace(&by_name));
         }
-        if let Some(symbol) = self.system.symbols.iter().position(|symbol| symbol.name == token) {
+        if let Some(symbol) = self.system.symbol(&token) {
             let known = &self.system.symbols[symbol].arguments;
             let given: Vec<_> = arguments.iter().map(|argument| self.sort_of_term(argument)).collect();
             if !known.iter().map(|&sort| Some(sort)).eq(given) {
