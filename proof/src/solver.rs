@@ -62,7 +62,7 @@ impl Solver {
                 "--lang=smt2",
                 &format!("--tlimit={}", 1000 * seconds),
                 &format!("--seed={seed}"),
-                "--produce-models",
+                "--enum-inst",
             ]),
         };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;

@@ -17,7 +17,13 @@ macro_rules! files {
 /// }
 /// ```
 pub fn systems() -> Vec<System> {
-    let all: &[(&str, &[(&str, &str)])] = &[("tables", files!("words" "faults" "invalidations" "frozen" "tables" "mistakes"))];
-    let read = |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
+    let all: &[(&str, &[(&str, &str)])] = &[
+        ("tables", files!("words" "faults" "invalidations" "frozen" "tables" "mistakes")),
+        ("shootdown", files!("shootdown")),
+        ("slots", files!("slots")),
+        ("logs", files!("logs")),
+    ];
+    let read =
+        |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
     all.iter().map(read).collect()
 }
