@@ -12,10 +12,12 @@
 //!
 //! It has the faults, invalidations, splits and new roots of two levels. It has no memslots, logs and recoveries.
 
+pub mod command;
 mod proof;
 mod steps;
 
 use crate::bug::Bug;
+use crate::check::Action;
 use crate::scenario::Scenario;
 use crate::walk::{Random, draw};
 use proof::{Beside, Proof};
@@ -98,8 +100,8 @@ impl Refinement {
             let mut next = None;
             // Most often the thread of the highest priority goes on.
             while !actions.is_empty() && next.is_none() {
-                let rank = |action: &crate::check::Action| match action {
-                    crate::check::Action::Thread(i, _) => priorities[usize::from(*i)],
+                let rank = |action: &Action| match action {
+                    Action::Thread(i, _) => priorities[usize::from(*i)],
                     _ => 0,
                 };
                 let at = if random.once_in(3) {

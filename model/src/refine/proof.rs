@@ -2,7 +2,7 @@
 
 use crate::scenario::Scenario;
 use crate::shared::{EPOCH, PAGES, Shared, Span, Word, frame};
-use crate::thread::{Op, Range, Why};
+use crate::thread::{Op, Range, State, Why};
 use slat_proof::{Structure, System, systems};
 use std::collections::{BTreeMap, HashMap};
 
@@ -297,7 +297,7 @@ impl<'a> Beside<'a> {
     }
 
     /// Compares the state with the model's.
-    pub(super) fn compare(&self, scenario: &Scenario, s: &crate::thread::State) -> Result<(), String> {
+    pub(super) fn compare(&self, scenario: &Scenario, s: &State) -> Result<(), String> {
         let shared = &s.shared;
         let equal = |what: &str, model: usize, proof: usize| {
             if model == proof {
@@ -310,10 +310,9 @@ impl<'a> Beside<'a> {
         let mut numbers = vec![(shared.numbers.newest, self.get("newest", &[]))];
         numbers.push((shared.lines[EPOCH].newest, self.get("epoch", &[])));
         numbers.extend((0..2).map(|r| (shared.lines[r].newest, self.get("newest_in", &[r]))));
-        for (node, table) in (0..).zip(self.tables).filter(|(_, table)| table.is_some()) {
+        for (node, _) in (0..).zip(self.tables).filter(|(_, table)| table.is_some()) {
             for (index, &word) in shared.nodes[usize::from(node)].entries.iter().enumerate() {
                 let e = self.entry(shared, node, index);
-                let _ = table;
                 let is = |name| self.get(name, &[e]);
                 let (link, leaf, frozen) = match word {
                     Word::Table(_) => (1, 0, 0),

@@ -79,15 +79,15 @@ impl Step<'_> {
         beside.entry(&self.before.shared, thread.node(), index)
     }
 
-    fn word(&self, state: &State, thread: &Thread) -> Word {
-        let _ = self;
+    /// The word at which a thread stands, in a state.
+    fn word(state: &State, thread: &Thread) -> Word {
         state.shared.nodes[usize::from(thread.node())].entries[usize::from(thread.gfn >> thread.level & 1)]
     }
 
     fn split(&self, i: usize, gfn: u8, beside: &mut Beside<'_>) -> Outcome {
         let was = &self.before.threads[i];
-        let Word::Table(child) = self.word(self.after, was) else { return Ok(()) };
-        if self.word(self.before, was) == Word::Table(child) {
+        let Word::Table(child) = Self::word(self.after, was) else { return Ok(()) };
+        if Self::word(self.before, was) == Word::Table(child) {
             return Ok(());
         }
         let e = self.entry(was, beside);
@@ -122,7 +122,7 @@ impl Step<'_> {
                 }
                 return Ok(());
             }
-            Pc::EditEntry => self.edit(i, k, op, beside)?,
+            Pc::EditEntry => self.edit(i, k, beside)?,
             Pc::SplitPart => self.split(i, was.gfn, beside)?,
             Pc::WidenSlot => beside.act("widen", &[k, p])?,
             Pc::NextNumber => return Err(Miss::Unmatched("a number without a list".into())),
@@ -150,14 +150,14 @@ impl Step<'_> {
     }
 
     /// An edit of an entry.
-    fn edit(&self, i: usize, k: usize, op: Op, beside: &mut Beside<'_>) -> Outcome {
+    fn edit(&self, i: usize, k: usize, beside: &mut Beside<'_>) -> Outcome {
         let was = &self.before.threads[i];
         let (e, p) = (self.entry(was, beside), usize::from(was.gfn));
-        let now = self.word(self.after, was);
+        let now = Self::word(self.after, was);
         let waits = [Pc::SplitPart, Pc::WidenSlot, Pc::GoWide];
         let next = self.after.threads[i].pc;
         let undone = waits.contains(&next) && !self.after.threads[i].span.is_empty();
-        match self.word(self.before, was) {
+        match Self::word(self.before, was) {
             _ if undone => {}
             Word::Table(_) if matches!(now, Word::Hole(_)) => beside.act("unhook", &[k, p, e])?,
             Word::Table(_) => {}
@@ -169,7 +169,6 @@ impl Step<'_> {
             Word::Frozen(_) => beside.act("zap_leaf", &[k, p, e])?,
             Word::Hole(_) | Word::Mmio(_) => beside.act("edit_hole", &[k, p, e])?,
         }
-        let _ = op;
         Ok(())
     }
 
@@ -215,7 +214,7 @@ impl Step<'_> {
         };
         match was.pc {
             Pc::Start => start(beside)?,
-            Pc::Descend => match self.word(self.before, was) {
+            Pc::Descend => match Self::word(self.before, was) {
                 Word::Table(_) => {}
                 _ if is.op != was.op || is.pc == Pc::Start => retry(beside)?,
                 // A frozen entry is no hole, and the compare-and-swap fails.
@@ -266,8 +265,8 @@ impl Step<'_> {
             }
             Pc::LinkDown => {
                 let e = self.entry(was, beside);
-                if let Word::Table(child) = self.word(self.after, was)
-                    && self.word(self.before, was) == was.word
+                if let Word::Table(child) = Self::word(self.after, was)
+                    && Self::word(self.before, was) == was.word
                 {
                     let t = beside.new_table(&self.after.shared, child, gfn).ok_or(Miss::Exhausted)?;
                     beside.act("link_down", &[f, e, t])?;
@@ -277,8 +276,8 @@ impl Step<'_> {
             }
             Pc::Install => {
                 let e = self.entry(was, beside);
-                let now = self.word(self.after, was);
-                if now != self.word(self.before, was) && matches!(now, Word::Leaf(_)) {
+                let now = Self::word(self.after, was);
+                if now != Self::word(self.before, was) && matches!(now, Word::Leaf(_)) {
                     beside.act("install", &[f, e])?;
                 } else {
                     beside.met[f] =
@@ -294,8 +293,8 @@ impl Step<'_> {
             Pc::Freeze => retry(beside)?,
             Pc::Thaw => {
                 let e = self.entry(was, beside);
-                let now = self.word(self.after, was);
-                if now != self.word(self.before, was) && was.thawed != Some(was.word) {
+                let now = Self::word(self.after, was);
+                if now != Self::word(self.before, was) && was.thawed != Some(was.word) {
                     beside.act("thaw", &[f, e])?;
                 } else {
                     beside.act("thaw_back", &[f])?;
