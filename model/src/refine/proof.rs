@@ -3,7 +3,7 @@
 use crate::scenario::Scenario;
 use crate::shared::{EPOCH, PAGES, Shared, Span, Word, frame};
 use crate::thread::{Op, Range, State, Why};
-use slat_proof::{Structure, System, systems};
+use slat_proof::{Action, Structure, System, systems};
 use std::collections::{BTreeMap, HashMap};
 
 /// The page of short invalidations elsewhere in region 0.
@@ -122,8 +122,13 @@ impl<'a> Beside<'a> {
         let at = *self.proof.actions.get(name).unwrap_or_else(|| panic!("the proof has no action {name}"));
         let action = &self.proof.system.actions[at];
         assert_eq!(action.parameters.len(), arguments.len(), "{name}");
-        let after = self.state.step(action, arguments);
-        self.state = after.ok_or_else(|| format!("the proof forbids {name}{arguments:?}"))?;
+        let Some(after) = self.state.step(action, arguments) else {
+            let alone = |at: usize| Action { items: vec![action.items[at].clone()], ..action.clone() };
+            let fails = (0..action.items.len()).find(|&at| self.state.step(&alone(at), arguments).is_none());
+            let label = fails.map_or("", |at| &action.items[at].0);
+            return Err(format!("the proof forbids {name}{arguments:?}: requirement {fails:?} {label}"));
+        };
+        self.state = after;
         *self.taken.entry(name.to_owned()).or_default() += 1;
         Ok(())
     }

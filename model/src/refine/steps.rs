@@ -277,7 +277,7 @@ impl Step<'_> {
             Pc::Install => {
                 let e = self.entry(was, beside);
                 let now = Self::word(self.after, was);
-                if now != Self::word(self.before, was) && matches!(now, Word::Leaf(_)) {
+                if matches!((Self::word(self.before, was), now), (Word::Hole(_), Word::Leaf(_))) {
                     beside.act("install", &[f, e])?;
                 } else {
                     beside.met[f] =
@@ -293,8 +293,7 @@ impl Step<'_> {
             Pc::Freeze => retry(beside)?,
             Pc::Thaw => {
                 let e = self.entry(was, beside);
-                let now = Self::word(self.after, was);
-                if now != Self::word(self.before, was) && was.thawed != Some(was.word) {
+                if Self::word(self.before, was) == Word::Frozen(f as u8) && was.thawed != Some(was.word) {
                     beside.act("thaw", &[f, e])?;
                 } else {
                     beside.act("thaw_back", &[f])?;
