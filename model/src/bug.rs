@@ -32,6 +32,11 @@ impl Bug {
         !["nested", "primary", "fleet"].iter().any(|other| self.scenario().starts_with(other))
     }
 
+    /// Returns the mistake with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|bug| bug.name() == name)
+    }
+
     /// Returns its name on command lines and in tables.
     pub fn name(self) -> String {
         let mut name = String::new();

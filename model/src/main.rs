@@ -2,14 +2,15 @@
 //! mistakes; with a name only those of that name. `push`: the small set, then every mistake. Without arguments: the
 //! full set, then every mistake.
 //!
-//! `slat-model walk` walks through scenarios of six and more actors, at random.
+//! `slat-model walk` walks through scenarios of six and more actors, at random. `slat-model proof` takes steps of such
+//! scenarios in the proof, too.
 //!
 //! It prints the explored families (`EXECUTIONS Model <family> <states>`), the mistakes (`BUG <name> Model <what>`),
 //! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Checked, fleet, library, nested, primary, walk};
+use slat_model::{Bug, Checked, fleet, library, nested, primary, refine, walk};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -72,6 +73,14 @@ fn print(actions: &[String]) {
     }
 }
 
+/// Prints a problem with the arguments.
+fn said(outcome: Result<bool, String>) -> bool {
+    outcome.unwrap_or_else(|problem| {
+        eprintln!("{problem}");
+        false
+    })
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.get(1).map(String::as_str);
@@ -91,19 +100,8 @@ fn main() -> ExitCode {
         Some("full") => full(name),
         Some("mistakes") => mistakes(name),
         Some("push") => small(None) & mistakes(None),
-        Some("walk") => walk::command::command(&arguments[1..]).unwrap_or_else(|problem| {
-            eprintln!("{problem}");
-            false
-        }),
-        Some("refine") => {
-            let n = |i: usize, d: u64| arguments.get(i).and_then(|a| a.parse().ok()).unwrap_or(d);
-            let bug = arguments.get(5).and_then(|name| Bug::ALL.iter().copied().find(|b| b.name() == *name));
-            let began = Instant::now();
-            let m = slat_model::refine::Refinement { seed: n(1, 1), actors: n(2, 5) as usize, steps: n(3, 10000), checks: n(4, 1), bug }.go();
-            println!("{} steps {} states {} left {:?} {:.1} s", m.steps, m.states, m.left, m.actions, began.elapsed().as_secs_f64());
-            if let Some((why, path)) = m.unmatched { println!("{why}"); print(&path); }
-            true
-        }
+        Some("walk") => said(walk::command::command(&arguments[1..])),
+        Some("proof") => said(refine::command::command(&arguments[1..])),
         None => full(None) & mistakes(None),
         Some(other) => {
             eprintln!(

@@ -12,10 +12,12 @@
 //!
 //! It has the faults, invalidations, splits and new roots of two levels. It has no memslots, logs and recoveries.
 
+pub mod command;
 mod proof;
 mod steps;
 
 use crate::bug::Bug;
+use crate::check::Action;
 use crate::scenario::Scenario;
 use crate::walk::{Random, draw};
 use proof::{Beside, Proof};
@@ -72,7 +74,8 @@ impl Refinement {
         let mut all = Matched::default();
         while all.steps < self.steps && all.unmatched.is_none() {
             let mut scenario = draw(&mut random, self.actors);
-            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has) {
+            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has)
+            {
                 continue;
             }
             if scenario.remembers > 0 || scenario.shared.tlb.kicks || scenario.shared.sets.cells.is_some() {
@@ -97,8 +100,8 @@ impl Refinement {
             let mut next = None;
             // Most often the thread of the highest priority goes on.
             while !actions.is_empty() && next.is_none() {
-                let rank = |action: &crate::check::Action| match action {
-                    crate::check::Action::Thread(i, _) => priorities[usize::from(*i)],
+                let rank = |action: &Action| match action {
+                    Action::Thread(i, _) => priorities[usize::from(*i)],
                     _ => 0,
                 };
                 let at = if random.once_in(3) {
@@ -144,7 +147,9 @@ impl Refinement {
 fn holds(beside: &Beside<'_>) -> Result<(), String> {
     let clauses = &beside.proof.system.clauses;
     match clauses.iter().find(|clause| !beside.state.holds(&clause.formula)) {
-        Some(broken) => Err(format!("{} does not hold: {:?}", broken.name, beside.state.witness(&broken.formula))),
+        Some(broken) => {
+            Err(format!("{} does not hold: {:?}", broken.name, beside.state.witness(&broken.formula)))
+        }
         None => Ok(()),
     }
 }

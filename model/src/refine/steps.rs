@@ -79,15 +79,15 @@ impl Step<'_> {
         beside.entry(&self.before.shared, thread.node(), index)
     }
 
-    fn word(&self, state: &State, thread: &Thread) -> Word {
-        let _ = self;
+    /// The word at which a thread stands, in a state.
+    fn word(state: &State, thread: &Thread) -> Word {
         state.shared.nodes[usize::from(thread.node())].entries[usize::from(thread.gfn >> thread.level & 1)]
     }
 
     fn split(&self, i: usize, gfn: u8, beside: &mut Beside<'_>) -> Outcome {
         let was = &self.before.threads[i];
-        let Word::Table(child) = self.word(self.after, was) else { return Ok(()) };
-        if self.word(self.before, was) == Word::Table(child) {
+        let Word::Table(child) = Self::word(self.after, was) else { return Ok(()) };
+        if Self::word(self.before, was) == Word::Table(child) {
             return Ok(());
         }
         let e = self.entry(was, beside);
@@ -95,7 +95,13 @@ impl Step<'_> {
         Ok(beside.act("split", &[gfn.into(), e, t])?)
     }
 
-    fn invalidation(&self, i: usize, op: Op, (was, is): (&Thread, &Thread), beside: &mut Beside<'_>) -> Outcome {
+    fn invalidation(
+        &self,
+        i: usize,
+        op: Op,
+        (was, is): (&Thread, &Thread),
+        beside: &mut Beside<'_>,
+    ) -> Outcome {
         let k = inval(self.scenario, i, was.op);
         let number = beside.next_number().ok_or(Miss::Exhausted)?;
         let p = usize::from(was.gfn);
@@ -116,13 +122,14 @@ impl Step<'_> {
                 }
                 return Ok(());
             }
-            Pc::EditEntry => self.edit(i, k, op, beside)?,
+            Pc::EditEntry => self.edit(i, k, beside)?,
             Pc::SplitPart => self.split(i, was.gfn, beside)?,
             Pc::WidenSlot => beside.act("widen", &[k, p])?,
             Pc::NextNumber => return Err(Miss::Unmatched("a number without a list".into())),
             Pc::GoWide => beside.act("go_wide", &[k, number])?,
             Pc::Flip => {
-                let t = beside.new_table(&self.after.shared, self.after.shared.root, 0).ok_or(Miss::Exhausted)?;
+                let t =
+                    beside.new_table(&self.after.shared, self.after.shared.root, 0).ok_or(Miss::Exhausted)?;
                 beside.act("flip", &[k, 0, t])?;
             }
             Pc::ShootDown(v) => return Ok(beside.act("answer", &[k, v.into()])?),
@@ -143,14 +150,14 @@ impl Step<'_> {
     }
 
     /// An edit of an entry.
-    fn edit(&self, i: usize, k: usize, op: Op, beside: &mut Beside<'_>) -> Outcome {
+    fn edit(&self, i: usize, k: usize, beside: &mut Beside<'_>) -> Outcome {
         let was = &self.before.threads[i];
         let (e, p) = (self.entry(was, beside), usize::from(was.gfn));
-        let now = self.word(self.after, was);
+        let now = Self::word(self.after, was);
         let waits = [Pc::SplitPart, Pc::WidenSlot, Pc::GoWide];
         let next = self.after.threads[i].pc;
         let undone = waits.contains(&next) && !self.after.threads[i].span.is_empty();
-        match self.word(self.before, was) {
+        match Self::word(self.before, was) {
             _ if undone => {}
             Word::Table(_) if matches!(now, Word::Hole(_)) => beside.act("unhook", &[k, p, e])?,
             Word::Table(_) => {}
@@ -162,13 +169,16 @@ impl Step<'_> {
             Word::Frozen(_) => beside.act("zap_leaf", &[k, p, e])?,
             Word::Hole(_) | Word::Mmio(_) => beside.act("edit_hole", &[k, p, e])?,
         }
-        let _ = op;
         Ok(())
     }
 
     /// The host changes its pages.
     fn host(&self, k: usize, op: Op, beside: &mut Beside<'_>) -> Outcome {
-        let Op::Invalidate { range: Range::Gfns(Span { start, end }) | Range::Hvas(Span { start, end }), why, .. } = op
+        let Op::Invalidate {
+            range: Range::Gfns(Span { start, end }) | Range::Hvas(Span { start, end }),
+            why,
+            ..
+        } = op
         else {
             return Ok(());
         };
@@ -204,7 +214,7 @@ impl Step<'_> {
         };
         match was.pc {
             Pc::Start => start(beside)?,
-            Pc::Descend => match self.word(self.before, was) {
+            Pc::Descend => match Self::word(self.before, was) {
                 Word::Table(_) => {}
                 _ if is.op != was.op || is.pc == Pc::Start => retry(beside)?,
                 // A frozen entry is no hole, and the compare-and-swap fails.
@@ -221,7 +231,9 @@ impl Step<'_> {
                 let met = walked.max(beside.met[f].take());
                 let region = beside.get("region", &[gfn.into()]);
                 match met {
-                    Some(n) if n > beside.get("newest_in", &[region]) => beside.act("read_newer_hole", &[f, n])?,
+                    Some(n) if n > beside.get("newest_in", &[region]) => {
+                        beside.act("read_newer_hole", &[f, n])?
+                    }
                     _ => beside.act("read_region", &[f])?,
                 }
             }
@@ -253,8 +265,8 @@ impl Step<'_> {
             }
             Pc::LinkDown => {
                 let e = self.entry(was, beside);
-                if let Word::Table(child) = self.word(self.after, was)
-                    && self.word(self.before, was) == was.word
+                if let Word::Table(child) = Self::word(self.after, was)
+                    && Self::word(self.before, was) == was.word
                 {
                     let t = beside.new_table(&self.after.shared, child, gfn).ok_or(Miss::Exhausted)?;
                     beside.act("link_down", &[f, e, t])?;
@@ -264,11 +276,12 @@ impl Step<'_> {
             }
             Pc::Install => {
                 let e = self.entry(was, beside);
-                let now = self.word(self.after, was);
-                if now != self.word(self.before, was) && matches!(now, Word::Leaf(_)) {
+                let now = Self::word(self.after, was);
+                if matches!((Self::word(self.before, was), now), (Word::Hole(_), Word::Leaf(_))) {
                     beside.act("install", &[f, e])?;
                 } else {
-                    beside.met[f] = (is.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
+                    beside.met[f] =
+                        (is.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
                     retry(beside)?;
                 }
             }
@@ -280,8 +293,7 @@ impl Step<'_> {
             Pc::Freeze => retry(beside)?,
             Pc::Thaw => {
                 let e = self.entry(was, beside);
-                let now = self.word(self.after, was);
-                if now != self.word(self.before, was) && was.thawed != Some(was.word) {
+                if Self::word(self.before, was) == Word::Frozen(f as u8) && was.thawed != Some(was.word) {
                     beside.act("thaw", &[f, e])?;
                 } else {
                     beside.act("thaw_back", &[f])?;
@@ -318,7 +330,12 @@ impl Step<'_> {
     }
 
     /// The second read of the epoch.
-    fn confirm(&self, f: usize, retry: impl Fn(&mut Beside<'_>) -> Outcome, beside: &mut Beside<'_>) -> Outcome {
+    fn confirm(
+        &self,
+        f: usize,
+        retry: impl Fn(&mut Beside<'_>) -> Outcome,
+        beside: &mut Beside<'_>,
+    ) -> Outcome {
         match self.after.threads[f].pc {
             Pc::Lookup | Pc::Resolve => Ok(beside.act("confirm", &[f])?),
             Pc::Start => retry(beside),

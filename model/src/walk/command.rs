@@ -40,8 +40,7 @@ impl Request {
                 "--actors" => request.first.actors = number()? as usize,
                 "--states" => request.first.states = number()? as usize,
                 "--mistake" => {
-                    let bug = Bug::ALL.iter().copied().find(|bug| bug.name() == *value);
-                    request.first.bug = Some(bug.ok_or(format!("{value}: no such mistake"))?);
+                    request.first.bug = Some(Bug::named(value).ok_or(format!("{value}: no such mistake"))?);
                 }
                 _ => return Err(format!("{word}: no such option: {USAGE}")),
             }
