@@ -7,6 +7,7 @@
 mod ast;
 mod check;
 mod parse;
+mod reader;
 mod smt;
 mod solver;
 mod story;

@@ -23,6 +23,7 @@ pub fn systems() -> Vec<System> {
         ("slots", files!("slots")),
         ("logs", files!("logs")),
     ];
-    let read = |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
+    let read =
+        |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
     all.iter().map(read).collect()
 }

@@ -20,7 +20,11 @@ fn initial(system: &System, random: &mut Random, numbers: usize) -> Structure {
     for _ in 0..1_000_000 {
         let mut state = Structure::new(system, &sizes, |symbol, most| {
             // Numbers begin at the lowest.
-            if system.symbols[symbol].sort.is_some_and(|sort| system.sorts[sort].ordered) { 0 } else { random.below(most) }
+            if system.symbols[symbol].sort.is_some_and(|sort| system.sorts[sort].ordered) {
+                0
+            } else {
+                random.below(most)
+            }
         });
         if system.axioms.iter().all(|axiom| state.holds(&axiom.formula)) {
             state.begin(system);
@@ -35,7 +39,12 @@ fn arguments(action: &Action, state: &Structure, random: &mut Random) -> Vec<usi
 }
 
 /// Takes random actions, and returns the clause that breaks, and the actions that happened.
-fn walk(system: &System, actions: &[Action], random: &mut Random, steps: u32) -> (Option<String>, BTreeSet<String>) {
+fn walk(
+    system: &System,
+    actions: &[Action],
+    random: &mut Random,
+    steps: u32,
+) -> (Option<String>, BTreeSet<String>) {
     let mut happened = BTreeSet::new();
     let mut state = initial(system, random, 7);
     for _ in 0..steps {
