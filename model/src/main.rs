@@ -99,26 +99,9 @@ fn main() -> ExitCode {
             let n = |i: usize, d: u64| arguments.get(i).and_then(|a| a.parse().ok()).unwrap_or(d);
             let bug = arguments.get(5).and_then(|name| Bug::ALL.iter().copied().find(|b| b.name() == *name));
             let began = Instant::now();
-            let m = slat_model::refine::Refinement {
-                seed: n(1, 1),
-                actors: n(2, 5) as usize,
-                steps: n(3, 10000),
-                checks: n(4, 1),
-                bug,
-            }
-            .go();
-            println!(
-                "{} steps {} states {} left {:?} {:.1} s",
-                m.steps,
-                m.states,
-                m.left,
-                m.actions,
-                began.elapsed().as_secs_f64()
-            );
-            if let Some((why, path)) = m.unmatched {
-                println!("{why}");
-                print(&path);
-            }
+            let m = slat_model::refine::Refinement { seed: n(1, 1), actors: n(2, 5) as usize, steps: n(3, 10000), checks: n(4, 1), bug }.go();
+            println!("{} steps {} states {} left {:?} {:.1} s", m.steps, m.states, m.left, m.actions, began.elapsed().as_secs_f64());
+            if let Some((why, path)) = m.unmatched { println!("{why}"); print(&path); }
             true
         }
         None => full(None) & mistakes(None),

@@ -72,8 +72,7 @@ impl Refinement {
         let mut all = Matched::default();
         while all.steps < self.steps && all.unmatched.is_none() {
             let mut scenario = draw(&mut random, self.actors);
-            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has)
-            {
+            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has) {
                 continue;
             }
             if scenario.remembers > 0 || scenario.shared.tlb.kicks || scenario.shared.sets.cells.is_some() {
@@ -145,9 +144,7 @@ impl Refinement {
 fn holds(beside: &Beside<'_>) -> Result<(), String> {
     let clauses = &beside.proof.system.clauses;
     match clauses.iter().find(|clause| !beside.state.holds(&clause.formula)) {
-        Some(broken) => {
-            Err(format!("{} does not hold: {:?}", broken.name, beside.state.witness(&broken.formula)))
-        }
+        Some(broken) => Err(format!("{} does not hold: {:?}", broken.name, beside.state.witness(&broken.formula))),
         None => Ok(()),
     }
 }

@@ -29,10 +29,8 @@ impl Proof {
     /// Reads the rules of the tables.
     pub(super) fn new() -> Self {
         let system = systems().into_iter().find(|system| system.name == "tables").expect("it is there");
-        let symbols =
-            system.symbols.iter().enumerate().map(|(at, symbol)| (symbol.name.clone(), at)).collect();
-        let actions =
-            system.actions.iter().enumerate().map(|(at, action)| (action.name.clone(), at)).collect();
+        let symbols = system.symbols.iter().enumerate().map(|(at, symbol)| (symbol.name.clone(), at)).collect();
+        let actions = system.actions.iter().enumerate().map(|(at, action)| (action.name.clone(), at)).collect();
         Self { system, symbols, actions }
     }
 
@@ -73,23 +71,18 @@ impl<'a> Beside<'a> {
         let roots = 1 + SPARE_ROOTS;
         let tables = roots + 2 * (SPARE_TABLES + 1);
         let entries = roots * 3 + (tables - roots) * 2;
-        let sizes: Vec<usize> = proof
-            .system
-            .sorts
-            .iter()
-            .map(|sort| match sort.name.as_str() {
-                "fault" => faults,
-                "inval" => invals,
-                "page" => ALL_PAGES,
-                "region" => 2,
-                "entry" => entries,
-                "frame" => FRAMES,
-                "vcpu" => usize::from(shared.vcpu_count),
-                "num" => NUMBERS,
-                "table" => tables,
-                other => panic!("the proof has a new sort {other}"),
-            })
-            .collect();
+        let sizes: Vec<usize> = proof.system.sorts.iter().map(|sort| match sort.name.as_str() {
+            "fault" => faults,
+            "inval" => invals,
+            "page" => ALL_PAGES,
+            "region" => 2,
+            "entry" => entries,
+            "frame" => FRAMES,
+            "vcpu" => usize::from(shared.vcpu_count),
+            "num" => NUMBERS,
+            "table" => tables,
+            other => panic!("the proof has a new sort {other}"),
+        }).collect();
         let state = Structure::new(&proof.system, &sizes, |_, _| 0);
         let spare = [
             (1..roots).rev().collect(),
@@ -98,7 +91,8 @@ impl<'a> Beside<'a> {
         ];
         let shorts = (1 + ops..invals).rev().collect();
         let met = vec![None; scenario.programs.len()];
-        let mut beside = Self { proof, state, tables: [None; 8], spare, shorts, met, taken: BTreeMap::new() };
+        let mut beside =
+            Self { proof, state, tables: [None; 8], spare, shorts, met, taken: BTreeMap::new() };
         beside.constants(scenario, roots, tables);
         beside.state.begin(&proof.system);
         beside.first(shared, scenario.programs.len());
@@ -144,11 +138,7 @@ impl<'a> Beside<'a> {
     /// The proof's entry for that of a node.
     pub(super) fn entry(&self, shared: &Shared, node: u8, index: usize) -> usize {
         let table = self.tables[usize::from(node)].expect("the node is in use");
-        let page = if shared.nodes[usize::from(node)].level > 0 {
-            index * 2
-        } else {
-            self.first_page(table) + index
-        };
+        let page = if shared.nodes[usize::from(node)].level > 0 { index * 2 } else { self.first_page(table) + index };
         self.get("row", &[table, page])
     }
 
@@ -291,8 +281,7 @@ impl<'a> Beside<'a> {
 
     fn loads_more(&self, v: usize, p: usize, e: usize) -> bool {
         let a = self.get("frame", &[e, p]);
-        let new =
-            !self.is("loads", &[v, p, a]) || self.is("writable", &[e]) && !self.is("stores", &[v, p, a]);
+        let new = !self.is("loads", &[v, p, a]) || self.is("writable", &[e]) && !self.is("stores", &[v, p, a]);
         self.is("leaf", &[e]) && !self.is("frozen", &[e]) && new
     }
 
@@ -300,11 +289,7 @@ impl<'a> Beside<'a> {
     pub(super) fn compare(&self, scenario: &Scenario, s: &crate::thread::State) -> Result<(), String> {
         let shared = &s.shared;
         let equal = |what: &str, model: usize, proof: usize| {
-            if model == proof {
-                Ok(())
-            } else {
-                Err(format!("{what}: {model} in the model, {proof} in the proof"))
-            }
+            if model == proof { Ok(()) } else { Err(format!("{what}: {model} in the model, {proof} in the proof")) }
         };
         // Numbers: their order alone.
         let mut numbers = vec![(shared.numbers.newest, self.get("newest", &[]))];
@@ -347,9 +332,7 @@ impl<'a> Beside<'a> {
                     let more = caches.loads[page] >> a & 1 != 0 && !self.is("loads", &[v, page, a])
                         || caches.stores[page] >> a & 1 != 0 && !self.is("stores", &[v, page, a]);
                     if more {
-                        return Err(format!(
-                            "a translation of page {page} to frame {a} that the proof has not"
-                        ));
+                        return Err(format!("a translation of page {page} to frame {a} that the proof has not"));
                     }
                 }
             }
@@ -372,14 +355,8 @@ impl<'a> Beside<'a> {
             }
         }
         numbers.sort_unstable();
-        let in_order = |pair: &[(u8, usize)]| {
-            (pair[0].0 == pair[1].0) == (pair[0].1 == pair[1].1) && pair[0].1 <= pair[1].1
-        };
-        if numbers.windows(2).all(in_order) {
-            Ok(())
-        } else {
-            Err(format!("numbers in another order: {numbers:?}"))
-        }
+        let in_order = |pair: &[(u8, usize)]| (pair[0].0 == pair[1].0) == (pair[0].1 == pair[1].1) && pair[0].1 <= pair[1].1;
+        if numbers.windows(2).all(in_order) { Ok(()) } else { Err(format!("numbers in another order: {numbers:?}")) }
     }
 }
 

@@ -95,13 +95,7 @@ impl Step<'_> {
         Ok(beside.act("split", &[gfn.into(), e, t])?)
     }
 
-    fn invalidation(
-        &self,
-        i: usize,
-        op: Op,
-        (was, is): (&Thread, &Thread),
-        beside: &mut Beside<'_>,
-    ) -> Outcome {
+    fn invalidation(&self, i: usize, op: Op, (was, is): (&Thread, &Thread), beside: &mut Beside<'_>) -> Outcome {
         let k = inval(self.scenario, i, was.op);
         let number = beside.next_number().ok_or(Miss::Exhausted)?;
         let p = usize::from(was.gfn);
@@ -128,8 +122,7 @@ impl Step<'_> {
             Pc::NextNumber => return Err(Miss::Unmatched("a number without a list".into())),
             Pc::GoWide => beside.act("go_wide", &[k, number])?,
             Pc::Flip => {
-                let t =
-                    beside.new_table(&self.after.shared, self.after.shared.root, 0).ok_or(Miss::Exhausted)?;
+                let t = beside.new_table(&self.after.shared, self.after.shared.root, 0).ok_or(Miss::Exhausted)?;
                 beside.act("flip", &[k, 0, t])?;
             }
             Pc::ShootDown(v) => return Ok(beside.act("answer", &[k, v.into()])?),
@@ -175,11 +168,7 @@ impl Step<'_> {
 
     /// The host changes its pages.
     fn host(&self, k: usize, op: Op, beside: &mut Beside<'_>) -> Outcome {
-        let Op::Invalidate {
-            range: Range::Gfns(Span { start, end }) | Range::Hvas(Span { start, end }),
-            why,
-            ..
-        } = op
+        let Op::Invalidate { range: Range::Gfns(Span { start, end }) | Range::Hvas(Span { start, end }), why, .. } = op
         else {
             return Ok(());
         };
@@ -232,9 +221,7 @@ impl Step<'_> {
                 let met = walked.max(beside.met[f].take());
                 let region = beside.get("region", &[gfn.into()]);
                 match met {
-                    Some(n) if n > beside.get("newest_in", &[region]) => {
-                        beside.act("read_newer_hole", &[f, n])?
-                    }
+                    Some(n) if n > beside.get("newest_in", &[region]) => beside.act("read_newer_hole", &[f, n])?,
                     _ => beside.act("read_region", &[f])?,
                 }
             }
@@ -281,8 +268,7 @@ impl Step<'_> {
                 if now != self.word(self.before, was) && matches!(now, Word::Leaf(_)) {
                     beside.act("install", &[f, e])?;
                 } else {
-                    beside.met[f] =
-                        (is.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
+                    beside.met[f] = (is.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
                     retry(beside)?;
                 }
             }
@@ -332,12 +318,7 @@ impl Step<'_> {
     }
 
     /// The second read of the epoch.
-    fn confirm(
-        &self,
-        f: usize,
-        retry: impl Fn(&mut Beside<'_>) -> Outcome,
-        beside: &mut Beside<'_>,
-    ) -> Outcome {
+    fn confirm(&self, f: usize, retry: impl Fn(&mut Beside<'_>) -> Outcome, beside: &mut Beside<'_>) -> Outcome {
         match self.after.threads[f].pc {
             Pc::Lookup | Pc::Resolve => Ok(beside.act("confirm", &[f])?),
             Pc::Start => retry(beside),

@@ -96,16 +96,7 @@ impl Pace {
             changes = (0..many).map(|_| random.below(within)).collect();
             changes.sort_unstable_by_key(|&step| core::cmp::Reverse(step));
         }
-        Self {
-            schedule,
-            random,
-            steps: 0,
-            drawn,
-            cpus: speeds,
-            changes,
-            lowest: 4_u64.pow(6) * NS,
-            starved: 0,
-        }
+        Self { schedule, random, steps: 0, drawn, cpus: speeds, changes, lowest: 4_u64.pow(6) * NS, starved: 0 }
     }
 
     /// The delay of `act.cpu` before the access.
