@@ -293,9 +293,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            if !fallible::reserve(&mut ids, 1) {
-                return Err(DirtyError::NoMemory);
-            }
+            fallible::reserve(&mut ids, 1)?;
             ids.push(slot.id);
         }
         Ok(ids)
@@ -328,9 +326,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         let mut told = TakenWords::default();
         // Enough room for most logs. Unused room costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        if !fallible::reserve(&mut told.words, most.max(CHUNK)) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve(&mut told.words, most.max(CHUNK))?;
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
         let _taking = self.taking(log);
         // After an error or a panic of the host, the harvest gives back what was taken.
