@@ -36,7 +36,7 @@ pub use format::{Access, Format, HostPaging, Kind, Leaf, Perms};
 pub(crate) use freeze::Freeze;
 pub use memory::{CHUNK_BYTES, CHUNK_PAGES, Heap, Own, TableMemory, TablesOf};
 pub(crate) use memory::{ENTRIES, Node};
-pub use pool::NoMemory;
+pub use crate::fallible::NoMemory;
 pub(crate) use pool::{Cache, PageShortage, Pool, Scratch};
 pub(crate) use radix::{At, Radix, Reached};
 pub(crate) use retire::TableCount;

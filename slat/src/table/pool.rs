@@ -16,12 +16,6 @@ use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 /// Maximum number of chunks returned under one hold of the lock.
 const BATCH: usize = 32;
 
-/// Memory for table pages is missing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoMemory;
-
-errors! { NoMemory: Self => "the host has no more memory for table pages"; }
-
 /// The table pages of one VM or address space. Alone on its cache lines: threads that fetch pages write here, and each
 /// fault reads its neighbours, for example the root.
 #[derive(Debug)]
