@@ -6,13 +6,8 @@
 //! handle such faults needs young pages.
 
 use super::{By, Fault, FaultError, Leave, Next, Resume};
-use crate::addr::{Gfn, Span};
-use crate::host::{Host, HostError};
-use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
-use crate::table::format::{Access, Format};
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::{Access, Format, Gfn, Host, HostError, Idle, Span, Vcpu, Walk};
 
 /// How to map pages ahead of the guest: see [`Vcpu::prefault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@ use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
 use crate::callbacks::{Caught, Finally};
+use crate::fallible::NoMemory;
 use crate::inject::{Point, strikes};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 
