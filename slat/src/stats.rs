@@ -102,7 +102,7 @@ pub struct NestedStats {
     /// Number of faults without a memslot, and of writes to read-only ones.
     pub mmio_faults: u64,
     /// Number of faults that the guest's own table refuses
-    /// ([`L2Done::ForL1`](crate::nested::L2Done::ForL1)).
+    /// ([`L2Next::ForL1`](crate::nested::L2Next::ForL1)).
     pub refused_faults: u64,
     /// Number of passes over shadows for the guest's own flushes. Many flushes may need one pass, or none.
     pub flush_passes: u64,

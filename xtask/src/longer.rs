@@ -1,4 +1,4 @@
-//! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `simulate`).
+//! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `prove`, `simulate`).
 
 use crate::Outcome;
 use crate::process::{bounded, cargo, on_every_processor, said, succeed};
@@ -80,6 +80,11 @@ pub fn repeat(args: &Repeat) -> Outcome {
 /// fuzzer: quickly, and with debug assertions.
 pub fn explore(words: &[String]) -> Outcome {
     Err(cargo("run --package slat-explore --profile fuzz --locked --quiet --").args(words).exec().into())
+}
+
+/// Asks the questions of the proof by induction (`proof`), which parses the arguments itself.
+pub fn prove(words: &[String]) -> Outcome {
+    Err(cargo("run --package slat-proof --locked --quiet --").args(words).exec().into())
 }
 
 #[derive(clap::Args)]

@@ -53,6 +53,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
+    /// Prove the protocol by induction, with z3 and cvc5: --mistakes, --seeds N, --seconds N, --only WORDS, --require
+    Prove(Words),
     /// Run every simulated bench under many seeds
     Simulate(longer::Simulate),
     /// Run the soak under `ThreadSanitizer`
@@ -93,6 +95,7 @@ impl Chore {
             Self::Repeat(args) => longer::repeat(args),
             Self::Fuzz(args) => fuzz::run(args),
             Self::Explore(Words { words }) => longer::explore(words),
+            Self::Prove(Words { words }) => longer::prove(words),
             Self::Simulate(args) => longer::simulate(args),
             Self::Sanitize => sanitize::thread(),
             Self::Miri => miri::run(),

@@ -34,11 +34,9 @@
 //! A host that may sleep is asked outside the section. Its answer counts if nothing was announced between F2 and F5 and
 //! the next attempt's F6.
 
-use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
-use super::l2::L2;
-use super::outcome::{Found, L2Done, Outcome, very_page};
-use super::walk::L1Stop;
+use super::outcome::{Found, Outcome, very_page};
+use super::{L1Access, L1Fault, L1Format, L1Stop, L2, L2Next};
 use crate::dirty::ring::Ring;
 use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
 use crate::shadows::drop_leaf;
@@ -73,10 +71,10 @@ struct Faulting<'f, 'a, 'vm, F: Format, H: Host, T: L1Format> {
 }
 
 impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> {
-    type Done = L2Done;
+    type Done = L2Next;
     type Error = FaultError;
 
-    fn attempt(&mut self) -> Result<Result<L2Done, Again>, FaultError> {
+    fn attempt(&mut self) -> Result<Result<L2Next, Again>, FaultError> {
         let Self { l2, idle, access, learned } = self;
         l2.prepare(idle);
         let vm = l2.vcpu.vm;
@@ -97,7 +95,7 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
             },
             Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
             // L1 edits T meanwhile: L2 tries again.
-            Outcome::Table(_) => Some(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
+            Outcome::Table(_) => Some(L2Next::Handled { next: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
             Outcome::AnotherPage(g1s) => {
                 vm.take_away(idle, l2.vcpu.space(), g1s);
                 learned.replaced = true;
@@ -129,18 +127,18 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
     ///
     /// Maps pages of 1 GiB or 2 MiB if T, the memslot, the host and the format allow it, otherwise 4 KiB.
-    pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Next, FaultError> {
         if let Some(done) = self.quick(&access) {
             self.count(NestedCount::Mapped);
             return Ok(done);
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
-            L2Done::Handled { .. } => {}
-            L2Done::ForL1(_) => self.count(NestedCount::Refused),
+            L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Next::Handled { next: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
+            L2Next::Handled { .. } => {}
+            L2Next::ForL1(_) => self.count(NestedCount::Refused),
         }
         Ok(done)
     }
@@ -171,7 +169,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Next, FaultError> {
         Faulting { l2: self, idle, access, learned: Learned::default() }.pursue()
     }
 
@@ -181,7 +179,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         idle: &mut Idle,
         fault: Fault,
         error: HostError,
-    ) -> Result<Option<L2Done>, FaultError> {
+    ) -> Result<Option<L2Next>, FaultError> {
         if !matches!(error, HostError::Pending | HostError::NeedsPage) {
             return Err(error.into());
         }
@@ -190,7 +188,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             done,
             Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
         );
-        Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
+        Ok(waits.then_some(L2Next::Handled { next: done, gpa: fault.gpa }))
     }
 
     /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB. A leaf that
@@ -256,7 +254,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let g1 = leaf.gfn;
         let gpa = Gpa(g1.gpa().0 | access.gpa.offset());
-        let handled = |done| Ok(Outcome::Done(L2Done::Handled { done, gpa }));
+        let handled = |done| Ok(Outcome::Done(L2Next::Handled { next: done, gpa }));
         let stores = self.table.demands(access).allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
         let sought = start.find(Wanted::new(g1, wants), find);
@@ -318,6 +316,6 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let beside: Vec<usize> = beside.map(|(index, _)| index).collect();
             state.refused.extend(beside.into_iter().map(|index| (index, fault.access.gpa.gfn())));
         }
-        Outcome::Done(L2Done::ForL1(fault))
+        Outcome::Done(L2Next::ForL1(fault))
     }
 }

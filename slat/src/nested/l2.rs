@@ -134,14 +134,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
     /// let load = L1Access::new(Gpa(0x5123), Access::Read);
-    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
+    /// assert_eq!(l2.fault(&mut idle, load)?, L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
     /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
     /// drop(guest); // L2 exits with its next fault
     ///
     /// // It loads from frame 6, which T does not map: L1 gets a fault.
     /// let elsewhere = L1Access::new(Gpa(0x6000), Access::Read);
-    /// let L2Done::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
+    /// let L2Next::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
     /// let exit = ept.injection(&fault);
     /// drop(l2);
     /// assert_eq!(exit, EptExit::Violation { gpa: Gpa(0x6000), qualification: 0b001 });
@@ -151,8 +151,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// vm.host().0[3 * 512 + 5].store(0, Release);
     /// vcpu.l1_flushes(|table: &EptTable| *table == ept);
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
-    /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Done::Handled { .. }));
-    /// assert!(matches!(l2.fault(&mut idle, load)?, L2Done::ForL1(_)));
+    /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Next::Handled { .. }));
+    /// assert!(matches!(l2.fault(&mut idle, load)?, L2Next::ForL1(_)));
     ///
     /// // The host takes the page behind L1's frame 7 away, without L1's knowledge: L2 loses it, too.
     /// let page = Span::sized(Hva(0x10_7000), 4096);

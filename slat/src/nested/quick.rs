@@ -16,10 +16,9 @@
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
 use super::entry_words::{GuestWords, nth};
-use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
-use super::l2::L2;
-use super::outcome::{Found, L2Done, Quick};
+use super::outcome::{Found, Quick};
+use super::{L1Access, L1Format, L2, L2Next};
 use crate::shadows::{HOLE, LeafRow, RmapHint, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
 use crate::table::radix::At;
@@ -28,7 +27,7 @@ use crate::{Access, Format, Gfn, Gpa, Host, HostPage, Hva, Leaf, Level, MemoryTy
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles the access, or returns `None` with nothing done.
     #[inline(always)]
-    pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Done> {
+    pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Next> {
         let quick = self.quick.as_mut()?;
         let (g2, vm) = (access.gpa.gfn(), self.vcpu.vm);
         if g2.0 >> Level::M2.shift() != quick.tag {
@@ -98,7 +97,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa })
+        Some(L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa })
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.

@@ -15,9 +15,8 @@
 //! memory, and the others last, by a clock over their links ([`crate::budget`]). The reverse map stays: 8 bytes for
 //! each L1 frame that L2 has ever used, and blocks of 64 bytes for those that it used at several places at once.
 
-use super::drops::Dropping;
 use super::leaf_rows::Half;
-use super::{HOLE, Shadow, Shadows};
+use super::{Dropping, HOLE, Shadow, Shadows};
 use crate::callbacks::Finally;
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;

@@ -11,10 +11,9 @@
 //! entry, and then checks that the line is as it was before it read T. A flush can therefore leave holes as they are:
 //! it meets the frozen entry, or the fault finds the line moved.
 
-use super::Reach;
 use super::counted_walks::WalkCount;
-use super::drops::Dropping;
 use super::reverse::STRETCH;
+use super::{Dropping, Reach};
 use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::{At, Cursor, Entry, Pool, Radix, Version};

@@ -16,9 +16,8 @@
 //!
 //! Without spare table pages the whole leaf is zapped.
 
-use super::leaf_rows::{Half, Rows};
-use super::shadow::{Frozen, edit};
-use super::{CountedWalk, Dropping, Reach, Shadow, Shadows, maps};
+use super::leaf_rows::Half;
+use super::{CountedWalk, Dropping, Frozen, Reach, Rows, Shadow, Shadows, edit, maps};
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::radix::link_parts;

@@ -1,8 +1,6 @@
 //! A table page as the engine sees it, and the note that it keeps beside each.
 
-use super::entry::{Entry, Word};
-use super::memory::{CHUNK_BYTES, CHUNK_PAGES, ENTRIES, TableMemory};
-use super::page_notes;
+use super::{CHUNK_BYTES, CHUNK_PAGES, ENTRIES, Entry, TableMemory, Word, page_notes};
 use crate::addr::{Level, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
 use crate::sync::prim::read_whole;

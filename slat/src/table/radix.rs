@@ -3,10 +3,7 @@
 //! Both MMUs use it: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one ([`Map`](crate::map::Map): hva →
 //! frame). It is generic over format and memory. The compiler unrolls the loop over levels.
 
-use super::entry::{Entry, Word};
-use super::format::{Format, Kind, Leaf};
-use super::memory::{Node, TableMemory};
-use super::pool::{Cache, NoMemory, Pool};
+use super::{Cache, Entry, Format, Kind, Leaf, NoMemory, Node, Pool, TableMemory, Word};
 use crate::addr::{Gfn, Level, Pfn};
 use crate::sync::prim::AtomicU64;
 use core::marker::PhantomData;

@@ -19,11 +19,8 @@
 //! The engine therefore counts and takes apart dead tables by plain loads, a page at a time, when no other thread can
 //! reach them. That is many times faster than an exchange for each entry. (`model/` checks all of this.)
 
-use super::entry::{Entry, Word};
-use super::format::Format;
-use super::memory::{Node, NodeList, TableMemory};
-use super::pool::Pool;
-use super::radix::At;
+use super::memory::NodeList;
+use super::{At, Entry, Format, Node, Pool, TableMemory, Word};
 use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};

@@ -261,7 +261,7 @@ impl World<'_> {
                 return Ok(use_page(vm.host(), leaf.pfn, access, value));
             }
             match guest.fault(idle, asked).map_err(|error| format!("{error}"))? {
-                L2Done::ForL1(fault) => {
+                L2Next::ForL1(fault) => {
                     let PageFault { address, code } = table.injection(&fault);
                     return if address == Gva(va) {
                         Ok(End::PageFault(code))
@@ -269,10 +269,10 @@ impl World<'_> {
                         Err(format!("{address}"))
                     };
                 }
-                L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa } => {
+                L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), gpa } => {
                     return Ok(End::Device(gpa.gfn().0));
                 }
-                L2Done::Handled { .. } => {}
+                L2Next::Handled { .. } => {}
             }
         }
         Err(format!("the guest gets nowhere at {va:#x} by its shadow"))
@@ -552,7 +552,7 @@ fn stores_after_flush() -> bool {
     let loads = |nth: u64| table.access(Gva(nth << 12), Access::Read).unwrap();
     let store = table.access(Gva(2 << 12), Access::Write).unwrap();
     for nth in 0..2 {
-        assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Done::Handled { .. })));
+        assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Next::Handled { .. })));
     }
     // Withdraws stores to all pages, and INVLPG of one. That drops no leaf, so only the line tells the other vCPU.
     put(2, 0, 3 << 12 | 0x65);

@@ -104,9 +104,9 @@ impl World {
                 return Page(leaf.pfn.0 - 0x1000);
             }
             match guest.fault(&mut self.idle, asked).unwrap() {
-                L2Done::ForL1(fault) => return Refused(table.injection(&fault).code),
-                L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => return NoMemory,
-                L2Done::Handled { .. } => {}
+                L2Next::ForL1(fault) => return Refused(table.injection(&fault).code),
+                L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), .. } => return NoMemory,
+                L2Next::Handled { .. } => {}
             }
         }
         panic!("the guest gets nowhere by {tried:?}");
