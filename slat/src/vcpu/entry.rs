@@ -30,7 +30,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// * The root has changed; load [`Ready::root`].
     /// * The processor differs from that of the last entry ([`Translations::cpu`]).
-    /// * This is the first entry after [`Vm::vcpu`], because the previous owner of the number may have left
+    /// * This is the first entry after [`Vm::vcpu`](crate::Vm::vcpu), because the previous owner of the number may have left
     ///   translations.
     ///
     /// A leaked guard leaves the vCPU in the guest until its next operation. Flushes wait for it until then.
