@@ -178,7 +178,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         let mut vm = Vm {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
-            host: oracle::attach::<F, H>(host, oracle, policy.vcpus == 1 || policy.dirty.by_bits::<F>()),
+            host: oracle::attach::<F, H>(host, oracle, &policy),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),

@@ -27,8 +27,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ///
     /// * The root has changed; load [`Ready::root`].
     /// * The processor differs from that of the last entry ([`Translations::cpu`]).
-    /// * This is the first entry after [`Vm::vcpu`], because the previous owner of the number may have left
-    ///   translations.
+    /// * This is the first entry after [`Vm::vcpu`](crate::Vm::vcpu), because the previous owner of the number may
+    ///   have left translations.
     ///
     /// A leaked guard leaves the vCPU in the guest until its next operation. Flushes wait for it until then.
     pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
