@@ -84,7 +84,9 @@ impl Oracle {
         let result = step(&mut world);
         let found = world.take_found();
         drop(world);
-        found.iter().for_each(|violation| (checks.report)(violation));
+        for violation in &found {
+            (checks.report)(violation);
+        }
         Some(result)
     }
 

@@ -43,15 +43,20 @@ struct Ask {
     at: u64,
 }
 
+/// What was done to all of a change's range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Done {
+    Nothing,
+    Edited,
+    Flushed,
+}
+
 /// An invalidation of host addresses.
 #[derive(Debug)]
 struct Change {
     hvas: Span<Hva>,
     why: Reason,
-    /// All of it has been edited.
-    is_applied: bool,
-    /// All of it has been edited and flushed.
-    is_taken: bool,
+    done: Done,
     /// Another change of some of these addresses was open at the same time.
     is_crossed: bool,
     /// Pages that were told, and are not flushed yet.
@@ -305,7 +310,9 @@ impl World {
             let more = (index, page.pfn.0, 0)..=(index, page.pfn.0, u64::MAX);
             let next = self.more_owners.range(more).next().copied();
             *first = next.map(|(.., key)| key);
-            next.into_iter().for_each(|next| _ = self.more_owners.remove(&next));
+            if let Some(next) = next {
+                self.more_owners.remove(&next);
+            }
         } else {
             self.more_owners.remove(&(index, page.pfn.0, key));
         }

@@ -375,14 +375,14 @@ pub(crate) fn guest_was_leaked<H: Host>(host: &Checked<H>, vcpu: VcpuId) {
 }
 
 pub(crate) fn ends<H: Host>(host: &Checked<H>) {
-    host.oracle.step(|world| world.ends_all());
+    host.oracle.step(World::ends_all);
 }
 
 /// Harvests that are being taken, or a transaction.
 pub(crate) struct Harvesting<'vm>(&'vm Oracle, bool);
 
 pub(crate) fn harvesting<H: Host>(host: &Checked<H>, clears: bool) -> Harvesting<'_> {
-    host.oracle.step(|world| world.begins_to_take());
+    host.oracle.step(World::begins_to_take);
     Harvesting(&host.oracle, clears)
 }
 

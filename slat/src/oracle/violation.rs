@@ -139,6 +139,6 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rule, call, seen } = self;
-        write!(f, "{call}: {}: {seen}. {}", rule.name(), rule.advice())
+        write!(f, "{call}: {}: {seen}; {}", rule.name(), rule.advice())
     }
 }

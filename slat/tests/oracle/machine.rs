@@ -214,6 +214,5 @@ pub fn reports_after(patience: Duration, work: impl FnOnce(&mut Fixture<'_>)) ->
         }
     });
     with_vm(Some(checks), work);
-    let seen = seen.lock().unwrap().clone();
-    seen
+    seen.lock().unwrap().clone()
 }

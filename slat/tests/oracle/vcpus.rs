@@ -92,9 +92,9 @@ pub const CASES: &[Case] = &[
         let mut vcpu = fixture.vm.vcpu(VCPU).unwrap();
         let guest = vcpu.enter(fixture.idle, &mut Tlb(0)).poll();
         if wrong {
-            forget(guest)
+            forget(guest);
         } else {
-            drop(guest)
+            drop(guest);
         }
         let _ = vcpu.fault(fixture.idle, Fault { gpa: Gfn(5).gpa(), access: Access::Read }).unwrap();
     }),

@@ -1,6 +1,6 @@
 //! Changes of the host's table: begin, edits, flush, end.
 
-use super::{Change, Given, LEVELS, World, keeps_frames, overlap, pages_of};
+use super::{Change, Done, Given, LEVELS, World, keeps_frames, overlap, pages_of};
 use crate::addr::{Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::HostPage;
 use crate::oracle::chunks::Chunks;
@@ -21,15 +21,7 @@ impl World {
         for other in self.changes.values_mut().filter(|other| overlap(span, pages_of(other.hvas))) {
             (other.is_crossed, is_crossed) = (true, true);
         }
-        let change = Change {
-            hvas,
-            why,
-            is_applied: false,
-            is_taken: false,
-            is_crossed,
-            told: Vec::new(),
-            has_told: false,
-        };
+        let change = Change { hvas, why, done: Done::Nothing, is_crossed, told: Vec::new(), has_told: false };
         self.next += 1;
         self.changes.insert(self.next, change);
         self.next
@@ -49,12 +41,14 @@ impl World {
     }
 
     pub(in crate::oracle) fn applies(&mut self, id: u64) {
-        self.changes.get_mut(&id).into_iter().for_each(|change| change.is_applied = true);
+        if let Some(change) = self.changes.get_mut(&id) {
+            change.done = Done::Edited;
+        }
     }
 
     /// Addresses of pages to look at, now that all of the change is flushed: the host must not have changed them yet.
     pub(in crate::oracle) fn unchanged(&self, id: u64, most: usize) -> Vec<(Hva, Pfn)> {
-        let change = self.changes.get(&id).filter(|change| change.is_applied && !change.is_taken);
+        let change = self.changes.get(&id).filter(|change| change.done == Done::Edited);
         let Some(change) = change.filter(|change| !change.is_crossed && !change.has_told) else {
             return Vec::new();
         };
@@ -82,7 +76,8 @@ impl World {
     pub(in crate::oracle) fn settles(&mut self, id: u64) {
         let Some(change) = self.changes.get_mut(&id) else { return };
         let (hvas, why, told) = (change.hvas, change.why, take(&mut change.told));
-        if change.is_applied && !core::mem::replace(&mut change.is_taken, true) {
+        if change.done == Done::Edited {
+            change.done = Done::Flushed;
             self.touched(hvas).into_iter().for_each(|at| self.take_page(at, hvas, why));
         }
         for (hvas, to) in told {
@@ -114,7 +109,9 @@ impl World {
 
     pub(in crate::oracle) fn ends(&mut self, id: u64) {
         self.settles(id);
-        let Some(change) = self.changes.remove(&id).filter(|change| !change.is_applied) else { return };
+        let Some(change) = self.changes.remove(&id).filter(|change| change.done == Done::Nothing) else {
+            return;
+        };
         let told = change.has_told || change.why.page_by_page();
         let rule = if told { Rule::NotTold } else { Rule::Cancelled };
         for (index, key) in self.touched(change.hvas) {

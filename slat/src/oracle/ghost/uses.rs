@@ -30,7 +30,9 @@ impl World {
         } else {
             (!is_there).then_some(Rule::LentElsewhere)
         };
-        rule.into_iter().for_each(|rule| self.finds(rule, CALL, seen()));
+        if let Some(rule) = rule {
+            self.finds(rule, CALL, seen());
+        }
         if let Some(frame) = (pfn.0..pfn.0 + pages).find(|&frame| !self.shares && self.guests_use(Pfn(frame)))
         {
             self.finds(Rule::LentGuestPage, CALL, format!("{}: a guest has frame {frame:#x}", seen()));
@@ -78,9 +80,11 @@ impl World {
         let is_withdrawn = owners.iter().all(|given| given.taken.or(given.withdrawn).is_some());
         if let Some(why) = owners.first().and_then(|given| given.taken).filter(|_| is_gone) {
             self.finds(Rule::StaleUse, CALL, seen(why));
-        } else if access == Access::Write && is_withdrawn {
-            let why = owners.iter().find_map(|given| given.withdrawn);
-            why.into_iter().for_each(|why| self.finds(Rule::StaleWrite, CALL, seen(why)));
+        } else if access == Access::Write
+            && is_withdrawn
+            && let Some(why) = owners.iter().find_map(|given| given.withdrawn)
+        {
+            self.finds(Rule::StaleWrite, CALL, seen(why));
         }
         if access == Access::Write && self.logs {
             self.stores(space, gfn);
