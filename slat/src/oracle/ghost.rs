@@ -69,7 +69,7 @@ struct Change {
 pub(super) struct OfVcpu {
     /// The root that the VMM has loaded last.
     pub(super) root: Option<Pfn>,
-    ignored: u32,
+    pub(super) ignored: u32,
     #[cfg(feature = "std")]
     pub(super) kicked: Option<std::time::Instant>,
 }
@@ -343,6 +343,20 @@ impl World {
                 let more = self.more_owners.range((index, base, 0)..=(index, base, u64::MAX));
                 all.extend(more.map(|&(.., key)| (index, key)));
             }
+        }
+        all
+    }
+
+    /// The pages that have frames of this large page.
+    fn owners_in(&self, page: HostPage) -> Vec<(usize, u64)> {
+        let pages = page.level.min(Level::G1).pages();
+        let first = page.pfn.0 & !(pages - 1);
+        let mut all = Vec::new();
+        for (index, level) in LEVELS.into_iter().enumerate() {
+            let base = first & !(level.pages() - 1);
+            all.extend(self.owners[index].range(base, first + pages).map(|(_, key)| (index, key)));
+            let more = self.more_owners.range((index, base, 0)..(index, first + pages, 0));
+            all.extend(more.map(|&(.., key)| (index, key)));
         }
         all
     }

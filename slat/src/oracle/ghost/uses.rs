@@ -61,7 +61,7 @@ impl World {
     pub(in crate::oracle) fn uses(
         &mut self,
         (vcpu, kicked): (VcpuId, bool),
-        (space, gfn): (SpaceId, Gfn),
+        gfn: Gfn,
         (pfn, access): (Pfn, Access),
     ) {
         const CALL: &str = "InGuest::uses";
@@ -86,7 +86,11 @@ impl World {
         {
             self.finds(Rule::StaleWrite, CALL, seen(why));
         }
-        if access == Access::Write && self.logs {
+    }
+
+    /// The guest has stored. A fault marked the page before, or the walk set its Dirty bit.
+    pub(in crate::oracle) fn guest_stores(&mut self, space: SpaceId, gfn: Gfn) {
+        if self.logs {
             self.stores(space, gfn);
         }
     }
