@@ -1,6 +1,8 @@
 //! The ghost state, and the rules over it. Each method of [`World`] is one step of the specification.
 
 mod changes;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 mod uses;
 
 use super::chunks::Chunks;
@@ -178,6 +180,7 @@ impl World {
         let whole = Span::sized(Hva(hva.0 & !(level.bytes() - 1)), level.bytes());
         let is_touched = |change: &Change| overlap(pages_of(change.hvas), pages_of(whole));
         let is_crossed = self.next != asked.next || self.changes.values().any(is_touched);
+        let answered = page;
         let level = if is_crossed { Level::K4 } else { level };
         let below = asked.page & (level.pages() - 1);
         let page = HostPage { pfn: Pfn(page.pfn.0 - below), level, ..page };
@@ -186,9 +189,11 @@ impl World {
                 format!("address {:#x} is frame {:#x}; frames {first:#x} on are lent", hva.0, page.pfn.0);
             return self.finds(Rule::TablePage, call, seen);
         }
-        if asked.is_unsure {
-            self.owners_of(page.pfn).into_iter().for_each(|at| self.forget_if_taken(at));
-        } else {
+        if asked.is_unsure || is_crossed {
+            // The engine may map all of it.
+            self.owners_in(answered).into_iter().for_each(|at| self.forget_if_taken(at));
+        }
+        if !asked.is_unsure {
             self.compare(call, hva, (access, asked.at), page);
             self.give(call, asked.page - below, page);
         }

@@ -82,13 +82,14 @@ impl World {
     pub(in crate::oracle) fn settles(&mut self, id: u64) {
         let Some(change) = self.changes.get_mut(&id) else { return };
         let (hvas, why, told) = (change.hvas, change.why, take(&mut change.told));
+        let is_crossed = change.is_crossed;
         if change.done == Done::Edited {
             change.done = Done::Flushed;
             self.touched(hvas).into_iter().for_each(|at| self.take_page(at, hvas, why));
         }
         for (hvas, to) in told {
-            if let Some(page) = to.filter(|page| page.level > Level::K4) {
-                // The engine may map a part of it in place.
+            if let Some(page) = to.filter(|page| is_crossed || page.level > Level::K4) {
+                // The engine may map a part of it in place. The other change may have the page replaced.
                 self.touched(hvas).into_iter().for_each(|at| self.forget(at));
                 self.owners_in(page).into_iter().for_each(|at| self.forget_if_taken(at));
                 continue;
