@@ -177,12 +177,10 @@ impl<F: Format, H: Host> Builder<F, H> {
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, table_budget, oracle, .. } = self;
         let barrier = Barrier::detect();
-        // Whether a store of a vCPU is in the bitmaps when the guest goes on.
-        let logs = policy.dirty.ring.is_none() && (policy.vcpus == 1 || policy.dirty.by_bits::<F>());
         let mut vm = Vm {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
-            host: oracle::attach::<F, H>(host, oracle, logs),
+            host: oracle::attach::<F, H>(host, oracle, policy.vcpus == 1 || policy.dirty.by_bits::<F>()),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -202,6 +200,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
             vm.rings.make(size, policy.vcpus)?;
+            oracle::logs_in_rings(&vm.host);
         }
         vm.pool.set_budget(table_budget);
         Ok(vm)

@@ -94,6 +94,9 @@ pub(crate) fn guest_was_leaked<H: Host>(_: &Checked<H>, _: VcpuId) {}
 #[inline(always)]
 pub(crate) fn ends<H: Host>(_: &Checked<H>) {}
 
+#[inline(always)]
+pub(crate) fn logs_in_rings<H: Host>(_: &Checked<H>) {}
+
 /// Harvests that are being taken.
 pub(crate) struct Harvesting;
 

@@ -387,6 +387,11 @@ pub(crate) fn ends<H: Host>(host: &Checked<H>) {
     host.oracle.step(World::ends_all);
 }
 
+/// From now on, stores of vCPUs are logged in rings.
+pub(crate) fn logs_in_rings<H: Host>(host: &Checked<H>) {
+    host.oracle.step(World::logs_in_rings);
+}
+
 /// Harvests that are being taken, or a transaction.
 pub(crate) struct Harvesting<'vm>(&'vm Oracle, bool);
 

@@ -14,6 +14,14 @@ pub const CASES: &[(&str, Settings, fn(&mut Fixture<'_>))] = &[
     ("a large page is told that the guest has in small pages", small, told_as_it_was),
     ("a part of a large page is told, whose frame another address had", small, told_in_place),
     ("the VMM empties a vCPU's ring, and then the bitmaps", rings, empties_a_ring),
+    (
+        "so in a VM that gets its rings later",
+        |vm| vm.dirty_log(DirtyLog::bitmap()),
+        |fixture| {
+            fixture.vm.set_dirty_log(fixture.idle, ring()).unwrap();
+            empties_a_ring(fixture);
+        },
+    ),
     ("a software vCPU polls every hundred accesses", |vm| vm, polls_seldom),
     ("the VMM loads a root when all translations are forgotten", |vm| vm, loads_at_a_flush),
 ];
@@ -23,7 +31,11 @@ fn small<F: Format, H: Host>(vm: Builder<F, H>) -> Builder<F, H> {
 }
 
 fn rings<F: Format, H: Host>(vm: Builder<F, H>) -> Builder<F, H> {
-    vm.dirty_log(DirtyLog::ring(RingSize::new(4096).unwrap()))
+    vm.dirty_log(ring())
+}
+
+fn ring() -> DirtyLog {
+    DirtyLog::ring(RingSize::new(4096).unwrap())
 }
 
 fn large(pfn: u64, writable: bool) -> HostPage {

@@ -88,6 +88,11 @@ impl World {
         }
     }
 
+    /// No store of a vCPU will be in the bitmaps.
+    pub(in crate::oracle) fn logs_in_rings(&mut self) {
+        self.logs = false;
+    }
+
     /// The guest has stored. A fault marked the page before, or the walk set its Dirty bit.
     pub(in crate::oracle) fn guest_stores(&mut self, space: SpaceId, gfn: Gfn) {
         if self.logs {
