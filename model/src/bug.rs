@@ -27,6 +27,16 @@ macro_rules! bugs {
 }
 
 impl Bug {
+    /// Whether it is a mistake of [`Scenario`](crate::Scenario)s, which [`walk`](crate::walk)s draw, too.
+    pub fn is_walked(self) -> bool {
+        !["nested", "primary", "fleet"].iter().any(|other| self.scenario().starts_with(other))
+    }
+
+    /// Returns the mistake with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|bug| bug.name() == name)
+    }
+
     /// Returns its name on command lines and in tables.
     pub fn name(self) -> String {
         let mut name = String::new();

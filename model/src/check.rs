@@ -273,7 +273,7 @@ impl Model for Scenario {
         let Shared { memslots, published, .. } = self.shared;
         let memo = (self.remembers > 0).then(|| Memo::of(0, self.remembers, memslots, published));
         let thread = Thread { memo, ..Thread::at(0) };
-        let mut s = State { shared: self.shared.clone(), threads: [thread; THREADS] };
+        let mut s = State { shared: self.shared.clone(), threads: vec![thread; self.programs.len()] };
         for &(i, pc) in &self.ahead {
             while s.threads[i].pc != pc {
                 self.step(&mut s, i).expect("it is alone");

@@ -22,6 +22,8 @@
 //! | [`slots`] | a slot transaction; the versions of the slots |
 //! | [`harvest`] | dirty logs: marks, D bits, harvests |
 //! | `reshape` | split, recover, a new root |
+//! | [`walk`] | walks through scenarios of six and more actors, drawn from a seed |
+//! | [`refine`] | the model beside the proof: each step of the model is a step of the proof |
 //! | [`scenario`], [`check`] | an initial state and its threads; the check of all interleavings |
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
 //! | [`nested`] | shadows of nested guests: scenarios and a check of their own |
@@ -49,12 +51,14 @@ pub mod op;
 mod pc;
 mod present;
 pub mod primary;
+pub mod refine;
 mod reshape;
 pub mod scenario;
 pub mod shared;
 pub mod shootdown;
 pub mod slots;
 pub mod thread;
+pub mod walk;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};

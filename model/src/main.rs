@@ -2,12 +2,15 @@
 //! mistakes; with a name only those of that name. `push`: the small set, then every mistake. Without arguments: the
 //! full set, then every mistake.
 //!
+//! `slat-model walk` walks through scenarios of six and more actors, at random. `slat-model proof` takes steps of such
+//! scenarios in the proof, too.
+//!
 //! It prints the explored families (`EXECUTIONS Model <family> <states>`), the mistakes (`BUG <name> Model <what>`),
 //! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Checked, fleet, library, nested, primary};
+use slat_model::{Bug, Checked, fleet, library, nested, primary, refine, walk};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -70,6 +73,14 @@ fn print(actions: &[String]) {
     }
 }
 
+/// Prints a problem with the arguments.
+fn said(outcome: Result<bool, String>) -> bool {
+    outcome.unwrap_or_else(|problem| {
+        eprintln!("{problem}");
+        false
+    })
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.get(1).map(String::as_str);
@@ -89,9 +100,14 @@ fn main() -> ExitCode {
         Some("full") => full(name),
         Some("mistakes") => mistakes(name),
         Some("push") => small(None) & mistakes(None),
+        Some("walk") => said(walk::command::command(&arguments[1..])),
+        Some("proof") => said(refine::command::command(&arguments[1..])),
         None => full(None) & mistakes(None),
         Some(other) => {
-            eprintln!("{other}: slat-model [push], or slat-model small|full|mistakes [NAME]");
+            eprintln!(
+                "{other}: slat-model [push], or slat-model small|full|mistakes [NAME], or {}",
+                walk::command::USAGE
+            );
             false
         }
     };

@@ -71,6 +71,12 @@ impl Memo {
         confirmed.chain(quiet.iter_mut().map(|quiet| &mut quiet.number)).chain([published])
     }
 
+    /// Returns the frames of its slot, those that are confirmed, their table, and whether N covers the slot.
+    pub(crate) fn frames(self) -> (Span, Option<(Span, u8)>, bool) {
+        let confirmed = self.confirmed.map(|confirmed| (confirmed.frames, confirmed.table));
+        (self.slot, confirmed, self.quiet.is_some())
+    }
+
     /// Returns the host page of `gfn`.
     fn page(&self, gfn: u8) -> u8 {
         self.hva + (gfn - self.slot.start)

@@ -13,8 +13,8 @@ use crate::slots::Sets;
 pub const PAGES: u8 = 4;
 /// Number of table pages.
 pub const NODES: usize = 8;
-/// Most threads.
-pub const THREADS: usize = 4;
+/// Most threads of a scenario.
+pub const THREADS: usize = 8;
 /// No node, no slot, no host page.
 pub const NONE: u8 = 255;
 

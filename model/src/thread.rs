@@ -7,7 +7,7 @@ use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
-use crate::shared::{NONE, PAGES, Shared, Span, THREADS, Word};
+use crate::shared::{NONE, PAGES, Shared, Span, Word};
 use crate::slots::over_hvas;
 
 /// The host's answer.
@@ -163,7 +163,7 @@ pub struct State {
     /// The shared state.
     pub shared: Shared,
     /// The threads.
-    pub threads: [Thread; THREADS],
+    pub threads: Vec<Thread>,
 }
 
 impl State {
@@ -188,7 +188,7 @@ impl State {
 
     /// Returns the threads in sections.
     pub(crate) fn sections(&self) -> u8 {
-        (0..THREADS).filter(|&i| self.threads[i].inside).fold(0, |set, i| set | 1 << i)
+        (0..self.threads.len()).filter(|&i| self.threads[i].inside).fold(0, |set, i| set | 1 << i)
     }
 
     /// Ends the operation.

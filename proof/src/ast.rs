@@ -155,21 +155,26 @@ pub struct System {
 }
 
 impl Formula {
+    /// Returns the parts of the formula.
+    pub fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Truth(_) | Self::Variable(_) => Vec::new(),
+            Self::Apply { arguments: parts, .. } | Self::And(parts) | Self::Or(parts) => {
+                parts.iter().collect()
+            }
+            Self::Not(part) | Self::Quantified(_, _, part) => vec![part],
+            Self::Implies(a, b) | Self::Equal(a, b) | Self::AtMost(a, b) => vec![a, b],
+            Self::If(a, b, c) => vec![a, b, c],
+        }
+    }
+
     /// Calls `f` for each symbol of the formula.
     pub fn each_symbol(&self, f: &mut impl FnMut(usize)) {
-        match self {
-            Self::Truth(_) | Self::Variable(_) => {}
-            Self::Apply { symbol, arguments, .. } => {
-                f(*symbol);
-                arguments.iter().for_each(|part| part.each_symbol(f));
-            }
-            Self::Not(part) | Self::Quantified(_, _, part) => part.each_symbol(f),
-            Self::And(parts) | Self::Or(parts) => parts.iter().for_each(|part| part.each_symbol(f)),
-            Self::Implies(a, b) | Self::Equal(a, b) | Self::AtMost(a, b) => {
-                a.each_symbol(f);
-                b.each_symbol(f);
-            }
-            Self::If(a, b, c) => [a, b, c].into_iter().for_each(|part| part.each_symbol(f)),
+        if let Self::Apply { symbol, .. } = self {
+            f(*symbol);
+        }
+        for part in self.parts() {
+            part.each_symbol(f);
         }
     }
 
@@ -195,15 +200,31 @@ impl Formula {
     }
 }
 
+impl System {
+    /// Returns the number of a symbol.
+    pub fn symbol(&self, name: &str) -> Option<usize> {
+        self.symbols.iter().position(|symbol| symbol.name == name)
+    }
+
+    /// Returns the number of an action.
+    pub fn action(&self, name: &str) -> Option<usize> {
+        self.actions.iter().position(|action| action.name == name)
+    }
+}
+
 impl Action {
     /// Returns the parts of the guard.
     pub fn guard(&self) -> impl Iterator<Item = &Formula> {
-        self.items.iter().filter_map(|(_, item)| if let Item::Require(part) = item { Some(part) } else { None })
+        self.items
+            .iter()
+            .filter_map(|(_, item)| if let Item::Require(part) = item { Some(part) } else { None })
     }
 
     /// Returns the assignments.
     pub fn updates(&self) -> impl Iterator<Item = &Update> {
-        self.items.iter().filter_map(|(_, item)| if let Item::Set(update) = item { Some(update) } else { None })
+        self.items
+            .iter()
+            .filter_map(|(_, item)| if let Item::Set(update) = item { Some(update) } else { None })
     }
 
     /// Returns whether it changes a symbol of the formula.

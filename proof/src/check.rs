@@ -42,10 +42,15 @@ impl Question {
     /// Returns its name.
     pub fn name(self, system: &System) -> String {
         match self {
-            Self::Initial(clause) => format!("{}: the initial state keeps {}", system.name, system.clauses[clause].name),
+            Self::Initial(clause) => {
+                format!("{}: the initial state keeps {}", system.name, system.clauses[clause].name)
+            }
             Self::Happens(action) => format!("{}: {} can happen", system.name, system.actions[action].name),
             Self::Step(action, clause) => {
-                format!("{}: {} keeps {}", system.name, system.actions[action].name, system.clauses[clause].name)
+                format!(
+                    "{}: {} keeps {}",
+                    system.name, system.actions[action].name, system.clauses[clause].name
+                )
             }
         }
     }

@@ -92,12 +92,15 @@ fn prove(options: &Options, solvers: &[Solver]) -> bool {
     let began = Instant::now();
     let (mut asked, mut wrong) = (0, 0);
     for system in systems() {
-        let all: Vec<_> =
-            questions(&system).into_iter().filter(|question| question.name(&system).contains(&options.only)).collect();
+        let all: Vec<_> = questions(&system)
+            .into_iter()
+            .filter(|question| question.name(&system).contains(&options.only))
+            .collect();
         for &solver in solvers {
             for seed in 1..=options.seeds {
                 // Finite states are z3's.
-                let mine = |question: &&Question| solver == Solver::Z3 || !matches!(question, Question::Happens(_));
+                let mine =
+                    |question: &&Question| solver == Solver::Z3 || !matches!(question, Question::Happens(_));
                 let mine: Vec<_> = all.iter().filter(mine).copied().collect();
                 let group = Instant::now();
                 let answers = side_by_side(&mine, |question| {
@@ -105,8 +108,11 @@ fn prove(options: &Options, solvers: &[Solver]) -> bool {
                     (question.ask(&system, solver, seed, options.seconds), began.elapsed())
                 });
                 let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or(Duration::ZERO);
-                let bad: Vec<_> =
-                    mine.iter().zip(&answers).filter(|(_, (verdict, _))| !matches!(verdict, Verdict::Good)).collect();
+                let bad: Vec<_> = mine
+                    .iter()
+                    .zip(&answers)
+                    .filter(|(_, (verdict, _))| !matches!(verdict, Verdict::Good))
+                    .collect();
                 println!(
                     "{}: {} questions, {}, seed {seed}: {} as they must be, {:.1?}, the slowest {slowest:.1?}",
                     system.name,

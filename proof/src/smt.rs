@@ -20,7 +20,9 @@ impl<'a> Query<'a> {
                 let (name, le) = (&sort.name, format!("{}<=", sort.name));
                 query.line(format_args!("(declare-fun {le} ({name} {name}) Bool)"));
                 query.line(format_args!("(assert (forall ((a {name})) ({le} a a)))"));
-                query.line(format_args!("(assert (forall ((a {name}) (b {name})) (or ({le} a b) ({le} b a))))"));
+                query.line(format_args!(
+                    "(assert (forall ((a {name}) (b {name})) (or ({le} a b) ({le} b a))))"
+                ));
                 query.line(format_args!(
                     "(assert (forall ((a {name}) (b {name})) (=> (and ({le} a b) ({le} b a)) (= a b))))"
                 ));
@@ -30,8 +32,10 @@ impl<'a> Query<'a> {
             }
         }
         for (index, symbol) in system.symbols.iter().enumerate() {
-            let arguments: Vec<_> = symbol.arguments.iter().map(|&sort| system.sorts[sort].name.as_str()).collect();
-            let line = format!("(declare-fun {} ({}) {})", symbol.name, arguments.join(" "), query.sort_of(index));
+            let arguments: Vec<_> =
+                symbol.arguments.iter().map(|&sort| system.sorts[sort].name.as_str()).collect();
+            let line =
+                format!("(declare-fun {} ({}) {})", symbol.name, arguments.join(" "), query.sort_of(index));
             query.line(format_args!("{line}"));
         }
         for axiom in &system.axioms {
@@ -99,8 +103,10 @@ impl<'a> Query<'a> {
                 body = self.updated(update, &places, &body);
             }
             let declared = places.iter().zip(&symbol.arguments);
-            let declared: String =
-                declared.map(|(place, &sort)| format!("({place} {})", self.system.sorts[sort].name)).collect();
+            let declared: Vec<_> = declared
+                .map(|(place, &sort)| format!("({place} {})", self.system.sorts[sort].name))
+                .collect();
+            let declared = declared.join(" ");
             let line = format!("(define-fun {}! ({declared}) {} {body})", symbol.name, self.sort_of(index));
             self.line(format_args!("{line}"));
         }
@@ -122,12 +128,17 @@ impl<'a> Query<'a> {
             names.iter().find(|(from, _)| *from == name).map(|(_, to)| Formula::Variable((*to).to_owned()))
         };
         let value = self.formula(&update.value.replace(&rename), &|_| false);
-        if conditions.is_empty() { value } else { format!("(ite (and {}) {value} {old})", conditions.join(" ")) }
+        if conditions.is_empty() {
+            value
+        } else {
+            format!("(ite (and {}) {value} {old})", conditions.join(" "))
+        }
     }
 
     /// Assumes that a formula is false: after an action, or now.
     pub fn refute(&mut self, formula: &Formula, action: Option<&Action>) {
-        let changed = |symbol| action.is_some_and(|action| action.updates().any(|update| update.symbol == symbol));
+        let changed =
+            |symbol| action.is_some_and(|action| action.updates().any(|update| update.symbol == symbol));
         let line = self.formula(formula, &changed);
         self.line(format_args!("(assert (not {line}))"));
     }
@@ -142,8 +153,8 @@ impl<'a> Query<'a> {
             }
             let elements: Vec<_> = (0..size).map(|element| format!("{name}.{element}")).collect();
             self.line(format_args!("(assert (distinct {}))", elements.join(" ")));
-            let one: String = elements.iter().map(|element| format!("(= x {element})")).collect();
-            self.line(format_args!("(assert (forall ((x {name})) (or {one})))"));
+            let one: Vec<_> = elements.iter().map(|element| format!("(= x {element})")).collect();
+            self.line(format_args!("(assert (forall ((x {name})) (or {})))", one.join(" ")));
             if sort.ordered {
                 for pair in elements.windows(2) {
                     self.line(format_args!("(assert ({name}<= {} {}))", pair[0], pair[1]));
@@ -160,7 +171,9 @@ impl<'a> Query<'a> {
             let mut terms = vec![String::new()];
             for &sort in &symbol.arguments {
                 let name = &self.system.sorts[sort].name;
-                let next = |term: &String| (0..sizes[sort]).map(|at| format!("{term} {name}.{at}")).collect::<Vec<_>>();
+                let next = |term: &String| {
+                    (0..sizes[sort]).map(|at| format!("{term} {name}.{at}")).collect::<Vec<_>>()
+                };
                 terms = terms.iter().flat_map(next).collect();
             }
             let term = |arguments: &String| match arguments.as_str() {
@@ -185,7 +198,11 @@ impl<'a> Query<'a> {
             Formula::Apply { symbol, arguments: parts, .. } => {
                 let name = &self.system.symbols[*symbol].name;
                 let mark = if after(*symbol) { "!" } else { "" };
-                if parts.is_empty() { format!("{name}{mark}") } else { format!("({name}{mark} {})", all(parts)) }
+                if parts.is_empty() {
+                    format!("{name}{mark}")
+                } else {
+                    format!("({name}{mark} {})", all(parts))
+                }
             }
             Formula::Not(part) => format!("(not {})", one(part)),
             Formula::And(parts) => format!("(and {})", all(parts)),
@@ -199,9 +216,9 @@ impl<'a> Query<'a> {
             Formula::If(a, b, c) => format!("(ite {} {} {})", one(a), one(b), one(c)),
             Formula::Quantified(for_all, bound, part) => {
                 let word = if *for_all { "forall" } else { "exists" };
-                let bound: String =
-                    bound.iter().map(|(name, sort)| format!("({name} {})", self.system.sorts[*sort].name)).collect();
-                format!("({word} ({bound}) {})", one(part))
+                let named = |(name, sort): &Bound| format!("({name} {})", self.system.sorts[*sort].name);
+                let bound: Vec<_> = bound.iter().map(named).collect();
+                format!("({word} ({}) {})", bound.join(" "), one(part))
             }
         }
     }

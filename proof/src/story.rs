@@ -129,41 +129,43 @@ impl Counterexample {
             update.value.each_symbol(&mut note);
         });
         clause.formula.each_symbol(&mut note);
-        let told = |index: &usize| named.contains(index);
-        let mut text = String::from("    before:\n");
-        for symbol in (0..system.symbols.len()).filter(told) {
-            if let Some(line) = self.line(system, symbol) {
-                text += &format!("      {line}\n");
-            }
-        }
+        let symbols: Vec<_> = (0..system.symbols.len()).filter(|symbol| named.contains(symbol)).collect();
+        let mut lines = vec!["    before:".to_owned()];
+        let before = symbols.iter().filter_map(|&symbol| self.line(system, symbol));
+        lines.extend(before.map(|line| format!("      {line}")));
+        let named = |name: &str, sort, at| format!("{name} is {}", element(system, sort, at));
         let given = action.parameters.iter().zip(&self.arguments);
-        let given: Vec<_> = given.map(|((name, sort), &at)| format!("{name} is {}", element(system, *sort, at))).collect();
-        text += &format!("    step: {}, {}\n", action.name, given.join(", "));
-        for symbol in (0..system.symbols.len()).filter(told) {
-            let changes = self.changes(system, symbol);
-            if !changes.is_empty() {
-                text += &format!("      now {}\n", changes.join(", "));
-            }
-        }
-        let witness = self.after.witness(&clause.formula);
-        let witness: Vec<_> =
-            witness.into_iter().map(|(name, sort, at)| format!("{name} is {}", element(system, sort, at))).collect();
-        text + &format!("    broken: {}, where {}\n", clause.name, witness.join(", "))
+        let given: Vec<_> = given.map(|((name, sort), &at)| named(name, *sort, at)).collect();
+        lines.push(format!("    step: {}, {}", action.name, given.join(", ")));
+        let changes =
+            symbols.iter().map(|&symbol| self.changes(system, symbol)).filter(|changes| !changes.is_empty());
+        lines.extend(changes.map(|changes| format!("      now {}", changes.join(", "))));
+        let witness = self.after.witness(&clause.formula).into_iter();
+        let witness: Vec<_> = witness.map(|(name, sort, at)| named(&name, sort, at)).collect();
+        lines.push(format!(
+            "    broken: {}, where {}\n    {}\n",
+            clause.name,
+            witness.join(", "),
+            clause.text
+        ));
+        lines.join("\n")
     }
 
     /// The places of a symbol: its arguments, its value before, and its value after.
     fn places(&self, system: &System, symbol: usize) -> impl Iterator<Item = (String, usize, usize)> {
         let sorts = &system.symbols[symbol].arguments;
-        self.before.values[symbol].iter().zip(&self.after.values[symbol]).enumerate().map(|(index, (&old, &new))| {
-            let mut rest = index;
-            let mut arguments = Vec::new();
-            for &sort in sorts.iter().rev() {
-                arguments.push(element(system, sort, rest % self.before.sizes[sort]));
-                rest /= self.before.sizes[sort];
-            }
-            arguments.reverse();
-            (arguments.join(", "), old, new)
-        })
+        self.before.values[symbol].iter().zip(&self.after.values[symbol]).enumerate().map(
+            |(index, (&old, &new))| {
+                let mut rest = index;
+                let mut arguments = Vec::new();
+                for &sort in sorts.iter().rev() {
+                    arguments.push(element(system, sort, rest % self.before.sizes[sort]));
+                    rest /= self.before.sizes[sort];
+                }
+                arguments.reverse();
+                (arguments.join(", "), old, new)
+            },
+        )
     }
 
     /// What a symbol says before the step; a relation that holds nowhere says nothing.
@@ -176,7 +178,9 @@ impl Counterexample {
             }
             Some(sort) => {
                 let places = self.places(system, symbol);
-                places.map(|(arguments, old, _)| format!("({arguments}) = {}", element(system, *sort, old))).collect()
+                places
+                    .map(|(arguments, old, _)| format!("({arguments}) = {}", element(system, *sort, old)))
+                    .collect()
             }
         };
         (!said.is_empty()).then(|| format!("{name}{}", said.join(" ")))

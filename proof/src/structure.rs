@@ -37,7 +37,10 @@ impl Structure {
     }
 
     fn place(&self, system_arguments: &[usize], arguments: &[usize]) -> usize {
-        system_arguments.iter().zip(arguments).fold(0, |at, (&sort, &argument)| at * self.sizes[sort] + argument)
+        system_arguments
+            .iter()
+            .zip(arguments)
+            .fold(0, |at, (&sort, &argument)| at * self.sizes[sort] + argument)
     }
 
     /// Sets a value.

@@ -174,6 +174,7 @@ errors! { HostError, errno:
 /// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[allow(unused_variables, reason = "the documentation has their names")]
 pub trait Host: Send + Sync {
     /// Where the tables of the host's VMs are. By default they are on the [`Heap`], and a frame number is an address:
     /// for software walkers, and for machines that map memory one to one. Any other hypervisor implements
@@ -189,7 +190,6 @@ pub trait Host: Send + Sync {
     /// [`resolve`](Self::resolve).
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
-        let _ = (hva, access);
         None
     }
 
@@ -208,7 +208,6 @@ pub trait Host: Send + Sync {
     /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
-        let _ = hva;
         None
     }
 
@@ -229,7 +228,6 @@ pub trait Host: Send + Sync {
     /// is not available, or not writable, without sleeping; the engine then resolves the page and calls again until it
     /// gets an answer. A host that implements [`read`](Self::read) must implement this, too.
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
-        let _ = (hva, current, new);
         None
     }
 
@@ -252,9 +250,7 @@ pub trait Host: Send + Sync {
     ///
     /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
     /// the panic continues in the caller.
-    fn kick(&self, vcpu: VcpuId) {
-        let _ = vcpu;
-    }
+    fn kick(&self, vcpu: VcpuId) {}
 
     /// Makes every processor forget its translations of these frames, by a hardware broadcast. Returns whether that is
     /// done. The thread that pays a flush calls this after its edits are in the tables and before it kicks any vCPU,
@@ -322,7 +318,6 @@ pub trait Host: Send + Sync {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
-        let _ = gfns;
         false
     }
 
@@ -335,9 +330,7 @@ pub trait Host: Send + Sync {
     ///
     /// A panic loses only the event, and what the operation would have returned: see [panics](#panics).
     #[inline(always)]
-    fn observe(&self, event: TraceEvent) {
-        let _ = event;
-    }
+    fn observe(&self, event: TraceEvent) {}
 }
 
 impl<H: Host> TableEvents for H {

@@ -60,6 +60,12 @@ pub enum DirtyError {
     NoMemory,
 }
 
+impl From<crate::NoMemory> for DirtyError {
+    fn from(_: crate::NoMemory) -> Self {
+        Self::NoMemory
+    }
+}
+
 errors! { DirtyError, errno:
     Self::Id { id, limit } => 22, "memslot {id}: ids are below {limit}";
     Self::NoSuchSlot(id) => 2, "memslot {id}: there is none of this id";

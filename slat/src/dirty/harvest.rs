@@ -7,7 +7,7 @@
 use super::state::LogId;
 use crate::fallible;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
-use crate::{Format, Gfn, Host, Hva, PAGE_SHIFT, Slot, SlotId, SpaceId, Vm};
+use crate::{Format, Gfn, Host, Hva, NoMemory, PAGE_SHIFT, Slot, SlotId, SpaceId, Vm};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -123,8 +123,8 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
     }
 
     /// Makes room for one more log.
-    pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
-        if fallible::reserve(&mut self.taken, 1) { Ok(()) } else { Err(super::DirtyError::NoMemory) }
+    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
+        fallible::reserve(&mut self.taken, 1)
     }
 
     /// Returns the number of pages.

@@ -72,11 +72,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// ```
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
         self.bitmaps()?;
-        let _taken = oracle::harvesting(&self.vm.host, false);
-        let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
-        self.take(idle, id, &mut harvest, &mut owed)?;
-        self.vm.flush_armed(owed);
-        Ok(harvest)
+        self.harvest_slots(idle, [id])
     }
 
     /// Like [`harvest`](Self::harvest), for every slot of this address space that logs, with one flush. In a VM with
@@ -297,9 +293,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            if !fallible::reserve(&mut ids, 1) {
-                return Err(DirtyError::NoMemory);
-            }
+            fallible::reserve(&mut ids, 1)?;
             ids.push(slot.id);
         }
         Ok(ids)
@@ -332,9 +326,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         let mut told = TakenWords::default();
         // Enough room for most logs. Unused room costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        if !fallible::reserve(&mut told.words, most.max(CHUNK)) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve(&mut told.words, most.max(CHUNK))?;
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
         let _taking = self.taking(log);
         // After an error or a panic of the host, the harvest gives back what was taken.

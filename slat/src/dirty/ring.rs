@@ -21,7 +21,7 @@
 //!
 //! The collector that takes an entry checks whether its slot and log still exist ([`Pushed`]).
 
-use super::{DirtyError, RingSize};
+use super::RingSize;
 use crate::fallible;
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
@@ -68,12 +68,7 @@ impl Ring {
     }
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
-        let mut entries = Vec::new();
-        if !fallible::reserve_exact(&mut entries, size) {
-            return Err(NoMemory);
-        }
-        entries.resize_with(size, Entry::default);
-        let entries = entries.into_boxed_slice();
+        let entries = fallible::boxed(size, Entry::default)?;
         Ok(Self {
             head: Padded::default(),
             tail: Padded::default(),
@@ -175,11 +170,9 @@ impl Taking<'_> {
     }
 
     /// Returns the entries as a list. Without memory, takes nothing.
-    pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
+    pub(super) fn list(self) -> Result<Vec<Pushed>, NoMemory> {
         let mut pages = Vec::new();
-        if !fallible::reserve_exact(&mut pages, (self.until - self.next) as usize) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve_exact(&mut pages, (self.until - self.next) as usize)?;
         pages.extend(self);
         Ok(pages)
     }

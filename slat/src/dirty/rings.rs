@@ -269,7 +269,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             // While this holds all vCPU seats, no vCPU logs elsewhere.
             let seats = (0..self.policy.vcpus).map(|id| self.reads.claim(id as usize));
             let _seats: Vec<_> = seats.collect::<Option<_>>().ok_or(DirtyError::VcpuTaken)?;
-            self.rings.make(size, self.policy.vcpus).map_err(|_| DirtyError::NoMemory)?;
+            self.rings.make(size, self.policy.vcpus)?;
             oracle::logs_in_rings(&self.host);
         }
         for space in &self.spaces {
@@ -298,9 +298,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         harvest.reserve()?;
         let mut told = TakenWords::default();
-        if !fallible::reserve_exact(&mut told.words, merge(pages).count()) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve_exact(&mut told.words, merge(pages).count())?;
         told.words.extend(merge(pages));
 
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);

@@ -54,9 +54,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            if !fallible::reserve(&mut into.words, CHUNK) {
-                return Err(DirtyError::NoMemory);
-            }
+            fallible::reserve(&mut into.words, CHUNK)?;
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
             drop(walk);

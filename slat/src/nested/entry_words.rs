@@ -46,15 +46,6 @@ pub(super) struct GuestWords<'s, H> {
     _section: Within<'s>,
 }
 
-impl<H> Clone for GuestWords<'_, H> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<H> Copy for GuestWords<'_, H> {}
-
 impl<'s, H: Host> GuestWords<'s, H> {
     #[inline(always)]
     pub(super) fn new(host: &'s H, section: Within<'s>) -> Self {
@@ -63,7 +54,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
 
     /// Like [`Host::read`].
     #[inline(always)]
-    pub(super) fn read<T: L1Format>(self, table: &T, hva: Hva) -> Option<Word> {
+    pub(super) fn read<T: L1Format>(&self, table: &T, hva: Hva) -> Option<Word> {
         if !table.is_short() {
             return self.host.read(hva);
         }
@@ -74,7 +65,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
     /// Like [`Host::read_all`], from the entry `first` after `hva` on.
     #[inline(always)]
     pub(super) fn read_all<T: L1Format>(
-        self,
+        &self,
         table: &T,
         (hva, first): (Hva, usize),
         words: &mut [Word],
@@ -84,7 +75,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
     }
 
     #[inline(never)]
-    fn read_all_short(self, hva: Hva, words: &mut [Word]) -> bool {
+    fn read_all_short(&self, hva: Hva, words: &mut [Word]) -> bool {
         let (at, shift) = around(hva);
         let odd = usize::from(shift != 0);
         let mut pairs = [Word(0); ENTRIES / 2 + 1];
@@ -101,7 +92,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
 
     /// Like [`Host::compare_exchange`], but returns the eight bytes as they are now.
     pub(super) fn exchange<T: L1Format>(
-        self,
+        &self,
         table: &T,
         hva: Hva,
         (old, new): (Word, Word),

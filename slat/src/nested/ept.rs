@@ -89,7 +89,6 @@ impl EptTable {
 impl L1Format for EptTable {
     type Injection = EptExit;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
 
     fn root(&self) -> (Gpa, Level) {

@@ -138,7 +138,7 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
 
     /// Whether setting A or D in a read-only memslot is an error ([`Refusal::NoMemory`]). Otherwise the bit stays clear
     /// and the access continues, as on a bus that drops stores to ROM.
-    const ROM_IS_AN_ERROR: bool;
+    const ROM_IS_AN_ERROR: bool = false;
 
     /// The bits of an entry of the lowest level that name its frame, and nothing else: one field, with the frame's
     /// lowest bit lowest. A flush then compares entries without decoding each. 0 if there is no such field.

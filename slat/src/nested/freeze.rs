@@ -43,13 +43,6 @@ pub(super) fn thaw_with(
     frozen.thaw(|entry, mine| entry.cas(mine, new)).is_some()
 }
 
-impl Announced {
-    /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-    pub(super) fn stands(&self, active: &Active) -> bool {
-        stands(active, &self.pursuit)
-    }
-}
-
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
 pub(super) fn stands(active: &Active, pursuit: &Pursuit) -> bool {
     // The hint before the announcements are read; pairs with the fence in `Ticket::announce`.

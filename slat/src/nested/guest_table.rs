@@ -239,7 +239,6 @@ fn links(pdptes: [u64; 4], physical_bits: u32) -> Result<[Option<Gfn>; 4], NoTab
 impl L1Format for GuestTable {
     type Injection = PageFault;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
     const GOES_ON: bool = true;
 

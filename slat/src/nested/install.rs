@@ -1,6 +1,6 @@
 //! F7 to F10: a fault of L2 installs its leaf in the shadow. See [`super::fault`] for the order.
 
-use super::freeze::{Announced, freeze, thaw_with};
+use super::freeze::{Announced, freeze, stands, thaw_with};
 use super::outcome::{Found, Outcome, very_page};
 use super::{L1Access, L1Format, L1Leaf, L2, L2Next};
 use crate::dirty::mark::KnownLogs;
@@ -62,14 +62,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let (mine, line) = (frozen(self.vcpu.id()), &self.shadow.line);
         let part = (self.table.pages(leaf.level) > level.pages()).then_some(line);
-        let stands = || {
-            announced.stands(active)
+        let all_stand = || {
+            stands(active, &announced.pursuit)
                 // All regions of a page of 1 GiB, after the fence in `stands`.
                 && announced.wide.is_none_or(|newest| active.now() == newest.version())
                 && line.now() == announced.line
                 && hint.stands()
         };
-        let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
+        let Some(frozen) = freeze(down.entry, mine, part, all_stand) else { return Ok(Outcome::Changed) };
         let (rows, row) = (rows_of::<F>(memory, &down, g2), LeafRow::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
@@ -96,7 +96,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         is_row: bool,
     ) -> Outcome {
         let (active, &Found { at, answer, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
-        if !announced.stands(active) {
+        if !stands(active, &announced.pursuit) {
             return Outcome::Changed;
         }
         let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);

@@ -65,7 +65,6 @@ impl NptTable {
 impl L1Format for NptTable {
     type Injection = NestedPageFault;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
 
     fn root(&self) -> (Gpa, Level) {

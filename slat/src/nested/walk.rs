@@ -238,11 +238,11 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     ) -> Result<L1Leaf, L1Stop> {
         let memory = GuestWords::new(self.vm.host(), slots.within());
         for _ in 0..ATTEMPTS {
-            let mut path = Path::descend(memory, find, table, access)?;
+            let mut path = Path::descend(&memory, find, table, access)?;
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;
-                let changed = path.touch(table, memory, access, stores, |gfn| {
+                let changed = path.touch(table, &memory, access, stores, |gfn| {
                     // The page that was stored to is where these memslots have it.
                     KnownLogs::of(slots.version()).mark(Span::sized(gfn, 1));
                     self.space.watched.has_after_store(gfn)
@@ -282,7 +282,7 @@ struct Path {
 impl Path {
     /// Reads the entries, and combines their rights.
     fn descend<T: L1Format, H: Host>(
-        memory: GuestWords<'_, H>,
+        memory: &GuestWords<'_, H>,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
         table: &T,
         access: &L1Access,
@@ -318,7 +318,7 @@ impl Path {
 
     /// Checks whether the access is allowed. Returns whether it sets D.
     fn check<T: L1Format>(&self, table: &T, access: &L1Access) -> Result<bool, L1Stop> {
-        if covers(table, access, self.rights) {
+        if table.demands(access).without(self.rights.of(access.user)) == Perms::NONE {
             return Ok(table.demands(access).allows(Access::Write));
         }
         Err(self.fault(Refusal::Rights, access, self.level, self.leaf.table))
@@ -333,7 +333,7 @@ impl Path {
     fn touch<T: L1Format, H: Host>(
         &mut self,
         t: &T,
-        memory: GuestWords<'_, H>,
+        memory: &GuestWords<'_, H>,
         access: &L1Access,
         stores: bool,
         mark: impl Fn(Gfn) -> bool,
@@ -399,9 +399,4 @@ impl Path {
             count: self.count as u8,
         }
     }
-}
-
-/// Whether the rights suffice for the access.
-fn covers<T: L1Format>(table: &T, access: &L1Access, rights: L1Rights) -> bool {
-    table.demands(access).without(rights.of(access.user)) == Perms::NONE
 }

@@ -16,7 +16,6 @@ use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
 #[cfg(not(loom))]
 use alloc::alloc::{Layout, dealloc};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use slat_slots::{Log, Slot};
@@ -73,12 +72,9 @@ impl Bitmap {
     /// A log in which all or none of `pages` pages are dirty. `None` if memory for the directory is missing.
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
-        let mut directory = Vec::new();
-        if !fallible::reserve_exact(&mut directory, chunks) {
-            return None;
-        }
-        directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
-        Some(Self { directory: directory.into_boxed_slice(), pages, serial, takings: Takings::default() })
+        let directory =
+            fallible::boxed(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() })).ok()?;
+        Some(Self { directory, pages, serial, takings: Takings::default() })
     }
 
     /// A number that distinguishes successive logs of a slot.

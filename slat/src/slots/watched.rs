@@ -125,9 +125,7 @@ impl Watched {
     /// begun.
     pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
-        if !fallible::reserve(&mut watches.list, 1) {
-            return None;
-        }
+        fallible::reserve(&mut watches.list, 1).ok()?;
         for (first, part) in parts(gfns) {
             let counts = self.make_counts(first)?;
             if (part.start.0..part.end.0).any(|gfn| counts.of(gfn) == MAX_WATCHES) {
@@ -252,17 +250,12 @@ unsafe fn follow<T>(cell: &AtomicPtr<()>) -> Option<&T> {
 
 /// # Safety
 /// As [`follow`]; and no other thread allocates here meanwhile.
-unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> Option<&T> {
+unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnMut() -> T) -> Option<&T> {
     // SAFETY: the caller guarantees it.
     if let Some(found) = unsafe { follow(cell) } {
         return Some(found);
     }
-    let mut fresh = Vec::new();
-    if !fallible::reserve_exact(&mut fresh, 1) {
-        return None;
-    }
-    fresh.push(make());
-    let fresh = Box::into_raw(fresh.into_boxed_slice()).cast::<T>();
+    let fresh = Box::into_raw(fallible::boxed(1, make).ok()?).cast::<T>();
     // It is complete before another thread finds it.
     cell.store(fresh.cast(), order!(watched.link, Release));
     // SAFETY: made just now; it lives until the cell is dropped.

@@ -99,8 +99,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 impl<'g, F: Format, H: Host> Walk<'g, F, H, Shared> {
     /// Calls [`write_protect`](Self::write_protect), and ends the walk.
     pub(crate) fn write_protected(mut self, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        let mut owed = Owed::default();
-        self.write_protect_into(gfns, &mut owed);
+        let owed = self.withdraw_write(gfns);
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 }
@@ -232,12 +231,12 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Takes the write permission from every leaf in the range. The leaf still records that the host allows writes, so
     /// the next store restores the permission by one CAS ([`fault`](crate::fault)). This tracks writes.
     pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
-        let mut owed = Owed::default();
-        self.write_protect_into(gfns, &mut owed);
+        let owed = self.withdraw_write(gfns);
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 
-    fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+    fn withdraw_write(&mut self, gfns: Span<Gfn>) -> Owed {
+        let mut owed = Owed::default();
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((walk, step)) = steps.next() {
             let at = step.at;
@@ -273,7 +272,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
             steps.saw(word);
         }
-        Nested::withdraw_write(self, gfns, owed);
+        Nested::withdraw_write(self, gfns, &mut owed);
+        owed
     }
 }
 

@@ -161,6 +161,15 @@ pub const STEPS: &[Step] = &[
         ],
     },
     Step {
+        name: "proof",
+        about: "the protocol by induction, for any number of actors; at night under three seeds, and its mistakes",
+        lines: &[
+            Line::new(PUSH, 60, 400, "cargo xtask prove --require"),
+            Line::new(NIGHTLY, 180, 1200, "cargo xtask prove --require --seeds 3"),
+            Line::new(NIGHTLY, 60, 600, "cargo xtask prove --mistakes --require"),
+        ],
+    },
+    Step {
         name: "fuzz",
         about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 5,000 inputs, a minute at night",
         lines: &[
@@ -172,7 +181,7 @@ pub const STEPS: &[Step] = &[
         name: "explore",
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
-            Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
+            Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
             Line::new(NIGHTLY, 1000, 1500, "cargo xtask explore --seeds 10000000 --minutes 15")
                 .hears(&["Explore"]),
         ],
@@ -181,7 +190,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1900, 3000, "cargo xtask chaos --seconds 1800").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 1600, 3000, "cargo xtask chaos --seconds 1500").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),

@@ -19,6 +19,8 @@ enum Theme {
     LargeSlots,
     /// The host's pages.
     Pages,
+    /// Write permission of a few pages of one region comes and goes, by changes that overlap.
+    Permissions,
     /// Table pages that are freed and used again.
     Tables,
     /// Large pages.
@@ -45,16 +47,19 @@ const SIZES: &[(u64, u64)] =
 pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     let mut random = Random::new(seed, 1);
     let drawn = random.weighted(SIZES);
-    let cpus = cpus.unwrap_or(drawn).max(1);
     let theme = random.weighted(&[
         (6, Theme::SmallSlots),
         (2, Theme::LargeSlots),
         (4, Theme::Pages),
+        (4, Theme::Permissions),
         (3, Theme::Tables),
         (2, Theme::Huge),
         (6, Theme::Dirty),
         (2, Theme::All),
     ]);
+    // An upgrade, a fault, and invalidations of their page and of others: six and more.
+    let drawn = if theme == Theme::Permissions { drawn.max(6) + random.below(3) } else { drawn };
+    let cpus = cpus.unwrap_or(drawn).max(1);
     // A transaction takes long if another thread holds a snapshot whenever a version is published.
     let holds = matches!(theme, Theme::SmallSlots | Theme::LargeSlots) && !random.once_in(4) && cpus > 2;
     let threads =
@@ -113,7 +118,8 @@ fn numbered(ops: Vec<Op>) -> Vec<(u32, Op)> {
 }
 
 fn schedule(random: &mut Random) -> Schedule {
-    match random.below(10) {
+    match random.below(13) {
+        10.. => Schedule::Places { of: random.pick(&[3, 6, 12]), away: random.pick(&[1000, 5000, 20_000]) },
         0 | 1 => Schedule::Random { long: random.pick(&[5, 20, 100]) },
         2 | 3 => Schedule::Priorities {
             within: random.pick(&[500, 2000, 8000]),
@@ -147,12 +153,14 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
     let small = match theme {
         Theme::SmallSlots => true,
         Theme::LargeSlots | Theme::Huge => false,
+        Theme::Permissions => true,
         _ => random.once_in(2),
     };
     let (windows, slots) = if small {
         // Neighbours in one table; now and then in the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
+        let last = if theme == Theme::Permissions { first } else { last };
         (first..FIRST_LARGE.min(last + 1), 0..random.within(2, 4) as u32)
     } else {
         let many = random.within(1, 4);
@@ -168,7 +176,8 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
 /// A guest frame that guests use.
 fn gfn(random: &mut Random, ground: &Ground) -> Gfn {
     let window = random.pick(&ground.windows);
-    layout::frame(window, random.below(USED as u64) as usize)
+    let used = if ground.theme == Theme::Permissions { 3 } else { USED as u64 };
+    layout::frame(window, random.below(used) as usize)
 }
 
 /// Frames around `gfn`: one, a window, or all.
@@ -235,6 +244,7 @@ fn thread_op(random: &mut Random, ground: &Ground) -> Op {
     match theme {
         Theme::SmallSlots | Theme::LargeSlots => slots_op(random, ground),
         Theme::Pages | Theme::All => pages_op(random, ground),
+        Theme::Permissions => permissions_op(random, ground),
         Theme::Tables => tables_op(random, ground),
         Theme::Huge => huge_op(random, ground),
         Theme::Dirty => dirty_op(random, ground),
@@ -271,6 +281,23 @@ fn pages_op(random: &mut Random, ground: &Ground) -> Op {
     }
 }
 
+/// Changes of two neighbours and of pages around them.
+fn permissions_op(random: &mut Random, ground: &Ground) -> Op {
+    let first = layout::host_page(ground.slots[0]);
+    let (first, pages) = match random.below(6) {
+        0 | 1 => (first, 1),
+        2 | 3 => (first, 2),
+        4 => (first + 1, 1),
+        _ => (first + 2, 1),
+    };
+    let (change, why) = random.weighted(&[
+        (4, (Change::Protect, Reason::Protect)),
+        (2, (Change::Nothing, Reason::Clear)),
+        (1, (Change::Move, Reason::Migrate)),
+    ]);
+    Op::Change { first, pages, change, why, telling: Telling::Overlapping, sleeps: 0 }
+}
+
 fn change(random: &mut Random, (first, pages): (u64, u64), sleeps: u64) -> Op {
     let why = random.pick(&Reason::ALL);
     let protects = matches!(why, Reason::Protect | Reason::WriteProtect | Reason::SoftDirty);
@@ -282,8 +309,9 @@ fn change(random: &mut Random, (first, pages): (u64, u64), sleeps: u64) -> Op {
             [Change::Move, Change::Move, Change::Protect, Change::Drop, Change::Nothing, Change::Collapse];
         random.pick(if whole && !why.page_by_page() { &of } else { &of[..5] })
     };
-    let tellings = [Telling::Invalidate, Telling::Around, Telling::AroundWithoutWaiting];
-    let telling = random.pick(if why.page_by_page() { &tellings[1..] } else { &tellings });
+    let tellings =
+        [Telling::Invalidate, Telling::Overlapping, Telling::Around, Telling::AroundWithoutWaiting];
+    let telling = random.pick(if why.page_by_page() { &tellings[2..] } else { &tellings });
     Op::Change { first, pages, change, why, telling, sleeps }
 }
 

@@ -25,6 +25,9 @@ pub enum Change {
 pub enum Telling {
     /// `Vm::invalidate`, `apply`, `settle`.
     Invalidate,
+    /// The same, by a thread that holds the lock of the pages only while it changes them. So invalidations of one page
+    /// overlap.
+    Overlapping,
     /// `Vm::around`, page by page if the reason asks for it.
     Around,
     /// `Vm::around` by a thread that may not wait.

@@ -4,6 +4,7 @@
 //! one also lets time pass.
 
 use crate::random::Random;
+use slat_machine::explore::{Access, Act};
 
 /// The kinds of schedules. A step is an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +37,14 @@ pub enum Schedule {
         /// Nanoseconds.
         away: u64,
     },
+    /// CPUs are preempted right before the accesses of some places in the source, once in two times, for up to this
+    /// long. The schedule draws the places.
+    Places {
+        /// One place of so many.
+        of: u64,
+        /// Nanoseconds.
+        away: u64,
+    },
     /// CPUs are preempted: each runs for about this many steps and then pauses for about this long.
     Bursts {
         /// Steps.
@@ -49,7 +58,7 @@ impl Schedule {
     /// The maximum delay at a time, in nanoseconds.
     pub fn longest_hold(&self) -> u64 {
         match *self {
-            Self::Decisions { away, .. } | Self::Bursts { away, .. } => away,
+            Self::Decisions { away, .. } | Self::Places { away, .. } | Self::Bursts { away, .. } => away,
             _ => 0,
         }
     }
@@ -64,6 +73,8 @@ pub struct Pace {
     schedule: Schedule,
     random: Random,
     steps: u64,
+    /// Determines the places of [`Schedule::Places`].
+    drawn: u64,
     /// Per CPU: picoseconds per step, or steps left, or 1 after a read-modify-write.
     cpus: Vec<u64>,
     /// The steps at which priorities change, the next one last.
@@ -76,6 +87,7 @@ impl Pace {
     /// The schedule of `cpus` CPUs.
     pub fn new(schedule: Schedule, seed: u64, cpus: u32) -> Self {
         let mut random = Random::new(seed, 2);
+        let drawn = random.number();
         let (mut speeds, mut changes) = (vec![0; cpus as usize], Vec::new());
         if let Schedule::Priorities { within, changes: many } = schedule {
             for speed in &mut speeds {
@@ -84,13 +96,29 @@ impl Pace {
             changes = (0..many).map(|_| random.below(within)).collect();
             changes.sort_unstable_by_key(|&step| core::cmp::Reverse(step));
         }
-        Self { schedule, random, steps: 0, cpus: speeds, changes, lowest: 4_u64.pow(6) * NS, starved: 0 }
+        Self {
+            schedule,
+            random,
+            steps: 0,
+            drawn,
+            cpus: speeds,
+            changes,
+            lowest: 4_u64.pow(6) * NS,
+            starved: 0,
+        }
     }
 
-    /// The delay of `cpu` now; `rmw` if a read-modify-write follows.
-    pub fn delay(&mut self, cpu: u32, rmw: bool) -> u64 {
+    /// The delay of `act.cpu` before the access.
+    pub fn delay(&mut self, act: Act) -> u64 {
         self.steps += 1;
+        let (cpu, rmw) = (act.cpu, act.access == Access::Rmw);
         match self.schedule {
+            Schedule::Places { of, away } => {
+                let place = u64::from(act.site.line()) << 8 ^ u64::from(act.site.column());
+                let drawn = Random::new(place ^ self.drawn, 4).once_in(of);
+                let step = self.random.within(1, 2 * NS);
+                if drawn && self.random.once_in(2) { step + self.random.below(away * NS) } else { step }
+            }
             Schedule::Random { long } => {
                 let short = self.random.within(1, 20 * NS);
                 if self.random.once_in(long) { short + self.random.below(5000 * NS) } else { short }

@@ -58,7 +58,7 @@ impl<'w, 'p, F: Format> Observer<'w, 'p, F> {
 
 impl<F: Format> Explorer for Observer<'_, '_, F> {
     fn delay(&self, act: Act) -> u64 {
-        self.pace.borrow_mut().delay(act.cpu, act.access == Access::Rmw)
+        self.pace.borrow_mut().delay(act)
     }
 
     fn sees(&self, act: Act) -> bool {

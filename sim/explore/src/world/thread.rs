@@ -86,12 +86,14 @@ impl<F: Format> World<'_, F> {
         (change, why, telling): (Change, Reason, Telling),
         sleeps: u64,
     ) {
-        let held = self.host.lock(pages.start);
+        let overlaps = telling == Telling::Overlapping;
+        let held = (!overlaps).then(|| self.host.lock(pages.start));
         let hvas = host::hvas(&pages);
         let edit = || {
             if sleeps > 0 {
                 rest(sleeps);
             }
+            let _held = overlaps.then(|| self.host.lock(pages.start));
             let freed = self.host.edit(&pages, change);
             if change == Change::Drop {
                 // The VMM knows which pages it has discarded.
@@ -102,7 +104,7 @@ impl<F: Format> World<'_, F> {
             freed
         };
         let mut freed = Vec::new();
-        if telling == Telling::Invalidate {
+        if matches!(telling, Telling::Invalidate | Telling::Overlapping) {
             let _invalidation = self.vm.invalidate(hvas, why).apply(idle).settle();
             freed = edit();
         } else {

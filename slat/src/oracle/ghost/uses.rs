@@ -68,6 +68,11 @@ impl World {
         const MOST: u32 = 4096;
         let state = self.vcpus.entry(vcpu).or_default();
         state.ignored = if kicked { state.ignored + 1 } else { 0 };
+        #[cfg(feature = "std")]
+        if !kicked {
+            // The kick came after the answer to its flush.
+            state.kicked = None;
+        }
         if state.ignored == MOST {
             self.finds(Rule::KickIgnored, CALL, format!("vCPU {}: {MOST} accesses since", vcpu.0));
         }

@@ -1,0 +1,155 @@
+//! The model beside the proof: each step of the model is taken by the proof, too.
+//!
+//! ```text
+//! the model   s ──Thread(1, Freeze)──▶ t
+//!             │ compare                │ compare
+//! the proof   S ──freeze(f, e)───────▶ T      every clause of the invariant holds
+//! ```
+//! The proof's state has the model's tables, numbers, host, TLBs and active set, and what the proof alone needs. A step
+//! of the model is a sequence of the proof's actions, most often one, or none. Every guard must hold, and after each
+//! step the two states must agree. The proof's TLBs may have more translations than the model's, whose flushes forget
+//! more.
+//!
+//! It has the faults, invalidations, splits and new roots of two levels. It has no memslots, logs and recoveries.
+
+pub mod command;
+mod proof;
+mod steps;
+
+use crate::bug::Bug;
+use crate::check::Action;
+use crate::scenario::Scenario;
+use crate::walk::{Random, draw};
+use proof::{Beside, Proof};
+use stateright::Model;
+use std::collections::BTreeMap;
+use steps::{Miss, Step};
+
+/// Most steps of one path.
+const MOST: usize = 400;
+
+/// What was matched.
+#[derive(Clone, Debug, Default)]
+pub struct Matched {
+    /// Steps of the model that the proof takes, too.
+    pub steps: u64,
+    /// States of which every clause was checked.
+    pub states: u64,
+    /// Paths that end because a walk stands in a table that was unhooked.
+    pub left: u64,
+    /// How often each action of the proof was taken.
+    pub actions: BTreeMap<String, u64>,
+    /// Why a step was not matched, and the path to it.
+    pub unmatched: Option<(String, Vec<String>)>,
+}
+
+/// Random paths through drawn scenarios.
+#[derive(Clone, Copy, Debug)]
+pub struct Refinement {
+    /// Determines all that is drawn.
+    pub seed: u64,
+    /// Number of actors in each scenario.
+    pub actors: usize,
+    /// Number of steps, about.
+    pub steps: u64,
+    /// Every clause is checked in one state of so many.
+    pub checks: u64,
+    /// The seeded mistake in the model.
+    pub bug: Option<Bug>,
+}
+
+impl Refinement {
+    /// Takes the steps in both.
+    ///
+    /// # Examples
+    /// ```
+    /// use slat_model::refine::Refinement;
+    ///
+    /// let paths = Refinement { seed: 1, actors: 4, steps: 200, checks: 50, bug: None };
+    /// assert_eq!(paths.go().unmatched, None);
+    /// ```
+    pub fn go(&self) -> Matched {
+        let proof = Proof::new();
+        let mut random = Random::new(self.seed);
+        let mut all = Matched::default();
+        while all.steps < self.steps && all.unmatched.is_none() {
+            let mut scenario = draw(&mut random, self.actors);
+            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has)
+            {
+                continue;
+            }
+            if scenario.remembers > 0 || scenario.shared.tlb.kicks || scenario.shared.sets.cells.is_some() {
+                continue;
+            }
+            scenario.bug = self.bug;
+            self.path(&proof, &scenario, &mut random, &mut all);
+        }
+        all
+    }
+
+    fn path(&self, proof: &Proof, scenario: &Scenario, random: &mut Random, all: &mut Matched) {
+        let mut s = scenario.init_states().remove(0);
+        let mut beside = Beside::new(proof, scenario);
+        let mut path = vec![scenario.name.clone()];
+        let mut why = beside.compare(scenario, &s).and_then(|()| holds(&beside)).err();
+        let mut priorities: Vec<u64> = (0..scenario.programs.len()).map(|_| random.number()).collect();
+        let mut actions = Vec::new();
+        while why.is_none() && path.len() < MOST {
+            actions.clear();
+            scenario.actions(&s, &mut actions);
+            let mut next = None;
+            // Most often the thread of the highest priority goes on.
+            while !actions.is_empty() && next.is_none() {
+                let rank = |action: &Action| match action {
+                    Action::Thread(i, _) => priorities[usize::from(*i)],
+                    _ => 0,
+                };
+                let at = if random.once_in(3) {
+                    random.below(actions.len())
+                } else {
+                    (0..actions.len()).max_by_key(|&at| rank(&actions[at])).expect("there are some")
+                };
+                let action = actions.swap_remove(at);
+                next = scenario.next_state(&s, action).map(|next| (action, next));
+            }
+            let Some((action, next)) = next else { break };
+            if random.once_in(4) {
+                let at = random.below(priorities.len());
+                priorities[at] = random.number();
+            }
+            path.push(format!("{action:?}"));
+            let step = Step { scenario, before: &s, after: &next };
+            match step.take(action, &mut beside) {
+                Ok(()) => {}
+                Err(Miss::Exhausted) => break,
+                Err(Miss::Dead) => {
+                    all.left += 1;
+                    break;
+                }
+                Err(Miss::Unmatched(what)) => why = Some(what),
+            }
+            all.steps += 1;
+            why = why.or_else(|| beside.compare(scenario, &next).err());
+            if why.is_none() && all.steps % self.checks == 0 {
+                all.states += 1;
+                why = holds(&beside).err();
+            }
+            s = next;
+        }
+        for (name, count) in &beside.taken {
+            *all.actions.entry(name.clone()).or_default() += count;
+        }
+        all.unmatched = why.map(|why| (why, path));
+    }
+}
+
+/// Checks every clause of the invariant.
+fn holds(beside: &Beside<'_>) -> Result<(), String> {
+    let clauses = &beside.proof.system.clauses;
+    match clauses.iter().find(|clause| !beside.state.holds(&clause.formula)) {
+        Some(broken) => {
+            Err(format!("{} does not hold: {:?}", broken.name, beside.state.witness(&broken.formula)))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,32 @@
+//! Each step of the model is a step of the proof, and with a mistake it is not. `slat-model proof` takes more steps.
+
+use slat_model::Bug;
+use slat_model::refine::Refinement;
+
+const PATHS: Refinement = Refinement { seed: 1, actors: 6, steps: 15_000, checks: 500, bug: None };
+
+#[test]
+fn every_step_of_the_model_is_one_of_the_proof() {
+    let matched = PATHS.go();
+    assert_eq!(matched.unmatched, None);
+    assert!(matched.states >= 20, "{}", matched.states);
+    let rare = matched.actions.len();
+    assert!(rare > 40, "{rare} actions of the proof: {:?}", matched.actions);
+}
+
+/// The negative control.
+#[test]
+fn mistakes_of_the_model_are_no_steps_of_the_proof() {
+    for bug in [
+        Bug::NewerHidden,
+        Bug::NoAdoption,
+        Bug::ActiveUnchecked,
+        Bug::VersionUnchecked,
+        Bug::EndBeforeFlush,
+        Bug::HoleNotNumbered,
+        Bug::NumberedBeforeListed,
+    ] {
+        let matched = Refinement { bug: Some(bug), ..PATHS }.go();
+        assert!(matched.unmatched.is_some(), "{}: {} steps were matched", bug.name(), matched.steps);
+    }
+}
