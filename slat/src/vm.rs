@@ -180,7 +180,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         let mut vm = Vm {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
-            host: oracle::attach::<F, H>(host, oracle, policy.vcpus == 1 || policy.dirty.by_bits::<F>()),
+            host: oracle::attach::<F, H>(host, oracle, &policy),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -200,7 +200,6 @@ impl<F: Format, H: Host> Builder<F, H> {
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
             vm.rings.make(size, policy.vcpus)?;
-            oracle::logs_in_rings(&vm.host);
         }
         vm.pool.set_budget(table_budget);
         Ok(vm)

@@ -11,7 +11,7 @@ use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
 use crate::table::format::Format;
-use crate::vm::Vm;
+use crate::vm::{Policy, Vm};
 use crate::why::Reason;
 use core::marker::PhantomData;
 
@@ -28,7 +28,7 @@ pub(crate) fn setup() -> Setup {
 }
 
 #[inline(always)]
-pub(crate) fn attach<F: Format, H: Host>(host: H, _: Setup, _: bool) -> Checked<H> {
+pub(crate) fn attach<F: Format, H: Host>(host: H, _: Setup, _: &Policy) -> Checked<H> {
     host
 }
 

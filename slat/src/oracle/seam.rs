@@ -17,7 +17,7 @@ use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
 use crate::table::memory::{TableMemory, TablesOf};
 use crate::trace::TraceEvent;
-use crate::vm::{Builder, Vm};
+use crate::vm::{Builder, Policy, Vm};
 use crate::why::Reason;
 use alloc::format;
 use alloc::vec::Vec;
@@ -42,7 +42,10 @@ pub(crate) fn setup() -> Setup {
     cfg!(feature = "oracle-always").then(|| Checks::default().shared_frames())
 }
 
-pub(crate) fn attach<F: Format, H: Host>(host: H, setup: Setup, logs: bool) -> Checked<H> {
+pub(crate) fn attach<F: Format, H: Host>(host: H, setup: Setup, policy: &Policy) -> Checked<H> {
+    // Elsewhere another vCPU may grant a store, and mark its page a moment later; or a ring has the page.
+    let dirty = &policy.dirty;
+    let logs = dirty.ring.is_none() && (policy.vcpus == 1 || dirty.by_bits::<F>());
     Checked { host, oracle: Oracle::new(setup, logs, F::pfn(Word(F::ADDRESS))) }
 }
 

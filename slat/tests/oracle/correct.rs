@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex};
 
 const VCPU: VcpuId = VcpuId(0);
 
-pub const CASES: &[(&str, Settings, fn(&mut Fixture<'_>))] = &[
+/// A sequence: its name, the settings of its VM, and what happens.
+type Sequence = (&'static str, Settings, fn(&mut Fixture<'_>));
+
+const CASES: &[Sequence] = &[
     ("a large page is told that the guest has in small pages", small, told_as_it_was),
     ("a part of a large page is told, whose frame another address had", small, told_in_place),
     ("the VMM empties a vCPU's ring, and then the bitmaps", rings, empties_a_ring),
@@ -133,7 +136,7 @@ pub fn check() {
     }
 }
 
-/// L1's memory: eight pages at host address 0x10_0000.
+/// L1's memory: eight pages at host address 1 MiB.
 struct Ram(Vec<AtomicU64>);
 
 impl Ram {
@@ -182,7 +185,6 @@ fn a_store_of_l2_is_expected_in_no_log() {
     let _ = l2.fault(&mut idle, L1Access::new(Gpa(0x5000), Access::Write)).unwrap();
     let pfn = l2.translate(Gpa(0x5000)).unwrap().pfn;
     l2.enter(&mut idle, &mut Tlb(0)).poll().uses(Gfn(5), pfn, Access::Write);
-    drop(l2);
     let harvest = vm.memory().harvest(&mut idle, SlotId(0)).unwrap();
     assert_eq!(harvest.iter().map(|page| page.gfn).collect::<Vec<_>>(), [Gfn(7)]);
     harvest.commit();

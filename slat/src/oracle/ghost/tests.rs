@@ -57,16 +57,18 @@ fn a_page_that_is_told_inside_another_change_may_be_freed_there() {
     let mut world = World::new(false, false, Pfn(1 << 40));
     for is_open in [false, true] {
         let taking = is_open.then(|| world.begins(hvas(5), Reason::Migrate));
-        taking.into_iter().for_each(|change| {
+        if let Some(change) = taking {
             world.applies(change);
             world.settles(change);
-        });
+        }
         let telling = world.begins(hvas(5), Reason::ChangePte);
         world.tells(telling, hvas(5), Some(HostPage { pfn: Pfn(0x99), ..HostPage::PLAIN }));
         world.ends(telling);
         world.frees(Pfn(0x99));
         let expected: &[_] = if is_open { &[] } else { &[Rule::FreedInUse] };
         assert_eq!(rules(&mut world), expected);
-        taking.into_iter().for_each(|change| world.ends(change));
+        if let Some(change) = taking {
+            world.ends(change);
+        }
     }
 }
