@@ -51,7 +51,7 @@ fn words_that_are_absent_misaligned_or_too_few_are_refused() {
     );
     assert_eq!(mark(vm, thread, 0, FIRST.as_ptr(), 8), SLAT_ENOENT);
     log(vm, thread);
-    let (absent, odd) = (ptr::null_mut::<u64>(), ptr::dangling_mut::<u8>().cast::<u64>());
+    let (absent, odd) = (ptr::null_mut::<u64>(), ptr::without_provenance_mut::<u64>(1));
     for words in [absent, odd] {
         for count in [0, 1, 8, usize::MAX] {
             assert_eq!(out!(slat_dirty_bits(Some(vm), Some(thread), 0, 0, words, count)), Err(SLAT_EINVAL));
@@ -85,10 +85,8 @@ fn ranges_of_a_log_that_wrap_or_pass_its_end_clear_nothing() {
     log(vm, thread);
     let vcpu = vcpu(vm, 0).unwrap();
     assert_eq!(fault(vcpu, thread, 0), Ok(slat_done::SLAT_MAPPED));
-    let last = u64::MAX & !63;
-    for range in
-        [(1, 64), (0, 1), (0, 576), (512, 64), (last, 64), (last, 128), (64, u64::MAX & !63), (0, u64::MAX)]
-    {
+    let last = !63;
+    for range in [(1, 64), (0, 1), (0, 576), (512, 64), (last, 64), (last, 128), (64, !63), (0, u64::MAX)] {
         assert_eq!(clear(vm, thread, range, 8), Err(SLAT_EINVAL), "{range:x?}");
     }
     assert_eq!(clear(vm, thread, (0, 512), 7), Err(SLAT_EINVAL), "too few words");
@@ -116,7 +114,7 @@ fn guest_ranges_that_wrap_are_empty_or_unaligned_are_refused() {
         ];
         assert_eq!(seen, [SLAT_EINVAL; 3], "{gpa:x} {bytes:x}");
     }
-    let most = u64::MAX & !4095;
+    let most = !4095;
     assert_eq!(slat_write_protect(Some(vm), Some(thread), 0, 0, most), SLAT_OK);
     assert_eq!(out!(slat_split(Some(vm), Some(thread), 0, 0, most, 1)), Ok(0));
     assert_eq!(out!(slat_recover(Some(vm), Some(thread), 0, 0, most)), Ok(0));

@@ -28,6 +28,7 @@ pub(crate) fn setup() -> Setup {
 }
 
 #[inline(always)]
+#[expect(clippy::extra_unused_type_parameters, reason = "the oracle uses the format")]
 pub(crate) fn attach<F: Format, H: Host>(host: H, _: Setup, _: &Policy) -> Checked<H> {
     host
 }

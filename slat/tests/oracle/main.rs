@@ -12,6 +12,8 @@ mod correct;
 mod frames;
 mod host_table;
 mod machine;
+#[cfg(feature = "nested")]
+mod nested;
 mod vcpus;
 
 use machine::{Fixture, reports, reports_after};
