@@ -16,6 +16,9 @@ pub struct Prefault {
     /// logged is reported dirty.
     pub access: Access,
     /// Whether the page counts as accessed. The guest's first access then needs no fault, in any format.
+    ///
+    /// This is for pages that get a new leaf. A leaf that already allows the access keeps its age, and one that gets back
+    /// its write permission counts as accessed.
     pub young: bool,
 }
 
