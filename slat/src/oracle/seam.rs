@@ -61,6 +61,36 @@ impl<F: Format, H: Host> Builder<F, H> {
     }
 
     /// Switches the [oracle](crate::oracle) on, with settings.
+    ///
+    /// ```
+    /// use slat::{oracle::{Checks, Rule}, table::formats::Npt4, *};
+    /// use std::sync::{Arc, Mutex, atomic::{AtomicU64, Ordering::Relaxed}};
+    ///
+    /// /// A host with one page, whose frame may change.
+    /// struct One(AtomicU64);
+    /// impl Host for One {
+    ///     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         Ok(HostPage { pfn: Pfn(self.0.load(Relaxed)), ..HostPage::PLAIN })
+    ///     }
+    /// }
+    ///
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let checks = Checks::default().report({
+    ///     let seen = seen.clone();
+    ///     move |violation| seen.lock().unwrap().push(violation.rule)
+    /// });
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(One(7.into())).checked_with(checks).build()?;
+    /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(1 << 30))))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// let load = Fault { gpa: Gpa(0), access: Access::Read };
+    /// vcpu.fault(&mut idle, load)?;
+    /// vm.host().0.store(8, Relaxed); // without a change: the guest still uses frame 7
+    /// vm.zap_all(&mut idle)?;
+    /// vcpu.fault(&mut idle, load)?;
+    /// assert_eq!(*seen.lock().unwrap(), [Rule::Moved]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn checked_with(mut self, checks: Checks) -> Self {
         self.oracle = Some(checks);
         self

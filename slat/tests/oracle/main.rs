@@ -1,9 +1,9 @@
 //! Misuse that the oracle reports, each at the call that is wrong; and, as the control of each, the correct sequence, of
 //! which it reports nothing.
 //!
-//! | file | who breaks the contract |
+//! | file | breaks the contract |
 //! |---|---|
-//! | [`correct`] | nobody: sequences that look like misuse |
+//! | [`correct`] | no party: sequences that look like misuse |
 //! | [`host_table`] | a host that changes its table |
 //! | [`frames`] | a host that gives, lends and frees frames |
 //! | [`vcpus`] | a VMM that runs vCPUs, and stores to logged memory |

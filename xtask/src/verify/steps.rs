@@ -75,12 +75,12 @@ const HALF: &str =
 const HALF_WITHOUT_NESTED: &str = "cargo test -p slat --lib --no-default-features --features std --locked";
 const LOOM: &str =
     "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
-const MUTANTS: &str =
-    "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host,Pager,Kvm";
+const MUTANTS: &str = "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host,Pager,Kvm,Oracle";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5";
 const SHUTTLE: &str =
     "cargo test -p slat --features baselines --release --locked --lib shuttle_tests -- --nocapture";
+const SHUTTLE_CHECKED: &str = "cargo test -p slat --features oracle-always,baselines --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
 pub const STEPS: &[Step] = &[
@@ -146,8 +146,8 @@ pub const STEPS: &[Step] = &[
         name: "mutants",
         about: "each mistake of mistakes/, in a copy of the sources, and the test that must find it",
         lines: &[Line::new(PUSH_NIGHTLY, 300, 1500, MUTANTS).hears(&[
-            "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Pager", "Shared", "Shuttle",
-            "Unit", "Worlds",
+            "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Oracle", "Pager", "Shared",
+            "Shuttle", "Unit", "Worlds",
         ])],
     },
     Step {
@@ -167,6 +167,23 @@ pub const STEPS: &[Step] = &[
             Line::new(PUSH, 60, 400, "cargo xtask prove --require"),
             Line::new(NIGHTLY, 180, 1200, "cargo xtask prove --require --seeds 3"),
             Line::new(NIGHTLY, 60, 600, "cargo xtask prove --mistakes --require"),
+        ],
+    },
+    Step {
+        name: "oracle",
+        about: "embedders' misuse, each with a control; at night slat's own tests with every VM checked",
+        lines: &[
+            Line::new(PUSH, 60, 400, "cargo test -p slat --features oracle --locked --test oracle"),
+            Line::new(
+                PUSH,
+                20,
+                300,
+                "cargo clippy -p slat --features oracle --tests --locked -- -D warnings",
+            ),
+            Line::new(NIGHTLY, 400, 1500, "cargo test -p slat --features oracle-always --locked"),
+            Line::new(NIGHTLY, 80, 600, SHUTTLE_CHECKED)
+                .with(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")])
+                .hears(&["Shuttle"]),
         ],
     },
     Step {
