@@ -106,7 +106,7 @@ pub const STEPS: &[Step] = &[
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
             Line::new(QUICK, 120, 600, HALF),
-            Line::new(PUSH, 400, 1200, "cargo test --workspace --locked --no-fail-fast")
+            Line::new(PUSH, 430, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject"]),
             Line::new(NIGHTLY, 90, 400, HALF_WITHOUT_NESTED),
@@ -118,7 +118,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(ALL, 100, 300, LOOM)
+        lines: &[Line::new(ALL, 70, 300, LOOM)
             .with(&[
                 ("RUSTFLAGS", "--cfg loom"),
                 ("CARGO_TARGET_DIR", "target/loom"),
@@ -130,7 +130,7 @@ pub const STEPS: &[Step] = &[
         name: "shuttle",
         about: "whole VMs with up to six vCPUs: 1,500 schedules of each scenario, 50,000 at night",
         lines: &[
-            Line::new(PUSH, 80, 400, SHUTTLE)
+            Line::new(PUSH, 60, 400, SHUTTLE)
                 .with(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")])
                 .hears(&["Shuttle"]),
             Line::new(NIGHTLY, 1100, 1500, SHUTTLE)
@@ -190,7 +190,7 @@ pub const STEPS: &[Step] = &[
         name: "fuzz",
         about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 5,000 inputs, a minute at night",
         lines: &[
-            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --mistakes --runs 5000").hears(&["Fuzz"]),
+            Line::new(PUSH_NIGHTLY, 140, 480, "cargo xtask fuzz --mistakes --runs 5000").hears(&["Fuzz"]),
             Line::new(NIGHTLY, 360, 600, "cargo xtask fuzz --seconds 60").hears(&["Fuzz"]),
         ],
     },
