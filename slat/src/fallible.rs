@@ -1,12 +1,17 @@
 //! Allocations whose callers can continue without them. All of the engine's own go through here, where tests can refuse
 //! each ([`crate::inject`]).
 
-use crate::NoMemory;
 use crate::inject::{Point, strikes};
 use alloc::alloc::Layout;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
+
+/// Memory for table pages is missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+errors! { NoMemory: Self => "the host has no more memory for table pages"; }
 
 /// Makes room for `more` elements, if there is memory for them.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), NoMemory> {

@@ -1,13 +1,7 @@
 //! `OwnedVcpu`: a vCPU that keeps its VM alive.
 
-use crate::fault::{Fault, FaultError, Next};
-use crate::host::{Host, VcpuId};
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::tlb::shootdown::Translations;
 use crate::vcpu::entry::Ready;
-use crate::vcpu::{Processor, Vcpu};
-use crate::vm::Vm;
+use crate::{Fault, FaultError, Format, Host, Idle, Next, Processor, Translations, Vcpu, VcpuId, Vm};
 use alloc::sync::Arc;
 use core::fmt;
 use core::mem::MaybeUninit;

@@ -8,17 +8,13 @@ pub use run::Processor;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
 use crate::hooks::{Nested, NestedHooks, NestedState};
-use crate::host::{Host, Token, VcpuId};
 use crate::loaded::Loaded;
 use crate::oracle;
-use crate::slots::SpaceId;
 use crate::space::Space;
-use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
-use crate::sync::tally::Tally;
-use crate::table::format::Format;
+use crate::sync::{Borrowed, ReadSide, Seat, Section, Tally};
 use crate::table::pool::Cache;
 use crate::tlb::shootdown::Tlb;
-use crate::vm::Vm;
+use crate::{Format, Host, SpaceId, Token, VcpuId, Vm};
 
 /// One vCPU of a VM, owned by the thread that runs it. See [`Vm::vcpu`]. Dropping it frees the number for another
 /// thread.

@@ -4,31 +4,29 @@
 mod one_stage;
 mod unanswered;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
-use crate::dirty::{DirtyLog, Splitting};
 use crate::hooks::{Nested, NestedHooks, NestedState};
-use crate::host::{Host, Kicks, VcpuId, tables_of};
+use crate::host::{Kicks, tables_of};
 use crate::notify::active::Active;
 use crate::oracle::{self, Checked};
+use crate::slots::Limits;
 use crate::slots::holds::Holds;
-use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
-use crate::sync::gate::{Baseline, Lock};
-use crate::sync::idle::Idle;
+use crate::sync::gate::Baseline;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
-use crate::sync::readside::ReadSide;
-use crate::sync::tally::RetryCause;
-use crate::table::format::{Format, assert_format};
-use crate::table::memory::TableMemory;
-use crate::table::pool::{NoMemory, Pool};
+use crate::sync::{Lock, ReadSide, RetryCause};
+use crate::table::format::assert_format;
+use crate::table::pool::Pool;
 use crate::table::retire::Grace;
-use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
 use crate::trace::TraceEvent;
 use crate::waits::Waits;
+use crate::{
+    Cause, DirtyLog, Format, Gfn, Host, Hva, Idle, Level, NoMemory, PAGE_SHIFT, PAGE_SIZE, SpaceId, Span,
+    Splitting, TableMemory, VcpuId,
+};
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 

@@ -15,6 +15,7 @@ use super::state::taking_from_rings;
 use super::take::current;
 use super::{DirtyError, DirtyLog, Splitting};
 use crate::fallible;
+use crate::oracle;
 use crate::slots::bitmap::WORD;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
@@ -269,6 +270,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let seats = (0..self.policy.vcpus).map(|id| self.reads.claim(id as usize));
             let _seats: Vec<_> = seats.collect::<Option<_>>().ok_or(DirtyError::VcpuTaken)?;
             self.rings.make(size, self.policy.vcpus)?;
+            oracle::logs_in_rings(&self.host);
         }
         for space in &self.spaces {
             space.memslots.writer.lock().map.set_logs_set(dirty.initially_set);

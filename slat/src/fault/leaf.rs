@@ -2,13 +2,10 @@
 //! quick path use it, and so does recovery.
 
 use super::pursuit::Answer;
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
-use crate::host::{Host, HostPage};
-use crate::slots::Slot;
 use crate::space::Space;
-use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
+use crate::{
+    Access, Format, Gfn, Host, HostPage, Hva, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Slot, Span, Vcpu, Vm,
+};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The answer, about as large a page as policy, format and slot allow. The next stamp is for a page of this size.

@@ -36,22 +36,14 @@ mod quick_frames;
 mod visibility;
 mod withdrawn;
 
-use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::Epoch;
-use crate::sync::idle::Idle;
-use crate::sync::mode::Shared;
-use crate::sync::readside::Seat;
-use crate::sync::tally::{Count, RetryCause};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Perms};
-use crate::table::pool::NoMemory;
-use crate::table::radix::{At, Reached};
+use crate::sync::{Count, RetryCause, Seat, Shared};
+use crate::table::{At, Kind, Reached};
 use crate::trace::{FaultResult, TraceEvent};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{
+    Access, Format, Gpa, Host, HostError, HostPage, Idle, Level, NoMemory, Perms, Span, Vcpu, Vm, Walk, Word,
+};
 use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;

@@ -8,12 +8,8 @@
 //! write to one table.
 
 use super::Prefault;
-use crate::addr::{Gfn, Level, Span};
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::format::Format;
-use crate::vcpu::Vcpu;
+use crate::{Format, Gfn, Host, Idle, Level, Span, Vcpu};
 
 /// The smallest and the largest stretch: 2 MiB and 32 MiB.
 const LEAST_FRAMES: u64 = Level::M2.pages();

@@ -6,13 +6,8 @@
 //! handle such faults needs young pages.
 
 use super::{By, Fault, FaultError, Leave, Next, Resume};
-use crate::addr::{Gfn, Span};
-use crate::host::{Host, HostError};
-use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
-use crate::table::format::{Access, Format};
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::{Access, Format, Gfn, Host, HostError, Idle, Span, Vcpu, Walk};
 
 /// How to map pages ahead of the guest: see [`Vcpu::prefault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +16,9 @@ pub struct Prefault {
     /// logged is reported dirty.
     pub access: Access,
     /// Whether the page counts as accessed. The guest's first access then needs no fault, in any format.
+    ///
+    /// This is for pages that get a new leaf. A leaf that already allows the access keeps its age, and one that gets back
+    /// its write permission counts as accessed.
     pub young: bool,
 }
 

@@ -18,17 +18,9 @@
 
 use super::pursuit::{Answer, Pursuit, Wanted, allows};
 use super::{Done, Emulate, Fault, Outcome};
-use crate::addr::{Gfn, Level, Span};
-use crate::host::{Host, HostPage};
-use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Perms};
-use crate::table::freeze::Freeze;
-use crate::table::pool::NoMemory;
-use crate::table::radix::At;
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::sync::{Count, Shared};
+use crate::table::{At, Freeze, Kind};
+use crate::{Access, Format, Gfn, Host, HostPage, Level, NoMemory, Perms, Span, Vcpu, Walk, Word};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.

@@ -25,16 +25,11 @@
 //! happened since the vCPU took them for another page of the same memslot ([`super::memo`]). A step costs them more
 //! than all of their work.
 
-use crate::addr::{Gfn, Hva, Level};
-use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
-use crate::slots::Slot;
 use crate::slots::watched::Watched;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
+use crate::{Access, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Slot, Word};
 use core::ops::Deref;
 
 /// A page, and the access for which it is sought.

@@ -12,15 +12,9 @@
 //! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
 use super::{By, Done, Fault, Outcome};
-use crate::addr::Level;
-use crate::host::Host;
-use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
-use crate::table::format::{Access, Format};
-use crate::table::pool::NoMemory;
+use crate::sync::{Count, Shared};
 use crate::table::radix::At;
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::{Access, Format, Host, Level, NoMemory, Vcpu, Walk};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.

@@ -11,24 +11,18 @@ use super::active::Ticket;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::{Host, HostPage};
 use crate::lent::Lent;
 use crate::oracle::Open;
-use crate::slots::SpaceId;
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Mode, Shared};
 use crate::sync::prim::full_path;
-use crate::sync::readside::Seat;
-use crate::table::format::Format;
-use crate::tlb::Cause;
+use crate::sync::{Mode, Seat, Shared};
 use crate::tlb::debt::{Owed, Owes, Pay};
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{
+    Cause, Format, Gfn, Host, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Reason, SpaceId, Span, Vm,
+    Walk,
+};
 use core::mem::take;
 
 /// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.

@@ -6,21 +6,13 @@
 use super::begun::{Begun, Extent, Nth, Pass, Scope, walk};
 use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
-use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::oracle;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive};
-use crate::sync::readside::Seat;
-use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind, Leaf, Perms};
-use crate::table::memory::Node;
-use crate::table::radix::At;
+use crate::sync::{Count, Edits, Exclusive, Seat};
+use crate::table::{At, Entry, Kind, Node};
 use crate::trace::TraceEvent;
-use crate::walk::{Steps, Walk};
-use crate::why::Cause;
+use crate::walk::Steps;
+use crate::{Cause, Format, Gfn, Host, Idle, Leaf, Level, Perms, Span, Walk, Word};
 use core::mem::take;
 
 /// The word that an edit puts in place of an entry's.

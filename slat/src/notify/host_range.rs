@@ -1,11 +1,9 @@
 //! Walks of the frames that memslots map of a host range, part by part, with yields; and the host's pages behind them.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
-use crate::host::{Host, HostPage};
 use crate::slots::behind::{Behind, Part};
 use crate::sync::mode::Mode;
-use crate::table::format::Format;
-use crate::walk::{Steps, Walk};
+use crate::walk::Steps;
+use crate::{Format, Gfn, Host, HostPage, Hva, Level, PAGE_SHIFT, Span, Walk};
 
 /// Calls `visit` with steps along each range of frames that a part of `hvas` backs. `visit` returns where it ended. The
 /// walk yields where it must, and continues from there.

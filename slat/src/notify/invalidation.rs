@@ -48,14 +48,7 @@
 
 use super::begun::{Begun, Range, Scope};
 use super::secondary::Again;
-use crate::addr::{Gfn, Hva, Span};
-use crate::host::{Host, HostPage};
-use crate::slots::SpaceId;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::tlb::FlushDebt;
-use crate::vm::Vm;
-use crate::why::{Reason, Why};
+use crate::{FlushDebt, Format, Gfn, Host, HostPage, Hva, Idle, Reason, SpaceId, Span, Vm, Why};
 use alloc::sync::Arc;
 
 /// A guard around a change in the primary MMU; see the module's header.

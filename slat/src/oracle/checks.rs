@@ -104,7 +104,8 @@ impl Oracle {
         self.step(|world| world.frees(pfn));
     }
 
-    /// The VMM has stored to this frame itself, and marked it dirty. The next harvest must have it.
+    /// The VMM has stored to this frame itself, and marked it dirty. The next harvest must have it: let none run between
+    /// the mark and this call.
     pub fn stores(&self, space: SpaceId, gfn: Gfn) {
         self.step(|world| world.stores(space, gfn));
     }

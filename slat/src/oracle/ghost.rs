@@ -1,6 +1,8 @@
 //! The ghost state, and the rules over it. Each method of [`World`] is one step of the specification.
 
 mod changes;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 mod uses;
 
 use super::chunks::Chunks;
@@ -69,7 +71,7 @@ struct Change {
 pub(super) struct OfVcpu {
     /// The root that the VMM has loaded last.
     pub(super) root: Option<Pfn>,
-    ignored: u32,
+    pub(super) ignored: u32,
     #[cfg(feature = "std")]
     pub(super) kicked: Option<std::time::Instant>,
 }
@@ -178,6 +180,7 @@ impl World {
         let whole = Span::sized(Hva(hva.0 & !(level.bytes() - 1)), level.bytes());
         let is_touched = |change: &Change| overlap(pages_of(change.hvas), pages_of(whole));
         let is_crossed = self.next != asked.next || self.changes.values().any(is_touched);
+        let answered = page;
         let level = if is_crossed { Level::K4 } else { level };
         let below = asked.page & (level.pages() - 1);
         let page = HostPage { pfn: Pfn(page.pfn.0 - below), level, ..page };
@@ -186,9 +189,11 @@ impl World {
                 format!("address {:#x} is frame {:#x}; frames {first:#x} on are lent", hva.0, page.pfn.0);
             return self.finds(Rule::TablePage, call, seen);
         }
-        if asked.is_unsure {
-            self.owners_of(page.pfn).into_iter().for_each(|at| self.forget_if_taken(at));
-        } else {
+        if asked.is_unsure || is_crossed {
+            // The engine may map all of it.
+            self.owners_in(answered).into_iter().for_each(|at| self.forget_if_taken(at));
+        }
+        if !asked.is_unsure {
             self.compare(call, hva, (access, asked.at), page);
             self.give(call, asked.page - below, page);
         }
@@ -343,6 +348,20 @@ impl World {
                 let more = self.more_owners.range((index, base, 0)..=(index, base, u64::MAX));
                 all.extend(more.map(|&(.., key)| (index, key)));
             }
+        }
+        all
+    }
+
+    /// The pages that have frames of this large page.
+    fn owners_in(&self, page: HostPage) -> Vec<(usize, u64)> {
+        let pages = page.level.min(Level::G1).pages();
+        let first = page.pfn.0 & !(pages - 1);
+        let mut all = Vec::new();
+        for (index, level) in LEVELS.into_iter().enumerate() {
+            let base = first & !(level.pages() - 1);
+            all.extend(self.owners[index].range(base, first + pages).map(|(_, key)| (index, key)));
+            let more = self.more_owners.range((index, base, 0)..(index, first + pages, 0));
+            all.extend(more.map(|&(.., key)| (index, key)));
         }
         all
     }

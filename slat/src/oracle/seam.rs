@@ -26,7 +26,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 /// Pages that a change looks at.
-const LOOKS: usize = 4;
+const LOOKS: usize = 16;
 
 /// The oracle's part of a builder.
 pub(crate) type Setup = Option<Checks>;
@@ -80,7 +80,14 @@ impl InGuest<'_> {
     pub fn uses(&self, gfn: Gfn, pfn: Pfn, access: Access) {
         let stay = &self.stay;
         let kicked = self.kicked() && !self.has_ready();
-        stay.oracle.step(|world| world.uses((stay.vcpu, kicked), (stay.space, gfn), (pfn, access)));
+        // L2's frames are in no log: its stores are logged by L1's frames.
+        let stores = access == Access::Write && stay.tag == Tag::L1;
+        stay.oracle.step(|world| {
+            world.uses((stay.vcpu, kicked), gfn, (pfn, access));
+            if stores {
+                world.guest_stores(stay.space, gfn);
+            }
+        });
     }
 }
 
@@ -325,7 +332,8 @@ impl<'a> Stay<'a> {
 
     /// The VMM loads the root.
     pub(crate) fn loads(&self, root: Pfn) -> Pfn {
-        if self.tag == Tag::L1 && !self.is_current.replace(true) {
+        if self.tag == Tag::L1 {
+            self.is_current.set(true);
             self.oracle.step(|world| world.vcpus.entry(self.vcpu).or_default().root = Some(root));
         }
         root
@@ -350,6 +358,7 @@ impl<'a> Stay<'a> {
         let patience = self.oracle.patience();
         self.oracle.step(|world| {
             let state = world.vcpus.entry(self.vcpu).or_default();
+            state.ignored = 0;
             let ran = self.ran.get().filter(|_| self.tag == Tag::L1 && !self.is_current.get());
             let stale = state.root.filter(|old| ran.is_some_and(|now| now != *old));
             #[cfg(feature = "std")]
@@ -379,6 +388,11 @@ pub(crate) fn guest_was_leaked<H: Host>(host: &Checked<H>, vcpu: VcpuId) {
 
 pub(crate) fn ends<H: Host>(host: &Checked<H>) {
     host.oracle.step(World::ends_all);
+}
+
+/// From now on, stores of vCPUs are logged in rings.
+pub(crate) fn logs_in_rings<H: Host>(host: &Checked<H>) {
+    host.oracle.step(World::logs_in_rings);
 }
 
 /// Harvests that are being taken, or a transaction.

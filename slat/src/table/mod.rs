@@ -30,13 +30,13 @@ pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
 
+pub use crate::fallible::NoMemory;
 pub(crate) use cursor::{Cursor, Step};
 pub use entry::{Entry, Version, Word};
 pub use format::{Access, Format, HostPaging, Kind, Leaf, Perms};
 pub(crate) use freeze::Freeze;
 pub use memory::{CHUNK_BYTES, CHUNK_PAGES, Heap, Own, TableMemory, TablesOf};
 pub(crate) use memory::{ENTRIES, Node};
-pub use pool::NoMemory;
 pub(crate) use pool::{Cache, PageShortage, Pool, Scratch};
 pub(crate) use radix::{At, Radix, Reached};
 pub(crate) use retire::TableCount;

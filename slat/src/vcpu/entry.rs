@@ -8,16 +8,13 @@
 //! ```
 
 use super::Vcpu;
-use crate::addr::Pfn;
 use crate::callbacks::Finally;
-use crate::host::Host;
 use crate::loaded::{Entered, Root, Tag};
 use crate::oracle::Stay;
-use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
-use crate::table::format::Format;
 use crate::table::radix::RootWord;
-use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
+use crate::tlb::shootdown::{Tlb, VcpuTlb};
+use crate::{Format, Host, Idle, Pfn, Translations};
 use core::marker::PhantomData;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {

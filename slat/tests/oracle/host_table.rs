@@ -156,6 +156,26 @@ pub const CASES: &[Case] = &[
         fixture.change(5, Why::Migrate, |host| host.set(5, page(0x99)));
         fixture.ask(5, Access::Read);
     }),
+    ("a large page changes before its change", &[(ChangedBefore, "Vm::invalidate")], |fixture, wrong| {
+        let all = Span::sized(RAM, 2 << 20);
+        (0..512).for_each(|gfn| fixture.set(gfn, large(0x8000 + gfn)));
+        fixture.ask(5, Access::Read);
+        let moves = || (0..512).for_each(|gfn| fixture.vm.host().set(gfn, large(0xa000 + gfn)));
+        if wrong {
+            moves();
+        }
+        fixture.vm.change(fixture.idle, all, Why::Migrate, |_| moves());
+        fixture.ask(5, Access::Read);
+    }),
+    ("the sixth page changes before the change", &[(ChangedBefore, "Vm::invalidate")], |fixture, wrong| {
+        (0..8).for_each(|gfn| fixture.ask(gfn, Access::Read));
+        let moves = || fixture.vm.host().set(5, page(0x99));
+        if wrong {
+            moves();
+        }
+        fixture.vm.change(fixture.idle, Span::sized(RAM, 8 * PAGE_SIZE), Why::Migrate, |_| moves());
+        fixture.ask(5, Access::Read);
+    }),
     ("the table changes before the flush", &[(ChangedBeforeFlush, "Applied::settle")], |fixture, wrong| {
         fixture.ask(5, Access::Read);
         let (vm, change) = (fixture.vm, fixture.vm.invalidate(hvas(5), Why::Migrate));

@@ -154,19 +154,22 @@ impl Fixture<'_> {
     }
 }
 
-fn with_vm(checks: Option<Checks>, work: impl FnOnce(&mut Fixture<'_>)) {
+/// The settings of a VM.
+pub type Settings = fn(Builder<Ept4, Machine>) -> Builder<Ept4, Machine>;
+
+fn with_vm(checks: Option<Checks>, settings: Settings, work: impl FnOnce(&mut Fixture<'_>)) {
     let mut idle = Idle::take().unwrap();
     let builder =
         Vm::<Ept4, _>::builder(Machine::default()).dirty_log(DirtyLog::bitmap().track(Track::DirtyBits));
     let builder = if let Some(checks) = checks { builder.checked_with(checks) } else { builder.checked() };
-    let vm = builder.build().unwrap();
+    let vm = settings(builder).build().unwrap();
     (0..1024).for_each(|gfn| vm.host().set(gfn, page(0x9000 + gfn)));
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1 << 18, RAM))).unwrap();
     work(&mut Fixture { vm: &vm, idle: &mut idle });
 }
 
 pub fn with_default_checks(work: impl FnOnce(&mut Fixture<'_>)) {
-    with_vm(None, work);
+    with_vm(None, |vm| vm, work);
 }
 
 /// The time of a fault by one vCPU, in a new VM whose frames are the addresses.
@@ -200,11 +203,24 @@ impl Host for Linear {
 
 /// Runs `work`, and returns what the oracle has reported, also when the VM was dropped.
 pub fn reports(work: impl FnOnce(&mut Fixture<'_>)) -> Vec<(Rule, &'static str)> {
-    reports_after(Duration::from_secs(600), work)
+    reports_of(Duration::from_secs(600), |vm| vm, work)
 }
 
 /// Like [`reports`], with a patience for kicks.
 pub fn reports_after(patience: Duration, work: impl FnOnce(&mut Fixture<'_>)) -> Vec<(Rule, &'static str)> {
+    reports_of(patience, |vm| vm, work)
+}
+
+/// Like [`reports`], in a VM with other settings.
+pub fn reports_in(settings: Settings, work: impl FnOnce(&mut Fixture<'_>)) -> Vec<(Rule, &'static str)> {
+    reports_of(Duration::from_secs(600), settings, work)
+}
+
+fn reports_of(
+    patience: Duration,
+    settings: Settings,
+    work: impl FnOnce(&mut Fixture<'_>),
+) -> Vec<(Rule, &'static str)> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let checks = Checks::default().patience(patience).report({
         let seen = seen.clone();
@@ -213,6 +229,6 @@ pub fn reports_after(patience: Duration, work: impl FnOnce(&mut Fixture<'_>)) ->
             assert!(!violation.rule.name().contains("lent"), "before the page is used");
         }
     });
-    with_vm(Some(checks), work);
+    with_vm(Some(checks), settings, work);
     seen.lock().unwrap().clone()
 }

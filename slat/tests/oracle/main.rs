@@ -3,13 +3,17 @@
 //!
 //! | file | who breaks the contract |
 //! |---|---|
+//! | [`correct`] | nobody: sequences that look like misuse |
 //! | [`host_table`] | a host that changes its table |
 //! | [`frames`] | a host that gives, lends and frees frames |
 //! | [`vcpus`] | a VMM that runs vCPUs, and stores to logged memory |
 
+mod correct;
 mod frames;
 mod host_table;
 mod machine;
+#[cfg(feature = "nested")]
+mod nested;
 mod vcpus;
 
 use machine::{Fixture, reports, reports_after};
@@ -39,6 +43,11 @@ fn each_frame_that_is_given_lent_or_freed_wrongly_is_reported() {
 #[test]
 fn each_misuse_of_a_vcpu_is_reported() {
     check(vcpus::CASES);
+}
+
+#[test]
+fn correct_sequences_are_not_reported() {
+    correct::check();
 }
 
 /// Only this case needs a clock.

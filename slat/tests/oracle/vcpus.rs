@@ -13,7 +13,7 @@ const VCPU: VcpuId = VcpuId(0);
 const FRAME: Pfn = Pfn(0x9005);
 
 /// Runs `work` on another thread, with its own token.
-fn beside(work: impl FnOnce(&mut Idle) + Send) {
+pub fn beside(work: impl FnOnce(&mut Idle) + Send) {
     std::thread::scope(|scope| scope.spawn(|| work(&mut Idle::take().unwrap())).join().unwrap());
 }
 

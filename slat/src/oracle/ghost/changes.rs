@@ -58,9 +58,15 @@ impl World {
     /// Addresses and frames of some pages that the host has given, and no change has taken.
     pub(in crate::oracle) fn standing(&self, hvas: Span<Hva>, most: usize) -> Vec<(Hva, Pfn)> {
         let (from, to) = pages_of(hvas);
-        let pages = self.pages[0].range(from, to).take(most);
-        let standing = pages.filter(|(_, given)| given.taken.is_none());
-        standing.map(|(key, given)| (Hva(key << PAGE_SHIFT), given.page.pfn)).collect()
+        let pages = LEVELS.into_iter().zip(&self.pages);
+        let pages = pages.flat_map(|(level, pages)| pages.range(from & !(level.pages() - 1), to));
+        let standing = pages.filter(|(_, given)| given.taken.is_none()).take(most);
+        // Of a large page, a part that changes.
+        let part = |(key, given): (u64, Given)| {
+            let number = key.max(from);
+            (Hva(number << PAGE_SHIFT), given.page.pfn + (number - key))
+        };
+        standing.map(part).collect()
     }
 
     /// The host was looked at between a change's begin and its flush.
@@ -76,13 +82,20 @@ impl World {
     pub(in crate::oracle) fn settles(&mut self, id: u64) {
         let Some(change) = self.changes.get_mut(&id) else { return };
         let (hvas, why, told) = (change.hvas, change.why, take(&mut change.told));
+        let is_crossed = change.is_crossed;
         if change.done == Done::Edited {
             change.done = Done::Flushed;
             self.touched(hvas).into_iter().for_each(|at| self.take_page(at, hvas, why));
         }
         for (hvas, to) in told {
+            if let Some(page) = to.filter(|page| is_crossed || page.level > Level::K4) {
+                // The engine may map a part of it in place. The other change may have the page replaced.
+                self.touched(hvas).into_iter().for_each(|at| self.forget(at));
+                self.owners_in(page).into_iter().for_each(|at| self.forget_if_taken(at));
+                continue;
+            }
             self.touched(hvas).into_iter().for_each(|at| self.take_page(at, hvas, why));
-            if let Some(page) = to.filter(|page| page.level == Level::K4 && page.pfn <= self.last) {
+            if let Some(page) = to.filter(|page| page.pfn <= self.last) {
                 let key = hvas.start.0 >> PAGE_SHIFT;
                 self.forget((0, key));
                 self.owns(0, page.pfn, key);

@@ -61,13 +61,18 @@ impl World {
     pub(in crate::oracle) fn uses(
         &mut self,
         (vcpu, kicked): (VcpuId, bool),
-        (space, gfn): (SpaceId, Gfn),
+        gfn: Gfn,
         (pfn, access): (Pfn, Access),
     ) {
         const CALL: &str = "InGuest::uses";
         const MOST: u32 = 4096;
         let state = self.vcpus.entry(vcpu).or_default();
         state.ignored = if kicked { state.ignored + 1 } else { 0 };
+        #[cfg(feature = "std")]
+        if !kicked {
+            // The kick came after the answer to its flush.
+            state.kicked = None;
+        }
         if state.ignored == MOST {
             self.finds(Rule::KickIgnored, CALL, format!("vCPU {}: {MOST} accesses since", vcpu.0));
         }
@@ -86,7 +91,16 @@ impl World {
         {
             self.finds(Rule::StaleWrite, CALL, seen(why));
         }
-        if access == Access::Write && self.logs {
+    }
+
+    /// No store of a vCPU will be in the bitmaps.
+    pub(in crate::oracle) fn logs_in_rings(&mut self) {
+        self.logs = false;
+    }
+
+    /// The guest has stored. A fault marked the page before, or the walk set its Dirty bit.
+    pub(in crate::oracle) fn guest_stores(&mut self, space: SpaceId, gfn: Gfn) {
+        if self.logs {
             self.stores(space, gfn);
         }
     }
