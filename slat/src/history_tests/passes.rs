@@ -189,3 +189,32 @@ fn hidden_by_a_panic() -> bool {
 fn an_invalidation_that_panics_hides_no_newer_invalidation() {
     assert!(!hidden_by_a_panic());
 }
+
+/// Nothing is mapped, so one hole above the lowest level is in the range of every invalidation. K begins; M, a newer one
+/// of another page, numbers that hole, and has not flushed. K then meets the hole. Returns the hole after M, and after K.
+fn numbers_of_an_upper_hole() -> [Word; 2] {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(ReadOnly(Level::K4)).build().unwrap();
+    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, BASE))).unwrap();
+    let vm = &vm;
+    let older = Cell::new(Some(vm.invalidate(page(0, 1), Reason::Protect)));
+    let newer = vm.invalidate(page(1, 1), Reason::Migrate);
+    let words = Cell::new([word(vm, 0); 2]);
+    let wrote = || {
+        let Some(older) = older.take() else { return };
+        let first = word(vm, 0);
+        let apply = || drop(older.apply(&mut Idle::take().unwrap()).settle());
+        std::thread::scope(|scope| scope.spawn(apply).join().unwrap());
+        words.set([first, word(vm, 0)]);
+    };
+    drop(meddled(|_| {}, wrote, || newer.apply(&mut idle).settle()));
+    words.get()
+}
+
+/// Rule 6: K adopts M's flush, and therefore becomes wide: its number is newer than M's from then on.
+#[test]
+fn an_invalidation_that_adopts_a_debt_leaves_no_older_number() {
+    let [newer, adopted] = numbers_of_an_upper_hole();
+    assert!(newer.is_hole() && adopted.is_hole());
+    assert!(adopted > newer, "{newer:?} became {adopted:?}");
+}

@@ -238,7 +238,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                         self.ticket.go_wide();
                     }
                 }
-                if version < self.ticket.version() { New::To(hole) } else { New::Nothing }
+                // Its number may be a new one by now.
+                if version < self.ticket.version() { New::To(self.ticket.hole()) } else { New::Nothing }
             }
             Kind::Frozen(_) if whole => New::To(hole),
             Kind::Frozen(_) => New::To(self.zap_beyond(covers)),
