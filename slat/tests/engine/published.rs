@@ -144,7 +144,7 @@ fn no_large_leaf_reaches_out_of_its_memslot_or_over_another_offset() {
     }
 }
 
-/// Linux f211b45057d8: which memslot a large page is in was asked of address space 0 alone.
+/// Linux 817fa998362d: which memslot a large page is in was asked of address space 0 alone.
 #[test]
 fn large_pages_are_recovered_as_the_memslots_of_their_own_space_are() {
     let mut idle = Idle::take().unwrap();
