@@ -200,6 +200,18 @@ impl Formula {
     }
 }
 
+impl System {
+    /// Returns the number of a symbol.
+    pub fn symbol(&self, name: &str) -> Option<usize> {
+        self.symbols.iter().position(|symbol| symbol.name == name)
+    }
+
+    /// Returns the number of an action.
+    pub fn action(&self, name: &str) -> Option<usize> {
+        self.actions.iter().position(|action| action.name == name)
+    }
+}
+
 impl Action {
     /// Returns the parts of the guard.
     pub fn guard(&self) -> impl Iterator<Item = &Formula> {

@@ -12,7 +12,6 @@ mod smt;
 mod solver;
 mod story;
 mod structure;
-mod systems;
 
 pub use ast::{Action, Bound, Clause, Formula, Item, Kind, Mistake, Sort, Symbol, System, Update};
 pub use check::{Question, Verdict, questions};
@@ -21,4 +20,30 @@ pub use smt::Query;
 pub use solver::{Answer, Solver};
 pub use story::{Counterexample, counterexample};
 pub use structure::Structure;
-pub use systems::systems;
+
+macro_rules! files {
+    ($($name:literal)*) => {
+        &[$((concat!($name, ".rules"), include_str!(concat!("../rules/", $name, ".rules")))),*]
+    };
+}
+
+/// Returns the systems.
+///
+/// ```
+/// for system in slat_proof::systems() {
+///     assert!(system.clauses.iter().any(|clause| clause.kind == slat_proof::Kind::Promise), "{}", system.name);
+/// }
+/// ```
+pub fn systems() -> Vec<System> {
+    let all: &[(&str, &[(&str, &str)])] = &[
+        ("tables", files!("words" "faults" "invalidations" "frozen" "tables" "mistakes")),
+        ("shootdown", files!("shootdown")),
+        ("slots", files!("slots")),
+        ("logs", files!("logs")),
+        ("bits", files!("bits")),
+        ("copies", files!("copies")),
+    ];
+    let read =
+        |(name, files): &(&str, &[(&str, &str)])| parse(name, files).unwrap_or_else(|why| panic!("{why}"));
+    all.iter().map(read).collect()
+}

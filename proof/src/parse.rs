@@ -9,12 +9,14 @@ const KEYWORDS: &str =
 /// Reads a system from its files, each a name and a text.
 ///
 /// ```
-/// let text = "sort thread t\n state holds(thread) initially holds(t) := false\n\
-///             # The lock.\n action lock(t) require !holds(s) set holds(t) := true\n sort other s";
-/// assert!(slat_proof::parse("lock", &[("lock", text)]).is_err());
-/// let text = text.replace("thread t", "thread t s").replace("sort other s", "promise one: holds(t) & holds(s) -> s = t");
-/// let system = slat_proof::parse("lock", &[("lock", &text)]).unwrap();
+/// let text = "sort thread t s  state holds(thread)
+///     action lock(t) require !holds(s) set holds(t) := true
+///     promise one: holds(t) & holds(s) -> s = t";
+/// let system = slat_proof::parse("lock", &[("lock.rules", text)]).unwrap();
 /// assert_eq!((system.actions.len(), system.clauses.len()), (1, 1));
+/// let wrong = text.replace("holds(s)", "hold(s)");
+/// let why = slat_proof::parse("lock", &[("lock.rules", &wrong)]).unwrap_err();
+/// assert_eq!(why, "lock.rules:2: hold is not declared, at `hold`");
 /// ```
 pub fn parse(name: &str, files: &[(&str, &str)]) -> Result<System, String> {
     let mut system = System { name: name.to_owned(), ..System::default() };
@@ -246,8 +248,8 @@ impl Reader {
         let mut actions = Vec::new();
         while self.is_name() {
             let action = self.next();
-            let index = self.system.actions.iter().position(|known| known.name == action);
-            let index = index.ok_or_else(|| format!("no action has the name {action}"))?;
+            let index =
+                self.system.action(&action).ok_or_else(|| format!("no action has the name {action}"))?;
             let mut changed = self.system.actions[index].clone();
             while self.accept("without") {
                 let label = self.next();

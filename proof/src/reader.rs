@@ -158,6 +158,7 @@ impl Reader {
     }
 
     pub(crate) fn atom(&mut self) -> Result<Formula, String> {
+        let start = self.at;
         let token = self.next();
         match token.as_str() {
             "!" => return Ok(Formula::Not(Box::new(self.atom()?))),
@@ -200,7 +201,7 @@ impl Reader {
             };
             return Ok(definition.formula.replace(&by_name));
         }
-        if let Some(symbol) = self.system.symbols.iter().position(|symbol| symbol.name == token) {
+        if let Some(symbol) = self.system.symbol(&token) {
             let known = &self.system.symbols[symbol].arguments;
             let given: Vec<_> = arguments.iter().map(|argument| self.sort_of_term(argument)).collect();
             if !known.iter().map(|&sort| Some(sort)).eq(given) {
@@ -209,7 +210,7 @@ impl Reader {
             return Ok(Formula::Apply { symbol, sorts: known.clone(), arguments });
         }
         if applied || self.sort_of(&token).is_none() {
-            self.at -= 1;
+            self.at = start;
             return Err(format!("{token} is not declared"));
         }
         Ok(Formula::Variable(token))
