@@ -1079,6 +1079,89 @@ slat_status slat_ring_not_reset(const struct slat_vm *vm,
                                 uint32_t vcpu,
                                 uint64_t *count);
 
+// Copies the dirty log of memslot `id` to `words`, without a change: bit n mod 64 of word n / 64 stands for page n of
+// the slot. `count` is the room, one word for each 64 pages of the slot. `pages` gets the number of dirty pages. Clean
+// the pages with `slat_dirty_clear`, and copy them **after** that call. Any thread; never sleeps.
+//
+// Errors: `SLAT_ENOENT` if there is no such space or slot, or it does not log; `SLAT_ENXIO` in a VM with dirty rings;
+// `SLAT_EINVAL`, also if there is no room; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_dirty_bits(const struct slat_vm *vm,
+                            const struct slat_thread *thread,
+                            uint32_t space,
+                            uint32_t id,
+                            uint64_t *words,
+                            size_t count,
+                            uint64_t *pages);
+
+// Cleans pages of memslot `id`: of the `pages` pages from number `first` on, those whose bit is set in `words` (bit 0
+// of the first word is page `first`), of which there are `count`. The next store to each is logged again. `cleared`
+// gets how many were dirty. `first` is a multiple of 64, and so is `pages`, unless they end the slot. KVM's
+// `KVM_CLEAR_DIRTY_LOG`. Any thread; waits for vCPUs in the guest.
+//
+// Errors, after which nothing is cleared: those of `slat_dirty_bits`.
+slat_status slat_dirty_clear(const struct slat_vm *vm,
+                             const struct slat_thread *thread,
+                             uint32_t space,
+                             uint32_t id,
+                             uint64_t first,
+                             uint64_t pages,
+                             const uint64_t *words,
+                             size_t count,
+                             uint64_t *cleared);
+
+// Marks pages of memslot `id` that another log found, such as a device's: those whose bit is set in `words`, from page
+// `first` on, a multiple of 64. Bits past the end of the slot are ignored. Any thread; never sleeps. Errors:
+// those of `slat_dirty_bits`, without `SLAT_ENXIO`.
+slat_status slat_dirty_mark(const struct slat_vm *vm,
+                            const struct slat_thread *thread,
+                            uint32_t space,
+                            uint32_t id,
+                            uint64_t first,
+                            const uint64_t *words,
+                            size_t count);
+
+// Takes the write permission from every mapping of [gpa, gpa + bytes). The next store to each page faults, and
+// `slat_vcpu_fault` restores the permission. Any thread; waits for vCPUs in the guest, unless nothing was writable.
+// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_write_protect(const struct slat_vm *vm,
+                               const struct slat_thread *thread,
+                               uint32_t space,
+                               uint64_t gpa,
+                               uint64_t bytes);
+
+// Splits the large pages of [gpa, gpa + bytes) down to `level` (1 is 4 KiB, 2 is 2 MiB), before a dirty log needs small
+// ones. No vCPU stops, and no permission changes. `pages` gets the number of large pages that were split. Any thread;
+// may sleep in the host's `alloc_tables`. Errors: `SLAT_ENOMEM`, after which some are split; `SLAT_ENOENT`,
+// `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_split(const struct slat_vm *vm,
+                       const struct slat_thread *thread,
+                       uint32_t space,
+                       uint64_t gpa,
+                       uint64_t bytes,
+                       uint32_t level,
+                       uint64_t *pages);
+
+// Replaces tables of small pages in [gpa, gpa + bytes) by large pages, where the host's `lookup` now returns one and no
+// log needs small ones. `pages` gets the number of large pages. Any thread; waits for vCPUs in the guest. Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_recover(const struct slat_vm *vm,
+                         const struct slat_thread *thread,
+                         uint32_t space,
+                         uint64_t gpa,
+                         uint64_t bytes,
+                         uint64_t *pages);
+
+// Zaps all mappings of all address spaces at once, by new roots. `slat_vcpu_enter` loads the new root. Waits for vCPUs
+// in the guest; may sleep in the host's functions for tables. Errors: `SLAT_ENOMEM`, after which some address spaces are
+// zapped; `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_zap_all(const struct slat_vm *vm,
+                         const struct slat_thread *thread);
+
+// Returns free table memory to the host. `bytes` gets by how much the VM's memory shrank. May sleep in the host's
+// `free_tables`. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+slat_status slat_shrink(const struct slat_vm *vm,
+                        const struct slat_thread *thread,
+                        uint64_t *bytes);
+
 // Tracks stores to [gpa, gpa + bytes) of address space `space`. After this call each store of a vCPU there faults as
 // `SLAT_WRITE_TRACKED`, and the VMM makes it by `slat_emulate_store`, which calls `listener`. Loads and fetches do not
 // fault. The frames need no memslot; memslots that are deleted, move or log change nothing. Trackers of one frame

@@ -21,9 +21,16 @@ static slat_status resolve(void *user, const slat_thread *thread, uint64_t hva, 
         return SLAT_ENODATA;
     bool is_private = hva >= SLAT_PRIVATE_HVA;
     *page = (slat_page){.pfn = is_private ? 0x900000 + ((hva - PRIVATE) >> 12) : hva >> 12, .flags = SLAT_PAGE_WRITE};
+    page->level = hva >> 21 == 2 ? 2 : 1;
     return SLAT_OK;
 }
 /* ANCHOR_END: pending */
+
+/* The large page only. */
+static slat_status lookup(void *user, uint64_t hva, slat_access access, slat_page *page)
+{
+    return hva >> 21 == 2 ? resolve(user, NULL, hva, access, page) : SLAT_EFAULT;
+}
 
 static uint64_t token(void *user, uint64_t hva) { return (void)user, hva >> 12; }
 
@@ -153,9 +160,40 @@ static int rings(slat_vm *vm, slat_thread *thread, slat_tlb *tlb)
     return slat_vcpu_free(vcpu) == SLAT_OK ? 0 : __LINE__;
 }
 
+/* A dirty log whose pages are read, and then cleaned some at a time; page sizes; write protection; new roots. */
+static int whole(slat_vm *vm, slat_thread *thread, slat_vcpu *vcpu)
+{
+    const uint64_t at = 4 << 20, large = 512 * PAGE;
+    slat_slot_op ram = {.kind = SLAT_SLOT_CREATE, .slot = {.id = 5, .gpa = at, .bytes = large, .hva = at}}, log = ram;
+    log.kind = SLAT_SLOT_FLAGS, log.slot.flags = SLAT_SLOT_LOG_DIRTY;
+    uint64_t bits[8], one = 1 << 3, count;
+    slat_mapping map;
+    slat_done done;
+    CHECK(slat_slots_commit(vm, thread, 0, &ram, 1, NULL) == SLAT_OK);
+    CHECK(slat_vcpu_fault(vcpu, thread, at, SLAT_WRITE, &done) == SLAT_OK && done == SLAT_MAPPED);
+    CHECK(slat_translate(vm, thread, 0, at, &map) == SLAT_OK && map.frames == 512);
+    CHECK(slat_split(vm, thread, 0, at, large, 1, &count) == SLAT_OK && count == 1);
+    CHECK(slat_recover(vm, thread, 0, at, large, &count) == SLAT_OK && count == 1);
+    CHECK(slat_write_protect(vm, thread, 0, at, large) == SLAT_OK);
+    CHECK(slat_vcpu_fault(vcpu, thread, at, SLAT_WRITE, &done) == SLAT_OK && done == SLAT_FIXED);
+    CHECK(slat_dirty_bits(vm, thread, 0, 5, bits, 8, &count) == SLAT_ENOENT);
+    CHECK(slat_slots_commit(vm, thread, 0, &log, 1, NULL) == SLAT_OK);
+    CHECK(slat_vcpu_fault(vcpu, thread, at + 3 * PAGE, SLAT_WRITE, &done) == SLAT_OK);
+    CHECK(slat_dirty_mark(vm, thread, 0, 5, 64, &one, 1) == SLAT_OK);
+    CHECK(slat_dirty_bits(vm, thread, 0, 5, bits, 7, &count) == SLAT_EINVAL);
+    CHECK(slat_dirty_bits(vm, thread, 0, 5, bits, 8, &count) == SLAT_OK && count == 2 && bits[0] == one && bits[1] == one);
+    CHECK(slat_dirty_clear(vm, thread, 0, 5, 0, 64, bits, 1, &count) == SLAT_OK && count == 1); /* copy page 3 now */
+    CHECK(slat_dirty_clear(vm, thread, 0, 5, 1, 64, bits, 1, &count) == SLAT_EINVAL);
+    CHECK(slat_dirty_bits(vm, thread, 0, 5, bits, 8, &count) == SLAT_OK && count == 1 && bits[0] == 0);
+    CHECK(slat_zap_all(vm, thread) == SLAT_OK && slat_translate(vm, thread, 0, at, &map) == SLAT_ENOENT);
+    log.kind = SLAT_SLOT_DELETE;
+    CHECK(slat_slots_commit(vm, thread, 0, &log, 1, NULL) == SLAT_OK);
+    return slat_shrink(vm, thread, &count) == SLAT_OK && slat_shrink(vm, NULL, &count) == SLAT_EINVAL ? 0 : __LINE__;
+}
+
 int slat_features(slat_thread *thread, slat_host host)
 {
-    host.resolve = resolve, host.token = token, host.broadcast_flush = broadcast, host.observe = observe;
+    host.resolve = resolve, host.lookup = lookup, host.token = token, host.broadcast_flush = broadcast, host.observe = observe;
     slat_config config = {.size = sizeof config, .format = SLAT_EPT4, .vcpus = 1, .address_spaces = 2};
     slat_tlb tlb = {.flush_all = flush_all};
     slat_vm *vm;
@@ -164,6 +202,7 @@ int slat_features(slat_thread *thread, slat_host host)
     CHECK(slat_vm_new(&config, &host, &vm) == SLAT_OK && slat_vcpu_new(vm, 0, &tlb, &vcpu) == SLAT_OK);
     int failed = attributes(vm, thread, vcpu);
     failed = failed ? failed : frames(vm, thread, vcpu);
+    failed = failed ? failed : whole(vm, thread, vcpu);
     CHECK(slat_vcpu_free(vcpu) == SLAT_OK); /* rings begin only while there are no vCPUs */
     failed = failed ? failed : rings(vm, thread, &tlb);
     if (failed)

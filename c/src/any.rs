@@ -3,6 +3,7 @@
 
 use crate::hold::{AnyHold, Holding};
 use crate::host::{CHost, CTlb};
+use crate::memory::AnyMemory;
 use crate::rings::{DIRTY_FLAGS, dirty_log};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
 use crate::types::SLAT_VM_NX_HUGE_PAGES;
@@ -26,7 +27,7 @@ use slat::{
 pub(crate) type Operations<'o> = dyn FnMut(&mut Transaction<'_>) -> Result<(), SlotError> + 'o;
 
 /// A VM. [`SecondaryMmu`] has the aging functions.
-pub(crate) trait AnyVm: SecondaryMmu {
+pub(crate) trait AnyVm: SecondaryMmu + AnyMemory {
     fn commit(
         &self,
         idle: &mut Idle,
@@ -86,7 +87,7 @@ pub(crate) trait AnyVcpu: Send {
     fn take_ready(&mut self) -> Option<Token>;
     fn forget_tokens(&mut self);
     fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError>;
-    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
+    fn populate(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
 }
 
 /// Tracks stores to some frames until it is dropped.
@@ -259,11 +260,11 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
     }
 
     fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError> {
-        self.prefault_as(idle, gfns, how)
+        self.prefault(idle, gfns, how)
     }
 
-    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
-        self.populate_with(idle, population)
+    fn populate(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
+        self.populate(idle, population)
     }
 }
 

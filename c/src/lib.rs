@@ -9,7 +9,7 @@
 //! | `host` | the host's functions as slat's host |
 //! | `thread` | the token of a thread |
 //! | `held` | a value that one call at a time has |
-//! | `vm`, `slots`, `vcpu`, `populate`, `pending`, `change`, `harvest`, `rings`, `tracking`, `hold` | the functions |
+//! | `vm`, `slots`, `vcpu`, `populate`, `pending`, `change`, `harvest`, `rings`, `memory`, `tracking`, `hold` | the functions |
 //! | `bare` | without `std`: memory and the end of a panic, by functions of the kernel |
 //!
 //! # Decisions
@@ -39,6 +39,7 @@ mod harvest;
 mod held;
 mod hold;
 mod host;
+mod memory;
 mod pending;
 mod populate;
 mod rings;
@@ -54,6 +55,7 @@ pub use callbacks::*;
 pub use change::*;
 pub use harvest::*;
 pub use hold::*;
+pub use memory::*;
 pub use pending::*;
 pub use populate::*;
 pub use rings::*;

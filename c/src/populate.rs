@@ -114,7 +114,7 @@ pub extern "C" fn slat_vcpu_populate(
     guarded(|| {
         let (vcpu, all, mut call) = (given(vcpu)?, Call::of(given(population)?), given(thread)?.call()?);
         let (rest_gpa, rest_bytes) = (given(rest_gpa)?, given(rest_bytes)?);
-        let rest = vcpu.out(|vcpu| Ok(vcpu.populate_with(call.idle(), &all.0.population)))?;
+        let rest = vcpu.out(|vcpu| Ok(vcpu.populate(call.idle(), &all.0.population)))?;
         rest_gpa.write(rest.map_or(0, |rest| rest.start.gpa().0));
         rest_bytes.write(rest.map_or(0, |rest| rest.len() * PAGE_SIZE));
         Ok(())

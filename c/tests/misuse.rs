@@ -25,6 +25,8 @@ macro_rules! out {
 mod frames;
 #[path = "misuse/logs.rs"]
 mod logs;
+#[path = "misuse/memory.rs"]
+mod memory;
 
 const RAM: u64 = 1 << 30;
 

@@ -56,8 +56,8 @@ impl Pte {
                 shadow: Shadow::new((mark >> u32::BITS) as u32),
             },
             Kind::Frozen(mark) => Self::Parked(Pfn(mark)),
-            Kind::Tracked => {
-                let leaf = word.tracked_leaf();
+            Kind::Withdrawn => {
+                let leaf = word.withdrawn_leaf();
                 Self::Protnone { pfn: leaf.pfn, writable: leaf.host_writable }
             }
             Kind::Hole(_) | Kind::Mmio(_) | Kind::Table(_) => Self::Empty,
@@ -70,7 +70,7 @@ impl Pte {
             Self::Empty => Word::hole(Version::default()),
             Self::Parked(pfn) => Word::frozen(pfn.0),
             Self::Mapped { pfn, writable } => X64::leaf(&leaf(pfn, writable), level),
-            Self::Protnone { pfn, writable } => Word::tracked(&leaf(pfn, writable)),
+            Self::Protnone { pfn, writable } => Word::withdrawn(&leaf(pfn, writable)),
             Self::Swapped { entry, shadow } => {
                 Word::frozen(SWAPPED | u64::from(shadow.bits()) << u32::BITS | u64::from(entry.0))
             }

@@ -110,7 +110,7 @@ bugs! {
     MmioUnconfirmed "slot 1 grows to 1..3 | faults on MMIO" "an MMIO entry is installed without a check of the active set",
     MmioUnlooked "slot 0..1 grows to 0..2 | faults on MMIO, in no table" "a hole that is newer than the stamp becomes an MMIO entry",
     SlotsEndBeforeGrace "slot to other pages | clear of the old | clear of the new, fault | slow fault" "a memslot transaction ends while readers still use the old slots",
-    RestKeepsSlots "slot to other pages, clear of the new, fault | clear of the old that rests | slow fault" "a walk that rested continues with the old slots",
+    YieldKeepsSlots "slot to other pages, clear of the new, fault | clear of the old that yields | slow fault" "a walk that yielded continues with the old slots",
     ToldUnannounced "change 0 | clear 1..2 by host address | slow fault on 0" "the host reports changed pages in a range that was not announced",
     ToldHoleNotNumbered "change 0..2 | slow fault on 0, in an empty table" "a reported change of a page does not number the hole",
     ReplacedWithoutFlush "change 0 | slow fault on 0 | fault on 1" "a leaf is replaced without a flush",

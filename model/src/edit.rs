@@ -78,7 +78,7 @@ impl Scenario {
                 let Thread { gfn, span, .. } = s.threads[i];
                 let here = match op {
                     Op::Invalidate { range: Range::Hvas(hvas), .. }
-                        if self.bug != Some(Bug::RestKeepsSlots) =>
+                        if self.bug != Some(Bug::YieldKeepsSlots) =>
                     {
                         over_hvas(s.shared.memslots, hvas)
                     }
@@ -310,14 +310,14 @@ impl Scenario {
     /// Moves to the next entry, out of every table whose last entry was visited.
     fn next(&self, s: &mut State, i: usize, op: Op) {
         let top = s.shared.top();
-        let rests = matches!(op, Op::Invalidate { rests: true, .. });
+        let yields = matches!(op, Op::Invalidate { yields: true, .. });
         let thread = &mut s.threads[i];
         thread.gfn = Shared::extent(thread.level, thread.gfn).end;
         if thread.gfn >= thread.span.end {
             self.settle(s, i, op);
             return;
         }
-        if rests {
+        if yields {
             s.leave(i);
             s.threads[i].pc = Pc::Rest;
             return;

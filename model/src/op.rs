@@ -25,7 +25,7 @@ pub enum Op {
         /// The reason.
         why: Why,
         /// The walk leaves its section after each entry.
-        rests: bool,
+        yields: bool,
     },
     /// A large leaf becomes a table, in place.
     Split {

@@ -1,10 +1,11 @@
 //! Instructions of the hot paths: `cargo xtask gate` runs this under callgrind, which counts only inside [`measured`].
 //! `gate` alone lists the paths, and `gate PATH` runs one of them [`TIMES`] times.
 
+use slat::entry::Go;
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
     SecondaryMmu, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;

@@ -4,7 +4,7 @@
 //! Run it: `cargo run --profile bench -p slat --example nested_cost`. Each row is the median of rounds in which both
 //! sides take turns.
 
-use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::nested::{EptFeatures, EptTable, L1Access, L2Next};
 use slat::table::{Word, formats::Ept4};
 use slat::{
     Access, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Reason,
@@ -93,7 +93,7 @@ fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: 
     for page in pages {
         let access = L1Access::new(Gfn(page).gpa(), Access::Write);
         let done = black_box(l2.fault(&mut idle, access));
-        assert!(matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })));
+        assert!(matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })));
     }
     [began, Instant::now()]
 }
@@ -138,7 +138,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let done = black_box(l2.fault(&mut idle, access));
                 assert!(matches!(
                     done,
-                    Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), gpa: Gpa(_) })
+                    Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), gpa: Gpa(_) })
                 ));
             }
         }));

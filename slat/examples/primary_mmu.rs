@@ -19,7 +19,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut idle, ram) = (Idle::take().ok_or("one token per thread")?, Hva(0x7000_0000));
     let vm = Vm::<Npt4, _>::builder(Process::default()).build()?;
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, ram)))?;
-    vm.vcpu(VcpuId(0)).ok_or("it runs elsewhere")?.prefault(&mut idle, Span::sized(Gfn(0), 8))?;
+    vm.vcpu(VcpuId(0)).ok_or("it runs elsewhere")?.prefault(
+        &mut idle,
+        Span::sized(Gfn(0), 8),
+        Prefault::OLD,
+    )?;
 
     // All of a range changes: no vCPU uses it while the closure runs.
     let first = Span::sized(ram, PAGE_SIZE);

@@ -23,22 +23,16 @@
 //! The budget counts pages in use: in the tables, unhooked, or in the caches of vCPUs. If the *host* refuses memory,
 //! operations fail with [`NoMemory`], and the VM stays usable.
 
-use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Range, Scope};
+use crate::oracle::Checked;
 use crate::space::Space;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
-use crate::table::format::Format;
-use crate::table::memory::{Node, TableMemory};
-use crate::table::pool::{Cache, NoMemory, PageShortage};
 use crate::table::retire::DeadTables;
+use crate::table::{Cache, Node, PageShortage};
 use crate::trace::TraceEvent;
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{Format, Gfn, Host, Idle, Level, NoMemory, Reason, Span, TableMemory, Vm, Walk};
 use core::marker::PhantomData;
 
 /// Maximum number of cold subtrees taken back by one invalidation.
@@ -71,7 +65,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// The dead tables of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, H> {
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, impl TableMemory, Checked<H>> {
         let Self { grace, reads, host: events, pool, .. } = self;
         DeadTables { grace, reads, memory: self.tables(), events, pool, format: PhantomData }
     }

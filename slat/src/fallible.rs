@@ -3,19 +3,32 @@
 
 use crate::inject::{Point, strikes};
 use alloc::alloc::Layout;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
-/// Makes room for `more` elements. Returns whether there is memory for them.
-#[must_use]
-pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> bool {
-    !strikes(Point::Alloc) && list.try_reserve(more).is_ok()
+/// Memory for table pages is missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+errors! { NoMemory: Self => "the host has no more memory for table pages"; }
+
+/// Makes room for `more` elements, if there is memory for them.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), NoMemory> {
+    if strikes(Point::Alloc) { Err(NoMemory) } else { list.try_reserve(more).map_err(|_| NoMemory) }
 }
 
 /// As [`reserve`], and asks for no more than that.
-#[must_use]
-pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> bool {
-    !strikes(Point::Alloc) && list.try_reserve_exact(more).is_ok()
+pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), NoMemory> {
+    if strikes(Point::Alloc) { Err(NoMemory) } else { list.try_reserve_exact(more).map_err(|_| NoMemory) }
+}
+
+/// Returns `len` values, if there is memory for them.
+pub(crate) fn boxed<T>(len: usize, make: impl FnMut() -> T) -> Result<Box<[T]>, NoMemory> {
+    let mut list = Vec::new();
+    reserve_exact(&mut list, len)?;
+    list.resize_with(len, make);
+    Ok(list.into_boxed_slice())
 }
 
 /// Returns memory of this layout, if there is some.

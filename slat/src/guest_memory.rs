@@ -10,17 +10,11 @@
 //! A transaction that removes the memslot waits for the section. So the bytes go to the memory that the memslot has, and
 //! the mark to its log.
 
-use crate::addr::{Gpa, Hva, PAGE_SIZE};
 use crate::callbacks::Finally;
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError, Token};
 use crate::memslots::Snapshot;
-use crate::slots::Slot;
 use crate::slots::watched::TrackedStore;
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
 use crate::writes::tell_after;
+use crate::{Access, Format, Gpa, GuestSpace, Host, HostError, Hva, Idle, PAGE_SIZE, Slot, Token, Word};
 use core::cell::Cell;
 
 /// How often the host is asked for one part before the access fails.

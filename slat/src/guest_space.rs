@@ -8,19 +8,12 @@
 //! | [`Vm::invalidate`], [`SecondaryMmu`](crate::SecondaryMmu), [`Vm::mark_dirty`](crate::Vm::mark_dirty): by host address | all spaces |
 //! | rings; [`Vm::zap_all`], [`Vm::stats`], budgets and table memory | all spaces |
 
-use crate::addr::{Gfn, Pfn, Span};
-use crate::host::Host;
-use crate::notify::Invalidation;
 use crate::notify::begun::{Begun, Range};
-use crate::slots::SpaceId;
 use crate::space::Space;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
-use crate::table::format::Format;
-use crate::tlb::FlushDebt;
-use crate::vm::Vm;
-use crate::walk::{Mapping, Walk};
-use crate::why::Reason;
+use crate::{
+    FlushDebt, Format, Gfn, Host, Idle, Invalidation, Mapping, Pfn, Reason, SpaceId, Span, Vm, Walk,
+};
 
 /// One address space of a VM, the handle for its memory: see [`Vm::memory`] and [`Vm::space`].
 ///
@@ -150,7 +143,9 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Begins an invalidation of guest frames, whatever backs them, like [`Vm::invalidate`] of host addresses. With
     /// [`Reason::Unmap`], applying it zaps them.
     pub fn invalidate(&self, gfns: Span<Gfn>, why: impl Into<Reason>) -> Invalidation<'vm, F, H> {
-        Invalidation::of(Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), why.into()))
+        let mut begun = Begun::begin(self.vm, Range::Gfns(self.space.id, gfns), why.into());
+        begun.ghost.is_the_hosts();
+        Invalidation::of(begun)
     }
 
     /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).

@@ -33,15 +33,10 @@
 //!
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
-use crate::addr::{Gfn, Hva, Level, Pfn};
 use crate::callbacks::Finally;
 use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Stop, Wanted};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError, Token};
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
+use crate::{Access, Format, Gfn, GuestSpace, Host, HostError, Hva, Idle, Level, Pfn, Token, Word};
 use core::marker::PhantomData;
 
 mod hardware;
@@ -271,7 +266,7 @@ impl<F: Format, H: Host> Pursuer for Refreshing<'_, '_, F, H> {
         drop(slots);
         let stamp =
             |sought: Sought| sought.stamp((&vm.active, &space.watched), (Level::K4, Level::K4), Word::OLDEST);
-        let ask = |pursuit: Pursuit| pursuit.ask::<F, H>(&vm.host, idle);
+        let ask = |pursuit: Pursuit| pursuit.ask::<F, _>(&vm.host, idle);
         let found = sought.and_then(|sought| asked((&vm.holds, *cell), sought, stamp, ask));
         let why = match found {
             Ok(Ok(answer)) => {

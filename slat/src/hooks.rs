@@ -12,16 +12,10 @@
 //! A hook that takes something from nested guests owes it by [`Owed::owe_nested`]; the flush of the debt pays. Without the feature
 //! `nested` the hooks are those of `()`: they do nothing, and the engine's code is the same as without them.
 
-use crate::addr::{Gfn, Span};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Extent};
-use crate::stats::NestedStats;
 use crate::sync::mode::{Edits, Mode};
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, Host, NestedStats, Span, Vcpu, Vm, Walk};
 
 /// The hooks of this build.
 #[cfg(feature = "nested")]
@@ -55,10 +49,10 @@ pub(crate) trait NestedHooks<F: Format, H: Host>: NestedState {
     /// The flush of an invalidation that has reached all of its range is paid.
     fn forget(begun: &mut Begun<'_, F, H>) {}
 
-    /// Takes the write permission from what nested guests map of `gfns`, with rests of the walk.
+    /// Takes the write permission from what nested guests map of `gfns`, with yields of the walk.
     fn withdraw_write<M: Edits>(walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {}
 
-    /// The same for the pages whose bits are set in `words`, the first of which is frame `first`, without a rest. The
+    /// The same for the pages whose bits are set in `words`, the first of which is frame `first`, without a yield. The
     /// caller owes the flush.
     fn arm<M: Edits>(walk: &Walk<'_, F, H, M>, first: Gfn, words: &[u64]) {}
 

@@ -7,15 +7,12 @@
 
 mod forward;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::callbacks::Caught;
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
-use crate::table::memory::{Heap, TableMemory, TablesOf};
+use crate::table::memory::{Heap, TablesOf};
 use crate::table::retire::TableEvents;
 use crate::trace::TraceEvent;
 pub use crate::trace::VcpuId;
+use crate::{Access, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory, Word};
 use slat_slots::MemoryType;
 
 /// What the host maps at an address.
@@ -110,28 +107,14 @@ pub enum HostError {
     BadFrame,
 }
 
-errors! { HostError:
-    Self::Fault => "the host maps nothing there for this access";
-    Self::NoMemory => "the host is out of memory";
-    Self::Poisoned => "the host's memory is broken there";
-    Self::Io => "the host could not read the page back";
-    Self::Pending => "the page is on its way to the host";
-    Self::NeedsPage => "the VMM has to provide the page";
-    Self::BadFrame => "the host named a frame that does not fit the page-table format or the page's size: correct the host";
-}
-
-impl HostError {
-    /// Returns KVM's errno.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Io => 5,
-            Self::Pending => 11,
-            Self::NoMemory => 12,
-            Self::Fault | Self::NeedsPage => 14,
-            Self::BadFrame => 22,
-            Self::Poisoned => 133,
-        }
-    }
+errors! { HostError, errno:
+    Self::Fault => 14, "the host maps nothing there for this access";
+    Self::NoMemory => 12, "the host is out of memory";
+    Self::Poisoned => 133, "the host's memory is broken there";
+    Self::Io => 5, "the host could not read the page back";
+    Self::Pending => 11, "the page is on its way to the host";
+    Self::NeedsPage => 14, "the VMM has to provide the page";
+    Self::BadFrame => 22, "the host named a frame that does not fit the page-table format or the page's size: correct the host";
 }
 
 /// The primary MMU under a VM, with the processors and the table memory.
@@ -191,6 +174,7 @@ impl HostError {
 /// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[allow(unused_variables, reason = "the documentation has their names")]
 pub trait Host: Send + Sync {
     /// Where the tables of the host's VMs are. By default they are on the [`Heap`], and a frame number is an address:
     /// for software walkers, and for machines that map memory one to one. Any other hypervisor implements
@@ -206,7 +190,6 @@ pub trait Host: Send + Sync {
     /// [`resolve`](Self::resolve).
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
-        let _ = (hva, access);
         None
     }
 
@@ -225,7 +208,6 @@ pub trait Host: Send + Sync {
     /// ([`nested`](crate::nested)), and so does [`GuestSpace::read_bytes`](crate::GuestSpace::read_bytes). The default
     /// returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
-        let _ = hva;
         None
     }
 
@@ -246,7 +228,6 @@ pub trait Host: Send + Sync {
     /// is not available, or not writable, without sleeping; the engine then resolves the page and calls again until it
     /// gets an answer. A host that implements [`read`](Self::read) must implement this, too.
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
-        let _ = (hva, current, new);
         None
     }
 
@@ -265,13 +246,11 @@ pub trait Host: Send + Sync {
     /// Stores by this thread before the call must be visible on the vCPU's processor when it takes the interrupt, as
     /// with an operating system's IPI. On bare metal this may need a fence before the interrupt is sent (x2APIC's
     /// WRMSR, Arm's SGI registers). An interrupt that arrives while the vCPU enters the guest may be lost;
-    /// [`Ready::go`](crate::Ready::go) handles that.
+    /// [`Ready::go`](crate::entry::Ready::go) handles that.
     ///
     /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
     /// the panic continues in the caller.
-    fn kick(&self, vcpu: VcpuId) {
-        let _ = vcpu;
-    }
+    fn kick(&self, vcpu: VcpuId) {}
 
     /// Makes every processor forget its translations of these frames, by a hardware broadcast. Returns whether that is
     /// done. The thread that pays a flush calls this after its edits are in the tables and before it kicks any vCPU,
@@ -339,7 +318,6 @@ pub trait Host: Send + Sync {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
-        let _ = gfns;
         false
     }
 
@@ -352,9 +330,7 @@ pub trait Host: Send + Sync {
     ///
     /// A panic loses only the event, and what the operation would have returned: see [panics](#panics).
     #[inline(always)]
-    fn observe(&self, event: TraceEvent) {
-        let _ = event;
-    }
+    fn observe(&self, event: TraceEvent) {}
 }
 
 impl<H: Host> TableEvents for H {

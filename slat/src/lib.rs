@@ -55,17 +55,20 @@
 //! | [`memslots`] | transactions and snapshots of its memslots |
 //! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
 //! | [`vm`] | the VM and its builder |
+//! | [`entry`] | the entry into the guest in single steps, where [`Vcpu::run`] does not fit |
 //! | [`writes`] | listeners for stores to chosen frames |
 //! | [`held`] | frames that the VMM or hardware uses by frame number |
 //! | [`stats`] | counters of a VM |
 //! | [`trace`] | one event for each action of a VM |
 //! | [`host`] | the trait that the embedder implements |
+//! | `oracle` | optional (the feature `oracle`): a specification that runs beside a VM |
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
 //! | `nested` (default) | [`nested`]; without it a small image has 20 KB less text, and [`Stats::nested`] stays zero |
 //! | `serde` | `serde::Serialize` of the [statistics](stats) |
+//! | `oracle` | `Builder::checked`: reports calls of the embedder that break the contract |
 //! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
 //!
 //! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
@@ -115,8 +118,26 @@ macro_rules! named {
     };
 }
 
-/// Implements `Display` and `Error` for an error type, with one message for each case.
+/// A state whose named counters are less those of an earlier one. The other fields follow, so that none is forgotten.
+macro_rules! since {
+    ($now:ident, $earlier:ident: $($counter:ident),*; $($other:tt)*) => {
+        Self { $($counter: $now.$counter.saturating_sub($earlier.$counter),)* $($other)* }
+    };
+}
+
+/// Implements `Display` and `Error` for an error type, with one message for each case; on request `errno`, too.
 macro_rules! errors {
+    ($error:ident, errno: $($case:pat => $number:literal, $said:literal $(, $value:expr)*;)*) => {
+        impl $error {
+            /// Returns KVM's errno.
+            #[allow(unused_variables, reason = "the messages have them")]
+            pub const fn errno(&self) -> i32 {
+                match *self { $($case => $number,)* }
+            }
+        }
+
+        errors! { $error: $($case => $said $(, $value)*;)* }
+    };
     ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {
         impl core::fmt::Display for $error {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -160,6 +181,10 @@ pub mod memslots;
 #[cfg(feature = "nested")]
 pub mod nested;
 pub mod notify;
+#[cfg(not(feature = "oracle"))]
+mod oracle;
+#[cfg(feature = "oracle")]
+pub mod oracle;
 mod owned;
 #[cfg(feature = "nested")]
 mod shadows;
@@ -185,45 +210,29 @@ pub mod writes;
 pub use slat_slots::{MemoryType, addr};
 
 #[doc(inline)]
-pub use addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
-#[doc(inline)]
-pub use age::AccessedPages;
-#[doc(inline)]
-pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track};
-#[doc(inline)]
-pub use fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume};
-#[doc(inline)]
-pub use guest_memory::{GuestMemoryError, NoGuestMemory};
-#[doc(inline)]
-pub use guest_space::GuestSpace;
-#[doc(inline)]
-pub use held::{Held, HeldForHardware, HeldUse, HoldError};
-#[doc(inline)]
-pub use host::{Host, HostError, HostPage, Token, VcpuId};
-#[doc(inline)]
-pub use notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young};
-#[doc(inline)]
-pub use owned::OwnedVcpu;
-#[doc(inline)]
-pub use slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId};
-#[doc(inline)]
-pub use stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages};
-#[doc(inline)]
 #[cfg(feature = "baselines")]
 pub use sync::baselines;
 #[doc(inline)]
-pub use sync::idle::Idle;
-#[doc(inline)]
-pub use table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word};
-#[doc(inline)]
-pub use tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered};
-#[doc(inline)]
-pub use vcpu::{Go, InGuest, Processor, Ready, Vcpu};
-#[doc(inline)]
-pub use vm::{Builder, Vm};
-#[doc(inline)]
-pub use walk::{Mapping, Walk};
-#[doc(inline)]
-pub use why::{PageWhy, Reason, Why};
-#[doc(inline)]
-pub use writes::{TrackedStore, WriteListener, WriteTracking};
+pub use {
+    addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span},
+    age::AccessedPages,
+    dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, LogState, RingSize, Splitting, Track},
+    fault::{Emulate, Fault, FaultError, Leave, Next, Population, Prefault, Resume},
+    guest_memory::{GuestMemoryError, NoGuestMemory},
+    guest_space::GuestSpace,
+    held::{Held, HeldForHardware, HeldUse, HoldError},
+    host::{Host, HostError, HostPage, Token, VcpuId},
+    notify::{Again, Applied, Event, Invalidation, Pages, SecondaryMmu, Young},
+    owned::OwnedVcpu,
+    slots::{CommitError, Region, Slot, SlotError, SlotId, SpaceId},
+    stats::{Flushes, FlushesByCause, NestedStats, Retries, Stats, TablePages},
+    sync::idle::Idle,
+    table::{Access, Format, Leaf, NoMemory, Perms, TableMemory, Word},
+    tlb::{Cause, CpuId, FlushDebt, Translations, Unanswered},
+    vcpu::entry::{self, InGuest},
+    vcpu::{Processor, Vcpu},
+    vm::{Builder, Vm},
+    walk::{Mapping, Walk},
+    why::{PageWhy, Reason, Why},
+    writes::{TrackedStore, WriteListener, WriteTracking},
+};

@@ -3,9 +3,8 @@
 //! A vCPU that runs L2 has two tags: translations of its own frames come from the address space's root, those of L2
 //! from a shadow's. If a tag's root is not the loaded one, the vCPU flushes the tag; on another processor, both.
 
-use crate::addr::Pfn;
 use crate::table::radix::RootWord;
-use crate::tlb::shootdown::{CpuId, Translations};
+use crate::{CpuId, Pfn, Translations};
 
 /// The roots and the processor of a vCPU's cached translations. See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

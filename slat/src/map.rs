@@ -29,16 +29,11 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 
-use crate::addr::{Gfn, Level, Pfn, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Accessed;
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::{Format, Leaf, assert_format};
-use crate::table::memory::{ENTRIES, TableMemory};
-use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::radix::{At, Radix, Reached};
+use crate::table::format::assert_format;
+use crate::table::{At, Cursor, ENTRIES, Entry, Pool, Radix, Reached, Scratch, Version};
+use crate::{AccessedPages, Format, Gfn, Leaf, Level, NoMemory, Pfn, Span, TableMemory, Word};
 
 /// A table whose pages live as long as the map; see the [module](self).
 #[derive(Debug)]
@@ -172,26 +167,16 @@ fn unlinked<F: Format>(word: Word, level: Level) -> Word {
 #[derive(Debug)]
 pub struct TableReserve<'m, F: Format, M: TableMemory> {
     map: &'m Map<F, M>,
-    cache: Cache,
+    cache: Scratch<'m>,
 }
 
 impl<'m, F: Format, M: TableMemory> TableReserve<'m, F, M> {
     fn new(map: &'m Map<F, M>) -> Self {
-        Self { map, cache: Cache::default() }
+        Self { map, cache: map.pool.scratch() }
     }
 
     fn top_up(&mut self, pages: usize) -> Result<(), NoMemory> {
         Ok(self.map.pool.top_up(&self.map.memory, &mut self.cache, pages, || false)?)
-    }
-}
-
-impl<F: Format, M: TableMemory> Drop for TableReserve<'_, F, M> {
-    fn drop(&mut self) {
-        let rest = self.cache.drain();
-        // With no page left, skip the pool's lock: a fault that finds its table then touches no shared line.
-        if rest.len() > 0 {
-            self.map.pool.give_back(rest);
-        }
     }
 }
 
@@ -253,8 +238,9 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             let missing = usize::from(at.level.number() - level.number());
             if spare.top_up(missing).is_ok() {
                 // SAFETY: nothing is ever unlinked from a map.
-                let linked =
-                    unsafe { Radix::<F>::link_down(&self.memory, &mut spare.cache, page, at, level) };
+                let linked = unsafe {
+                    Radix::<F>::link_down(&self.memory, &mut spare.cache, &mut (), page, at, level)
+                };
                 if let Ok(Reached::Level(at)) = linked {
                     return Ok(self.place(at.entry, at.level));
                 }

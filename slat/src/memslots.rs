@@ -25,15 +25,13 @@
 //! **Why the grace period comes before the end**: an invalidation k may have looked up the old slots. After the end,
 //! other pages may be mapped at those frames, and k would zap them under an old number.
 
-use crate::addr::{Gfn, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::notify::begun::{Begun, Range, Scope};
-use crate::slots::{Change, CommitError, Region, Slot, SlotError, SlotId, Transaction};
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
+use crate::oracle;
+use crate::slots::{Change, Transaction};
 use crate::trace::TraceEvent;
-use crate::why::Reason;
+use crate::{
+    CommitError, Format, Gfn, GuestSpace, Host, Idle, Reason, Region, Slot, SlotError, SlotId, Span,
+};
 use core::convert::Infallible;
 use core::marker::PhantomData;
 
@@ -148,6 +146,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         confirm: impl FnOnce(&R) -> Result<(), E>,
     ) -> Result<R, CommitError<E>> {
         let vm = self.vm;
+        let _changed = oracle::harvesting(&vm.host, true);
         let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
         // Before the operations, which can then use the nodes that a wait frees.

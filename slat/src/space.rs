@@ -5,13 +5,11 @@
 //! forgets those frames in whichever space it is.
 
 use crate::hooks::{Nested, NestedState};
+use crate::slots::Limits;
 use crate::slots::publish::SlotSets;
 use crate::slots::watched::Watched;
-use crate::slots::{Limits, SpaceId};
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
-use crate::table::pool::{NoMemory, Pool};
-use crate::table::radix::Radix;
+use crate::table::{Pool, Radix};
+use crate::{Format, NoMemory, SpaceId, TableMemory};
 
 /// One address space of a VM.
 pub(crate) struct Space<F> {

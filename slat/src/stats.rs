@@ -1,18 +1,11 @@
 //! Statistics of a VM: sums of counters, and a census of its table pages.
 
-use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::{Count, RetryCause};
-use crate::table::format::Format;
-use crate::table::memory::ENTRIES;
-use crate::table::retire::TableCount;
+use crate::sync::{Count, Lockless, RetryCause};
+use crate::table::{ENTRIES, TableCount};
 pub use crate::tlb::{Flushes, FlushesByCause};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, Host, Idle, Level, PAGE_SIZE, Span, Vm, Walk};
 use core::fmt;
 
 /// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.
@@ -109,7 +102,7 @@ pub struct NestedStats {
     /// Number of faults without a memslot, and of writes to read-only ones.
     pub mmio_faults: u64,
     /// Number of faults that the guest's own table refuses
-    /// ([`L2Done::ForL1`](crate::nested::L2Done::ForL1)).
+    /// ([`L2Next::ForL1`](crate::nested::L2Next::ForL1)).
     pub refused_faults: u64,
     /// Number of passes over shadows for the guest's own flushes. Many flushes may need one pass, or none.
     pub flush_passes: u64,
@@ -121,14 +114,8 @@ impl NestedStats {
     /// Returns what was counted since `earlier`. [`shadows`](Self::shadows) stays as it is in `self`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
-            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
-            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
-            refused_faults: self.refused_faults.saturating_sub(earlier.refused_faults),
-            flush_passes: self.flush_passes.saturating_sub(earlier.flush_passes),
-            shadows: self.shadows,
-        }
+        since!(self, earlier: mapped_faults, spurious_faults, mmio_faults, refused_faults, flush_passes;
+            shadows: self.shadows)
     }
 }
 
@@ -162,15 +149,9 @@ impl Retries {
     pub fn total(&self) -> u64 {
         self.moved + self.covered + self.lost
     }
-}
 
-impl Retries {
     fn since(&self, earlier: &Self) -> Self {
-        Self {
-            moved: self.moved.saturating_sub(earlier.moved),
-            covered: self.covered.saturating_sub(earlier.covered),
-            lost: self.lost.saturating_sub(earlier.lost),
-        }
+        since!(self, earlier: moved, covered, lost;)
     }
 }
 
@@ -183,25 +164,18 @@ impl Stats {
         let both = |these: [u64; 2], those: [u64; 2]| {
             core::array::from_fn(|size| these[size].saturating_sub(those[size]))
         };
-        Self {
-            mapped_faults: self.mapped_faults.saturating_sub(earlier.mapped_faults),
-            permission_faults: self.permission_faults.saturating_sub(earlier.permission_faults),
-            spurious_faults: self.spurious_faults.saturating_sub(earlier.spurious_faults),
-            mmio_faults: self.mmio_faults.saturating_sub(earlier.mmio_faults),
+        since!(self, earlier: mapped_faults, permission_faults, spurious_faults, mmio_faults, retries, asked_again,
+            tables_reclaimed;
             splits: both(self.splits, earlier.splits),
             recovered: both(self.recovered, earlier.recovered),
-            retries: self.retries.saturating_sub(earlier.retries),
             retries_by: self.retries_by.since(&earlier.retries_by),
-            asked_again: self.asked_again.saturating_sub(earlier.asked_again),
             flushes: self.flushes.since(earlier.flushes),
             flushes_by: self.flushes_by.since(&earlier.flushes_by),
-            tables_reclaimed: self.tables_reclaimed.saturating_sub(earlier.tables_reclaimed),
+            nested: self.nested.since(&earlier.nested),
             leaves: self.leaves,
             table_bytes: self.table_bytes,
             lent_bytes: self.lent_bytes,
-            tables_waiting: self.tables_waiting,
-            nested: self.nested.since(&earlier.nested),
-        }
+            tables_waiting: self.tables_waiting)
     }
 
     /// Number of bytes of guest memory mapped now.
@@ -303,7 +277,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Counts the VM's table pages by a walk, with rests. For tests and diagnosis: it locks the queue of dead tables while
+    /// Counts the VM's table pages by a walk, with yields. For tests and diagnosis: it locks the queue of dead tables while
     /// it counts those.
     pub fn table_pages(&self, idle: &mut Idle) -> TablePages {
         let reachable = self.spaces.iter().map(|space| {

@@ -45,10 +45,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::addr::{Gfn, Level, Span};
 pub use crate::sync::tally::RetryCause;
-use crate::table::format::Access;
-use crate::why::Cause;
+use crate::{Access, Cause, Gfn, Level, Span};
 use alloc::sync::Arc;
 use core::fmt;
 

@@ -4,30 +4,29 @@
 mod one_stage;
 mod unanswered;
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::ring::Rings;
-use crate::dirty::{DirtyLog, Splitting};
 use crate::hooks::{Nested, NestedHooks, NestedState};
-use crate::host::{Host, Kicks, VcpuId, tables_of};
+use crate::host::{Kicks, tables_of};
 use crate::notify::active::Active;
+use crate::oracle::{self, Checked};
+use crate::slots::Limits;
 use crate::slots::holds::Holds;
-use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
-use crate::sync::gate::{Baseline, Lock};
-use crate::sync::idle::Idle;
+use crate::sync::gate::Baseline;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
-use crate::sync::readside::ReadSide;
-use crate::sync::tally::RetryCause;
-use crate::table::format::{Format, assert_format};
-use crate::table::memory::TableMemory;
-use crate::table::pool::{NoMemory, Pool};
+use crate::sync::{Lock, ReadSide, RetryCause};
+use crate::table::format::assert_format;
+use crate::table::pool::Pool;
 use crate::table::retire::Grace;
-use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
 use crate::trace::TraceEvent;
 use crate::waits::Waits;
+use crate::{
+    Cause, DirtyLog, Format, Gfn, Host, Hva, Idle, Level, NoMemory, PAGE_SHIFT, PAGE_SIZE, SpaceId, Span,
+    Splitting, TableMemory, VcpuId,
+};
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
@@ -51,7 +50,7 @@ pub(crate) struct Policy {
 /// Everything takes `&self`: share it by reference or in an `Arc`.
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
-    pub(crate) host: H,
+    pub(crate) host: Checked<H>,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -100,6 +99,7 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     table_budget: u64,
+    pub(crate) oracle: oracle::Setup,
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -173,12 +173,12 @@ impl<F: Format, H: Host> Builder<F, H> {
 
     /// Builds the VM, with no memslots and one root table for each address space. Fails if memory is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, table_budget, .. } = self;
+        let Self { host, policy, limits, spaces, table_budget, oracle, .. } = self;
         let barrier = Barrier::detect();
         let mut vm = Vm {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
-            host,
+            host: oracle::attach::<F, H>(host, oracle, &policy),
             policy,
             lock: Lock::new(policy.baseline),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -226,6 +226,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             },
             spaces: 1,
             table_budget: u64::MAX,
+            oracle: oracle::setup(),
         }
     }
 
@@ -238,7 +239,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The host of the VM.
     pub fn host(&self) -> &H {
-        &self.host
+        oracle::host_of(&self.host)
     }
 
     /// The memory of its tables: see [`Host::tables`]. For a walk of the tables in software.
@@ -277,7 +278,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
     /// let guest = Span::new(Gfn(0), Gfn(200 * 512)); // 400 MiB
     /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
-    /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
+    /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest, Prefault::OLD)?;
     /// let large = vm.stats().lent_bytes;
     /// // The guest returns all but its first 2 MiB.
     /// vm.change(&mut idle, Span::new(Hva(1 << 40) + (2 << 20), Hva(1 << 41)), Why::Unmap, |_| {});
@@ -378,6 +379,7 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
+        oracle::ends(&self.host);
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
         unsafe { self.pool.release(tables_of(&self.host)) };
     }

@@ -16,10 +16,10 @@
 //!
 //! Waits lie in shards, by token: P scans one shard, however many vCPUs there are. Only pending faults write here.
 
-use crate::host::{Token, VcpuId};
+use crate::fallible;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, fence_after_rmw};
-use crate::table::pool::NoMemory;
 use crate::tlb::shootdown::VcpuTlb;
+use crate::{NoMemory, Token, VcpuId};
 use alloc::vec::Vec;
 
 const SHARDS: usize = 16;
@@ -78,7 +78,7 @@ impl Waits {
         if all.iter().any(|wait| wait.token == token && wait.vcpu == vcpu) {
             return Ok(false);
         }
-        all.try_reserve(1).map_err(|_| NoMemory)?;
+        fallible::reserve(&mut all, 1)?;
         all.push(Wait { token, vcpu, state: State::Waits });
         drop(all);
         // ORDER(wait): the wait is counted before the second question; pairs with the fence in `ready`.

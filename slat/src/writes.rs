@@ -14,7 +14,7 @@
 //! **The engine treats a tracked frame as one whose page the host maps read-only.** A fault reads the count where it
 //! asks the host: after its stamp, or with the entry frozen. This adds no rule to [`crate::notify`]: the begin is a
 //! host's write protection, and a fault that asked before it finds its entry changed. A permission is restored without
-//! a stamp only if the leaf says that the host allowed stores, and a tracked leaf does not say so. The short path of a
+//! a stamp only if the leaf says that the host allowed stores, and a withdrawn leaf does not say so. The short path of a
 //! fault skips leaf tables with tracked frames.
 //!
 //! **A tracked frame belongs to an address space**, not to a memslot as in KVM. A memslot may be deleted, moved,
@@ -25,17 +25,11 @@
 //!
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
-use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::callbacks::{Caught, Finally};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::memslots::Snapshot;
 use crate::notify::begun::{Begun, Range, Scope};
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::table::pool::NoMemory;
-use crate::why::Reason;
+use crate::{Format, Gfn, Gpa, GuestSpace, Host, Hva, Idle, NoMemory, PAGE_SIZE, Reason, Span};
 use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};

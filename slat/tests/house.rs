@@ -80,7 +80,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
-const ORDER: [&str; 33] = [
+const ORDER: [&str; 34] = [
     "callbacks",
     "lent",
     "why",
@@ -114,10 +114,11 @@ const ORDER: [&str; 33] = [
     "nested",
     "owned",
     "budget",
+    "oracle",
 ];
 
-/// The hooks of nested guests, which name types above their callers.
-const SEAM: &str = "hooks";
+/// The hooks of nested guests and of the oracle, which name types above their callers.
+const SEAMS: [&str; 2] = ["hooks", "oracle"];
 
 /// Imports in the other direction. The list may only shrink.
 const UP: [&str; 5] = [
@@ -132,7 +133,8 @@ const UP: [&str; 5] = [
 fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
     let mut graph = Graph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     // The seam of an optional part: the engine calls up through it, and only through it.
-    graph.imports.retain(|(_, to)| to != SEAM);
+    let is_seam = |file: &str| SEAMS.contains(&file.split('/').next().unwrap_or_default());
+    graph.imports.retain(|(from, to)| is_seam(from) || !is_seam(to));
     assert_eq!(graph.circles(), [""; 0]);
     let place = |file: &str| {
         let module = file.split('/').next().unwrap();

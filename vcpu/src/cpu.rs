@@ -29,9 +29,8 @@ use crate::processor::{Home, Processor, Tag};
 use crate::window::Window;
 use caches::Under;
 use hdrhistogram::Histogram;
-use slat::{
-    Fault, FaultError, Format, Go, Host, HostError, Idle, Leave, Next, Ready, SpaceId, Token, Vcpu, Vm,
-};
+use slat::entry::{Go, Ready};
+use slat::{Fault, FaultError, Format, Host, HostError, Idle, Leave, Next, SpaceId, Token, Vcpu, Vm};
 use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};

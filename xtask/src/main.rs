@@ -9,6 +9,8 @@ mod gate;
 mod house;
 mod longer;
 mod miri;
+#[cfg(test)]
+mod museum;
 mod mutants;
 mod page;
 mod process;

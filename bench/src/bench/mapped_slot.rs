@@ -7,7 +7,7 @@ use super::machine_error;
 use super::software_vcpu::vcpu;
 use slat::table::Word;
 use slat::table::formats::Ept4;
-use slat::{DirtyLog, Format, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{DirtyLog, Format, Gfn, Hva, Idle, Level, PAGE_SIZE, Prefault, Slot, SlotId, Span, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start};
 use std::thread;
@@ -38,7 +38,8 @@ impl MappedSlot {
         let (mut vcpu, mut mapped) = (vcpu(&vm, 0)?, 0);
         for region in regions {
             let pages = if region.gpa().0 < dense { Level::M2.pages() } else { 1 };
-            mapped += vcpu.prefault(idle, Span::sized(region, pages)).map_err(machine_error)?;
+            mapped +=
+                vcpu.prefault(idle, Span::sized(region, pages), Prefault::OLD).map_err(machine_error)?;
         }
         drop(vcpu);
         // SAFETY: each 2 MiB has been mapped in, and nothing is unlinked from a VM whose host has small pages only.

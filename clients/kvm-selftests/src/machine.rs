@@ -250,7 +250,7 @@ fn capability(number: u32) -> c_int {
         | KVM_CAP_READONLY_MEM => 1,
         KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 => manual_options() as c_int,
         KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
-            (RingSize::MOST * RingSize::ENTRY) as c_int
+            (RingSize::MAX_ENTRIES * RingSize::ENTRY) as c_int
         }
         _ => 0,
     }

@@ -3,7 +3,7 @@
 use super::Drawn;
 use super::ram::{FRAMES, Ram, hva};
 use crate::Input;
-use slat::nested::{L1Access, L1Format, L1Stop, L2Done};
+use slat::nested::{L1Access, L1Format, L1Stop, L2Next};
 use slat::{
     Access, Format, Gfn, HostPage, Idle, Next, Perms, Pfn, Reason, Resume, Slot, SlotId, SpaceId, Span,
     Translations, Vcpu, VcpuId, Vm,
@@ -272,7 +272,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 break;
             }
             match l2.fault(&mut self.idle, L1Access::new(gpa, access)).unwrap() {
-                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {}
+                L2Next::Handled { next: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {}
                 done => {
                     outcome = Some(done);
                     break;
@@ -291,13 +291,13 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                     self.stored(nth, place, cached.0);
                 }
             }
-            Some(L2Done::ForL1(_)) => {
+            Some(L2Next::ForL1(_)) => {
                 // A and D must be set in read-only memory, which is an error on some formats.
                 let rom = T::ROM_IS_AN_ERROR && self.slots[1].is_some_and(|slot| slot.readonly);
                 assert!(before.is_none() || rom, "T allows it: {before:?}");
                 self.forget(nth, std::iter::once(place));
             }
-            Some(L2Done::Handled { .. }) => {
+            Some(L2Next::Handled { .. }) => {
                 let (g1, perms) = before.expect("T refuses it, which is L1's to know");
                 let readonly = self.behind(g1).is_some_and(|(slot, _)| slot.readonly && store);
                 let unsaid = perms != Perms::RWX;

@@ -3,8 +3,8 @@
 use super::step::Nested;
 use crate::vm::plain_host::{Changed, PAGES, PlainHost, hva, number};
 use slat::{
-    Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Reason,
-    SecondaryMmu, SpaceId, Span, VcpuId, Vm,
+    Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Prefault,
+    Reason, SecondaryMmu, SpaceId, Span, VcpuId, Vm,
 };
 use std::mem::forget;
 use std::panic::resume_unwind;
@@ -134,7 +134,7 @@ impl<F: Format> Crafty<F> {
                 vcpu.switch_to(SpaceId(nth & 1));
                 let _ = match nth & 2 {
                     0 => vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write }).is_ok(),
-                    _ => vcpu.prefault(idle, Span::sized(gfn.min(Gfn(1 << 20)), 70)).is_ok(),
+                    _ => vcpu.prefault(idle, Span::sized(gfn.min(Gfn(1 << 20)), 70), Prefault::OLD).is_ok(),
                 };
             }
         }

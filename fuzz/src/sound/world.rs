@@ -13,8 +13,8 @@ use super::step::{Back, End, Step, What};
 use crate::Input;
 use slat::slots::Hint;
 use slat::{
-    Event, Fault, Format, Gfn, Harvest, Hva, Idle, Invalidation, Level, PAGE_SIZE, Pfn, Reason, SpaceId,
-    Span, Vcpu, VcpuId, Vm,
+    Event, Fault, Format, Gfn, Harvest, Hva, Idle, Invalidation, Level, PAGE_SIZE, Pfn, Prefault, Reason,
+    SpaceId, Span, Vcpu, VcpuId, Vm,
 };
 use std::mem::forget;
 use std::sync::Arc;
@@ -125,7 +125,11 @@ impl<'vm, F: Format> World<'vm, F> {
             // A frame without a slot: the prefault does not wait for any invalidation.
             Back::Prefault(gfn) => {
                 let gfn = if waits { Gfn(1 << 30) } else { gfn };
-                let _ = vcpu.prefault(&mut self.idle, Span::new(gfn, Gfn(gfn.0.saturating_add(1))));
+                let _ = vcpu.prefault(
+                    &mut self.idle,
+                    Span::new(gfn, Gfn(gfn.0.saturating_add(1))),
+                    Prefault::OLD,
+                );
             }
             Back::Enter => {
                 let mut cpu = Cpu::default();
@@ -163,7 +167,7 @@ impl<'vm, F: Format> World<'vm, F> {
                 }
                 state.leaked[vcpu] = false;
                 if let Some(vcpu) = &mut state.vcpus[vcpu] {
-                    let _ = vcpu.prefault(idle, Span::new(gfns.start, Gfn(end)));
+                    let _ = vcpu.prefault(idle, Span::new(gfns.start, Gfn(end)), Prefault::OLD);
                 }
             }
             What::Enter { vm, vcpu, cpu, gfn, answers, end } => {

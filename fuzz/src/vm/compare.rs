@@ -58,7 +58,7 @@ impl<F: Format> Machine<'_, F> {
             let (word, first) = (entry.load(), first + index * level.pages());
             match word.kind::<F>(level) {
                 Kind::Table(below) => self.read((below, level.down()), first, found),
-                Kind::Leaf | Kind::Tracked => _ = found.leaves.insert(first, leaf::<F>(word, level)),
+                Kind::Leaf | Kind::Withdrawn => _ = found.leaves.insert(first, leaf::<F>(word, level)),
                 Kind::Hole(_) | Kind::Mmio(_) => {}
                 Kind::Frozen(mark) => panic!("frozen for ever, by {mark}"),
             }
@@ -110,7 +110,7 @@ impl<F: Format> Machine<'_, F> {
 pub fn leaf<F: Format>(word: Word, level: Level) -> Leaf {
     let slat::Leaf { pfn, perms, host_writable, accessed, .. } = F::decode(word);
     let write = perms.allows(Access::Write);
-    Leaf { level, pfn, write, host_write: host_writable, young: accessed && !word.is_tracked() }
+    Leaf { level, pfn, write, host_write: host_writable, young: accessed && !word.is_withdrawn() }
 }
 
 fn assert_same(found: &BTreeMap<u64, Leaf>, expected: &BTreeMap<u64, Leaf>) {

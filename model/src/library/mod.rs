@@ -40,11 +40,11 @@ const fn large(gfn: u8, sleeps: bool) -> Op {
 }
 
 const fn gfns(why: Why, start: u8, end: u8) -> Op {
-    Op::Invalidate { range: Range::Gfns(Span::new(start, end)), why, rests: false }
+    Op::Invalidate { range: Range::Gfns(Span::new(start, end)), why, yields: false }
 }
 
 const fn hvas(why: Why, start: u8, end: u8) -> Op {
-    Op::Invalidate { range: Range::Hvas(Span::new(start, end)), why, rests: false }
+    Op::Invalidate { range: Range::Hvas(Span::new(start, end)), why, yields: false }
 }
 
 const fn commit(start: u8, end: u8, hva: u8) -> Op {

@@ -69,10 +69,10 @@ pub(super) fn slots() -> Vec<Scenario> {
         .empty()
         .no_slot(0..1),
         Scenario::new(
-            "slot to other pages, clear of the new, fault | clear of the old that rests | slow fault",
+            "slot to other pages, clear of the new, fault | clear of the old that yields | slow fault",
             &[
                 &[commit(0, 2, 2), hvas(Clear, 2, 4), read(1)],
-                &[Op::Invalidate { range: Range::Hvas(Span::new(0, 2)), why: Clear, rests: true }],
+                &[Op::Invalidate { range: Range::Hvas(Span::new(0, 2)), why: Clear, yields: true }],
                 &[slow(1)],
             ],
         )

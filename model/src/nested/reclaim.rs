@@ -63,7 +63,7 @@ impl Nested {
     }
 
     /// Returns whether a thread may be in an unlinked table: a fault in its section, or a walk inside the shadow's
-    /// door.
+    /// count.
     fn is_awaited(&self, i: usize, thread: &Thread) -> bool {
         match self.op(thread, i) {
             Some(Op::Access { .. } | Op::Near { .. }) if !self.has(Bug::FreedBesideFault) => {

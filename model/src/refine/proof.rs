@@ -57,7 +57,7 @@ pub(super) struct Beside<'a> {
     pub(super) taken: BTreeMap<String, u64>,
 }
 
-/// Returns the proof's invalidation for an operation of a thread. Number 0 is nobody.
+/// Returns the proof's invalidation for an operation of a thread. Number 0 is no invalidation.
 pub(super) fn inval(scenario: &Scenario, thread: usize, op: u8) -> usize {
     let before: usize = scenario.programs[..thread].iter().map(Vec::len).sum();
     1 + before + usize::from(op)

@@ -163,7 +163,7 @@ fn change(random: &mut Random, theme: Theme) -> Op {
         _ => !matches!(theme, Theme::Slots | Theme::Memo(_) | Theme::Held) && random.once_in(3),
     };
     let range = if by_frame { Range::Gfns(pages) } else { Range::Hvas(pages) };
-    Op::Invalidate { range, why, rests: random.once_in(8) }
+    Op::Invalidate { range, why, yields: random.once_in(8) }
 }
 
 /// Draws transactions of memslots that may follow one another.

@@ -1,7 +1,7 @@
 //! `AccessedPages`: the accessed pages of one leaf table.
 
 use crate::addr::{Hva, Position, Span};
-use crate::slots::bitmap::bits;
+use crate::slots::bitmap::{bits, ones};
 
 /// The accessed pages among up to 512 consecutive pages, of guest frames or of host memory.
 ///
@@ -20,7 +20,7 @@ pub struct AccessedPages<A = Hva> {
 
 impl<A: Position> AccessedPages<A> {
     /// Maximum number of pages in one value.
-    pub const MOST: u64 = 512;
+    pub const MAX_PAGES: u64 = 512;
 
     /// `count` accessed pages with their bits in `bits`, among `len` pages from `first` on. Bits beyond `len` are
     /// clear.
@@ -30,7 +30,7 @@ impl<A: Position> AccessedPages<A> {
 
     /// All pages of a span, at most 512.
     pub fn all(pages: Span<A>) -> Self {
-        let len = (pages.len() / A::PAGE).min(Self::MOST) as u32;
+        let len = (pages.len() / A::PAGE).min(Self::MAX_PAGES) as u32;
         let bits = core::array::from_fn(|word| ones(len.saturating_sub(word as u32 * 64)));
         Self { first: pages.start, len, count: len, bits }
     }
@@ -68,11 +68,6 @@ impl<A: Position> AccessedPages<A> {
     pub(crate) fn at<B: Position>(&self, first: B) -> AccessedPages<B> {
         AccessedPages { first, len: self.len, count: self.count, bits: self.bits }
     }
-}
-
-/// A word with its lowest `count` bits set; all bits from 64 on.
-pub(super) const fn ones(count: u32) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
 #[cfg(test)]

@@ -5,14 +5,12 @@
 //! second-level cache. Many short streams hide the memory latency. (Fetches into the first-level cache are limited by
 //! its few outstanding lines.)
 
-use super::accessed::ones;
 #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 use super::scan::avx2;
 use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
-use crate::addr::{Gfn, Level, Span};
-use crate::table::entry::Entry;
-use crate::table::format::Format;
-use crate::table::memory::ENTRIES;
+use crate::slots::bitmap::ones;
+use crate::table::{ENTRIES, Entry};
+use crate::{Format, Gfn, Level, Span};
 use core::ops::Range;
 
 /// Number of tables scanned together. Their entries stay in the first-level cache until the young ones are edited.
@@ -43,10 +41,6 @@ impl<'w> LeafTable<'w> {
     #[inline(always)]
     fn groups(&self) -> &'w [[Entry; GROUP]] {
         self.entries.as_chunks().0
-    }
-
-    fn is_followed_by(&self, next: *const Entry) -> bool {
-        self.entries.as_ptr_range().end == next
     }
 }
 
@@ -95,7 +89,8 @@ fn scan_whole(
 ) -> [bool; TOGETHER] {
     // Kept apart, because the bits themselves are still on their way to memory when this is read.
     let mut any = [0; TOGETHER];
-    let follow = |pair: &[LeafTable<'_>]| pair[0].is_followed_by(pair[1].entries.as_ptr());
+    // In memory, each right after the one before.
+    let follow = |pair: &[LeafTable<'_>]| pair[0].entries.as_ptr_range().end == pair[1].entries.as_ptr();
     if tables.windows(2).all(follow) {
         for (nth, table) in tables.iter().enumerate() {
             let next = tables.get(nth + 1).map(|next| next.entries.as_ptr());

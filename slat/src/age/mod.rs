@@ -3,18 +3,18 @@
 //! ```text
 //! root ─▶ link, Accessed: clear it, descend ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
 //!         link, not Accessed: nothing below     └ each young one: a CAS without A,
-//!         was accessed, skip all of it              or a tracked word if there is no A
+//!         was accessed, skip all of it              or a withdrawn word if there is no A
 //! ```
 //! | file | contents |
 //! |---|---|
 //! | [`AccessedPages`] | the result of a pass: up to 512 pages, one bit each |
 //! | `scan` | 64 entries of a table → the young ones, by AVX2 or plain loads |
 //! | `leaves` | leaf tables one by one or side by side, with prefetch of the next ones |
-//! | `pass` | the iteration along a table: what to skip, clear and report, and when to rest |
+//! | `pass` | the iteration along a table: what to skip, clear and report, and when to yield |
 //! | [`walk`](crate::walk) | a pass over a VM: over guest frames, or over the mappings of host memory |
 //!
 //! **Aging takes nothing away.** If hardware keeps Accessed bits, a pass clears them in place. If not, it withdraws a
-//! young leaf as a [tracked](crate::table::Word::tracked) word, and the next access restores the leaf. Either is one
+//! young leaf as a [withdrawn](crate::table::Word::withdrawn) word, and the next access restores the leaf. Either is one
 //! CAS, which gives up if the leaf changes meanwhile. There is no invalidation, no flush, and no lock: a pass runs in
 //! [`Lockless`](crate::sync::mode::Lockless) walks, and delays no other thread.
 //!
@@ -41,8 +41,8 @@
 //! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has version bits in the place of A. A late
 //! *and* would change a number that the protocol relies on.
 //!
-//! **Only links of leaf tables are cleared.** A pass rests, and the bits of a higher link are out of date after the
-//! rest. A query of a single page ignores links.
+//! **Only links of leaf tables are cleared.** A pass yields, and the bits of a higher link are out of date after the
+//! yield. A query of a single page ignores links.
 
 mod accessed;
 mod leaves;

@@ -1,4 +1,4 @@
-//! One aging pass along a table: it descends to the links of leaf tables, enters those that were accessed, and rests
+//! One aging pass along a table: it descends to the links of leaf tables, enters those that were accessed, and yields
 //! when due.
 //!
 //! Most entries are in leaf tables, so their links decide what to skip, 64 at a time. One order matters: a pass clears
@@ -8,13 +8,11 @@
 use super::accessed::AccessedPages;
 use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
 use super::scan::{Bit, GROUP, Scan, is_young};
-use crate::addr::{Gfn, Level, Span};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
+use crate::table::{ENTRIES, Entry, Node};
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use core::marker::PhantomData;
 
-/// Amount of work before a rest is due: about ten microseconds.
+/// Amount of work before a yield is due: about ten microseconds.
 const WORK_A_SECTION: u64 = 4096;
 /// Work of scanning a leaf table, where an edited entry counts 1.
 const LOOK: u64 = 64;
@@ -87,7 +85,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         }
     }
 
-    /// Works along `gfns` from the table's `root` until a rest is due. Returns the frame at which to continue: the end
+    /// Works along `gfns` from the table's `root` until a yield is due. Returns the frame at which to continue: the end
     /// of the range if all of it is done, or if `seen` has stopped the pass.
     ///
     /// # Safety
@@ -113,7 +111,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     }
 
     /// Works along the non-empty part `gfns` of a table above those that link leaf tables. Follows all of its links: a
-    /// bit cleared here would hide the work that is left after a rest.
+    /// bit cleared here would hide the work that is left after a yield.
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
@@ -308,7 +306,8 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         }
         loop {
             let bit = B::of::<F>();
-            let aged = if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::tracked(&F::read_leaf(word)) };
+            let aged =
+                if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::withdrawn(&F::read_leaf(word)) };
             match entry.cas(word, aged) {
                 Err(found) if B::EXACT && is_young::<F, B>(found) => word = found,
                 _ => break,
@@ -321,7 +320,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     fn report_all(&mut self, gfns: Span<Gfn>) {
         let mut at = gfns.start;
         while at < gfns.end && !self.stopped {
-            let part = Span::new(at, gfns.end.min(at.base(Level::M2) + AccessedPages::<Gfn>::MOST));
+            let part = Span::new(at, gfns.end.min(at.base(Level::M2) + AccessedPages::<Gfn>::MAX_PAGES));
             self.report(AccessedPages::all(part));
             at = part.end;
         }

@@ -202,7 +202,7 @@ mod tests {
         };
         match what {
             0 => Word::hole(Version(number >> 12)),
-            1 => Word::tracked(&leaf(false)),
+            1 => Word::withdrawn(&leaf(false)),
             2 => Word::frozen(number >> 12),
             3 => F::leaf(&leaf(true), Level::K4),
             _ => F::leaf(&leaf(false), Level::K4),

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 4 KiB | W is taken: the store faults, and is logged | D is cleared: the walker sets it |
 //! | larger | W is taken: the store faults, and splits it | W and D are cleared: as left |
-//! | tracked, or frozen for a moment | the same, of the leaf that it becomes | |
+//! | withdrawn, or frozen for a moment | the same, of the leaf that it becomes | |
 //!
 //! Arming changes tables. A store that a TLB still allows ends with the flush that arming owes; it belongs to the
 //! harvest that took the page from the log.
@@ -12,23 +12,15 @@
 //! **A large leaf of a slot that logs** is armed, or all of its pages are marked already. Its D bit is not read.
 
 use super::Splitting;
-use crate::addr::{Gfn, Level, Span};
-use crate::guest_space::GuestSpace;
+use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::slots::Slot;
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind};
-use crate::table::memory::ENTRIES;
+use crate::table::{ENTRIES, Entry, Kind};
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, Span, Vm, Walk, Word};
 
 /// Returns the armed word; `None` if it is armed already, or is no leaf.
 #[inline(always)]
@@ -41,7 +33,7 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         let armed = Word(unwritable.0 & if by_bits { !F::DIRTY } else { u64::MAX });
         return (armed != word).then_some(armed);
     }
-    (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))
+    (word.is_withdrawn() && F::decode(word).perms.allows(crate::Access::Write))
         .then(|| F::set_writable(word, false))
 }
 
@@ -71,33 +63,22 @@ impl<F: Format, H: Host> Vm<F, H> {
         if gfns.is_empty() {
             return;
         }
-        let arming = Arming { vm: self, idle, space, gfns };
+        // The host may panic while large pages are split. The published log is then armed all the same: otherwise stores
+        // through writable leaves are not logged.
+        let mut armed = Finally::with(idle, |idle| {
+            let mut owed = Owed::default();
+            for &gfns in gfns {
+                Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
+            }
+            FlushDebt::new(self, owed, Cause::DirtyLog).settle();
+        });
         if self.splitting() == Splitting::Eager {
             // No new large page is mapped. The present ones are split here, without a fault each, as far as table
             // pages last.
             for &gfns in gfns {
-                let _ = GuestSpace { vm: self, space }.split(arming.idle, gfns, Level::K4);
+                let _ = GuestSpace { vm: self, space }.split(&mut armed, gfns, Level::K4);
             }
         }
-    }
-}
-
-/// Arms logs when it is dropped. The host may panic while large pages are split. The published log must then be armed
-/// all the same: otherwise stores through writable leaves are not logged.
-struct Arming<'a, F: Format, H: Host> {
-    vm: &'a Vm<F, H>,
-    idle: &'a mut Idle,
-    space: &'a Space<F>,
-    gfns: &'a [Span<Gfn>],
-}
-
-impl<F: Format, H: Host> Drop for Arming<'_, F, H> {
-    fn drop(&mut self) {
-        let mut owed = Owed::default();
-        for &gfns in self.gfns {
-            Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, self.idle).arm_all(gfns, &mut owed);
-        }
-        FlushDebt::new(self.vm, owed, Cause::DirtyLog).settle();
     }
 }
 
@@ -132,7 +113,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         mut written: impl FnMut(usize, u64),
     ) {
         let by_bits = self.vm.logs_by_bits();
-        let mut table = Table::NONE;
+        // The leaf table that was needed last, with its first frame divided by 512.
+        let mut table: (_, Option<&[Entry; ENTRIES]>) = (u64::MAX, None);
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;
             let (mut left, mut dirty) = (bits, 0);
@@ -140,10 +122,10 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let gfn = base + u64::from(bit);
-                if !table.covers(gfn) {
-                    table = self.table_of(gfn, by_bits);
+                if gfn.0 / ENTRIES as u64 != table.0 {
+                    table = (gfn.0 / ENTRIES as u64, self.table_of(gfn, by_bits));
                 }
-                if let Some(entries) = table.entries {
+                if let Some(entries) = table.1 {
                     let entry = &entries[F::index(gfn, Level::K4)];
                     let set = arm_entry::<F>(entry, entry.load(), Level::K4, by_bits);
                     dirty |= u64::from(set) << bit;
@@ -158,34 +140,18 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 
     /// Returns the leaf table of `gfn`; if there is none, arms whatever maps the frame.
-    fn table_of(&self, gfn: Gfn, by_bits: bool) -> Table<'_> {
+    fn table_of(&self, gfn: Gfn, by_bits: bool) -> Option<&[Entry; ENTRIES]> {
         let mut at = self.descend(gfn);
         while at.level > Level::K4 {
             // Split, or recovered and thawed, meanwhile: the tables below count.
             arm_entry::<F>(at.entry, at.word, at.level, by_bits);
             let word = at.entry.load();
             if !F::is_table(word, at.level) {
-                return Table { tag: gfn.0 / ENTRIES as u64, entries: None };
+                return None;
             }
             at = self.descend(gfn);
         }
         // SAFETY: reached by this walk, in whose section it stays allocated.
-        Table { tag: gfn.0 / ENTRIES as u64, entries: Some(unsafe { at.node.entries() }) }
-    }
-}
-
-/// The leaf table that was needed last.
-struct Table<'w> {
-    /// Its first frame divided by 512.
-    tag: u64,
-    entries: Option<&'w [Entry; ENTRIES]>,
-}
-
-impl Table<'_> {
-    const NONE: Self = Self { tag: u64::MAX, entries: None };
-
-    #[inline(always)]
-    fn covers(&self, gfn: Gfn) -> bool {
-        gfn.0 / ENTRIES as u64 == self.tag
+        Some(unsafe { at.node.entries() })
     }
 }

@@ -60,40 +60,26 @@ pub enum DirtyError {
     NoMemory,
 }
 
-impl DirtyError {
-    /// Returns KVM's errno.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::NoSuchSlot(_) | Self::NotLogged(_) => 2,
-            Self::RingOnly | Self::NoRing => 6,
-            Self::RingTooLarge(_) => 7,
-            Self::NoMemory => 12,
-            Self::Id { .. }
-            | Self::Misaligned { .. }
-            | Self::Range { .. }
-            | Self::Short { .. }
-            | Self::RingSize(_)
-            | Self::NoSuchVcpu(_)
-            | Self::Fixed
-            | Self::VcpuTaken => 22,
-        }
+impl From<crate::NoMemory> for DirtyError {
+    fn from(_: crate::NoMemory) -> Self {
+        Self::NoMemory
     }
 }
 
-errors! { DirtyError:
-    Self::Id { id, limit } => "memslot {id}: ids are below {limit}";
-    Self::NoSuchSlot(id) => "memslot {id}: there is none of this id";
-    Self::NotLogged(id) => "memslot {id}: it does not log writes";
-    Self::Misaligned { id, first } => "memslot {id}: page {first} is no multiple of 64";
-    Self::Range { id, first, pages, of } =>
+errors! { DirtyError, errno:
+    Self::Id { id, limit } => 22, "memslot {id}: ids are below {limit}";
+    Self::NoSuchSlot(id) => 2, "memslot {id}: there is none of this id";
+    Self::NotLogged(id) => 2, "memslot {id}: it does not log writes";
+    Self::Misaligned { id, first } => 22, "memslot {id}: page {first} is no multiple of 64";
+    Self::Range { id, first, pages, of } => 22,
         "memslot {id}: {pages} pages from page {first} on are neither whole 64s of its {of} nor its end";
-    Self::Short { words, needed } => "{words} words for bits that need {needed}";
-    Self::RingOnly => "this VM logs into rings: harvest them";
-    Self::NoRing => "this VM has no dirty rings";
-    Self::RingSize(bytes) => "a dirty ring of {bytes} bytes: it must be a power of two, 4096 at least";
-    Self::RingTooLarge(bytes) => "a dirty ring of {bytes} bytes: 1048576 are the most";
-    Self::NoSuchVcpu(vcpu) => "vCPU {}: this VM has fewer", vcpu.0;
-    Self::Fixed => "this VM has its rings, and its way to notice stores, for life";
-    Self::VcpuTaken => "dirty rings cannot begin while a thread has a vCPU: drop the vCPUs first";
-    Self::NoMemory => "no memory to note what is dirty";
+    Self::Short { words, needed } => 22, "{words} words for bits that need {needed}";
+    Self::RingOnly => 6, "this VM logs into rings: harvest them";
+    Self::NoRing => 6, "this VM has no dirty rings";
+    Self::RingSize(bytes) => 22, "a dirty ring of {bytes} bytes: it must be a power of two, 4096 at least";
+    Self::RingTooLarge(bytes) => 7, "a dirty ring of {bytes} bytes: 1048576 are the most";
+    Self::NoSuchVcpu(vcpu) => 22, "vCPU {}: this VM has fewer", vcpu.0;
+    Self::Fixed => 22, "this VM has its rings, and its way to notice stores, for life";
+    Self::VcpuTaken => 22, "dirty rings cannot begin while a thread has a vCPU: drop the vCPUs first";
+    Self::NoMemory => 12, "no memory to note what is dirty";
 }

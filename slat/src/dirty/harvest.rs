@@ -4,14 +4,10 @@
 //! then be dirty again, or the next attempt loses them. So the caller commits a harvest when all of its pages are safe.
 //! A harvest that is dropped without that gives its bits back. One that is leaked (`core::mem::forget`) counts as committed.
 
-use crate::addr::{Gfn, Hva, PAGE_SHIFT};
+use super::state::LogId;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::slots::bitmap::{CHUNK, WORD, bits};
-use crate::slots::{Slot, SlotId, SpaceId};
-use crate::table::format::Format;
-use crate::vm::Vm;
+use crate::{Format, Gfn, Host, Hva, NoMemory, PAGE_SHIFT, Slot, SlotId, SpaceId, Vm};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -127,8 +123,8 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
     }
 
     /// Makes room for one more log.
-    pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
-        if fallible::reserve(&mut self.taken, 1) { Ok(()) } else { Err(super::DirtyError::NoMemory) }
+    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
+        fallible::reserve(&mut self.taken, 1)
     }
 
     /// Returns the number of pages.
@@ -168,21 +164,12 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
     fn drop(&mut self) {
-        if self.taken.is_empty() {
-            return;
-        }
-        let seat = self.vm.borrow_seat_without_idle();
-        for taken in &self.taken {
-            let Some(GuestSpace { space, .. }) = self.vm.space(taken.space) else { continue };
-            for words in taken.told.words.chunks(CHUNK) {
-                // One section.
-                let reading = space.memslots.read(&self.vm.reads, &seat);
-                // A log that has ended takes nothing back; the slot's next log began later.
-                let log = reading.version().log(taken.slot.id).filter(|log| log.serial() == taken.serial);
-                let Some(log) = log else { break };
-                for &(word, bits) in words {
-                    log.mark_word(word, bits);
-                }
+        for &TakenFromSlot { space, slot, serial, ref told } in &self.taken {
+            let Some(memory) = self.vm.space(space) else { continue };
+            let log = LogId { slot: slot.id, serial };
+            // One section each. A log that has ended takes nothing back; the slot's next log began later.
+            for words in told.words.chunks(CHUNK) {
+                memory.in_log(log, |log| words.iter().for_each(|&(word, bits)| log.mark_word(word, bits)));
             }
         }
     }

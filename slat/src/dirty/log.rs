@@ -19,21 +19,17 @@
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
-use super::take::{LogId, current, tables};
-use crate::addr::{Gfn, Hva, Level, Span};
+use super::state::LogId;
+use super::take::{current, tables};
 use crate::age::pass::Found;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits};
-use crate::slots::{Slot, SlotId};
-use crate::sync::idle::Idle;
+use crate::oracle;
+use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits, existing};
 use crate::sync::mode::Shared;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{
+    Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Hva, Idle, Level, Slot, SlotId, Span, Vm, Walk,
+};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -76,15 +72,13 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// ```
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
         self.bitmaps()?;
-        let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
-        self.take(idle, id, &mut harvest, &mut owed)?;
-        self.vm.flush_armed(owed);
-        Ok(harvest)
+        self.harvest_slots(idle, [id])
     }
 
     /// Like [`harvest`](Self::harvest), for every slot of this address space that logs, with one flush. In a VM with
     /// rings it empties the rings, including pages of other address spaces: every vCPU has room again.
     pub fn harvest_all(&self, idle: &mut Idle) -> Result<Harvest<'vm, F, H>, DirtyError> {
+        let _taken = oracle::harvesting(&self.vm.host, false);
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         for id in self.logging(idle)? {
@@ -123,6 +117,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         idle: &mut Idle,
         ids: impl IntoIterator<Item = SlotId>,
     ) -> Result<Harvest<'vm, F, H>, DirtyError> {
+        let _taken = oracle::harvesting(&self.vm.host, false);
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         let mut ids = ids.into_iter();
@@ -199,6 +194,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         for chunk in chunks_of(&words) {
             self.divide(idle, log, chunk)?;
         }
+        let _cleared = oracle::harvesting(&self.vm.host, true);
         let _taking = self.taking(log);
         let (mut owed, mut cleaned) = (Owed::default(), 0);
         for chunk in chunks_of(&words) {
@@ -206,8 +202,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
             let all = (chunk * CHUNK) as u64..((chunk + 1) * CHUNK) as u64;
             for word in words.start.max(all.start)..words.end.min(all.end) {
                 // The slot has no pages past its end.
-                let exist = u64::MAX >> (WORD - (of - word * WORD).min(WORD));
-                asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & exist;
+                asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & existing(word, of);
             }
             cleaned += self.clean(idle, log, chunk, &asked, &mut owed);
         }
@@ -256,23 +251,17 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         if first > of {
             return Err(DirtyError::Range { id, first, pages, of });
         }
-        let seat = self.vm.borrow_seat_without_idle();
-        let mut word = first / WORD;
-        for bits in bits.chunks(CHUNK) {
-            // One section per chunk.
-            let reading = self.space.memslots.read(&self.vm.reads, &seat);
-            let Some(bitmap) = reading.version().log(id).filter(|bitmap| bitmap.serial() == log.serial)
-            else {
-                break;
-            };
-            for &bits in bits {
-                let exist = of.saturating_sub(word * WORD).min(WORD);
-                if exist > 0 && bits != 0 {
-                    bitmap.mark_word(word, bits & u64::MAX >> (WORD - exist));
+        let words = (first / WORD..).step_by(CHUNK).zip(bits.chunks(CHUNK));
+        // One section for each chunk.
+        words.for_each(|(from, bits)| {
+            let _ = self.in_log(log, |bitmap| {
+                for (word, bits) in (from..).zip(bits).map(|(word, bits)| (word, bits & existing(word, of))) {
+                    if bits != 0 {
+                        bitmap.mark_word(word, bits);
+                    }
                 }
-                word += 1;
-            }
-        }
+            });
+        });
         Ok(())
     }
 
@@ -304,9 +293,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            if !fallible::reserve(&mut ids, 1) {
-                return Err(DirtyError::NoMemory);
-            }
+            fallible::reserve(&mut ids, 1)?;
             ids.push(slot.id);
         }
         Ok(ids)
@@ -339,13 +326,15 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         let mut told = TakenWords::default();
         // Enough room for most logs. Unused room costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        if !fallible::reserve(&mut told.words, most.max(CHUNK)) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve(&mut told.words, most.max(CHUNK))?;
         let taken = TakenFromSlot { space: self.space.id, slot, serial: log.serial, told };
         let _taking = self.taking(log);
         // After an error or a panic of the host, the harvest gives back what was taken.
-        harvest.fill(taken, |told| self.take_log(idle, log, told, owed))
+        harvest.fill(taken, |told| {
+            self.take_log(idle, log, told, owed)?;
+            oracle::harvested(&self.vm.host, (self.space.id, slot.gfns), told);
+            Ok(())
+        })
     }
 
     /// Calls `visit` with the words of each chunk, and the number of the first of them.

@@ -28,17 +28,12 @@
 //! so no leaf can have come back ([`Invalidation`](crate::Invalidation)).
 
 use super::ring::{Pushed, Ring};
-use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
-use crate::host::Host;
+use crate::slots::SlotsVersion;
 use crate::slots::behind::Behind;
 use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::publish::SlotSets;
-use crate::slots::{Slot, SlotsVersion, SpaceId};
-use crate::sync::mode::Mode;
-use crate::sync::readside::{ReadSide, Seat};
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::walk::Walk;
+use crate::sync::{Mode, ReadSide, Seat};
+use crate::{Format, Gfn, Host, Hva, Level, PAGE_SIZE, Slot, SpaceId, Span, Walk, Word};
 
 /// The logs in a version of the memslots, which was read before stores are allowed or made.
 #[derive(Clone, Copy)]

@@ -53,7 +53,7 @@
 
 mod arm;
 mod error;
-mod harvest;
+pub(crate) mod harvest;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;

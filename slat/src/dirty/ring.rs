@@ -21,14 +21,13 @@
 //!
 //! The collector that takes an entry checks whether its slot and log still exist ([`Pushed`]).
 
-use super::{DirtyError, RingSize};
+use super::RingSize;
 use crate::fallible;
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::takings::Takings;
-use crate::slots::{SlotId, SpaceId};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Padded, RawMutex, Relaxed};
-use crate::table::pool::NoMemory;
+use crate::{NoMemory, SlotId, SpaceId};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use lock_api::MutexGuard;
@@ -69,12 +68,7 @@ impl Ring {
     }
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
-        let mut entries = Vec::new();
-        if !fallible::reserve_exact(&mut entries, size) {
-            return Err(NoMemory);
-        }
-        entries.resize_with(size, Entry::default);
-        let entries = entries.into_boxed_slice();
+        let entries = fallible::boxed(size, Entry::default)?;
         Ok(Self {
             head: Padded::default(),
             tail: Padded::default(),
@@ -176,11 +170,9 @@ impl Taking<'_> {
     }
 
     /// Returns the entries as a list. Without memory, takes nothing.
-    pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
+    pub(super) fn list(self) -> Result<Vec<Pushed>, NoMemory> {
         let mut pages = Vec::new();
-        if !fallible::reserve_exact(&mut pages, self.len()) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve_exact(&mut pages, (self.until - self.next) as usize)?;
         pages.extend(self);
         Ok(pages)
     }
@@ -194,14 +186,7 @@ impl Iterator for Taking<'_> {
         self.next += 1;
         Some(pushed)
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.until - self.next) as usize;
-        (left, Some(left))
-    }
 }
-
-impl ExactSizeIterator for Taking<'_> {}
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {

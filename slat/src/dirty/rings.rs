@@ -10,21 +10,17 @@
 
 use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
-use super::state::InRings;
-use super::take::{LogId, current};
+use super::state::LogId;
+use super::state::taking_from_rings;
+use super::take::current;
 use super::{DirtyError, DirtyLog, Splitting};
-use crate::addr::{PAGE_SHIFT, Span};
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, VcpuId};
+use crate::oracle;
 use crate::slots::bitmap::WORD;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, GuestSpace, Host, Idle, PAGE_SHIFT, Span, VcpuId, Vm, Walk};
 use alloc::vec::Vec;
 
 /// Words armed in one section: some ten microseconds, if they lie apart.
@@ -68,7 +64,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Result<Harvest<'_, F, H>, DirtyError> {
         let (mut harvest, mut owed) = (Harvest::new(self), Owed::default());
-        let _taking = InRings::begin(self.rings.takings());
+        let _taking = taking_from_rings(self.rings.takings());
         self.take_ring(idle, self.ring(vcpu)?.take(), &mut harvest, &mut owed)?;
         self.flush_armed(owed);
         Ok(harvest)
@@ -187,7 +183,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ) -> Result<u64, DirtyError> {
         self.ring(VcpuId(0))?;
         let (mut gone, mut harvest, mut owed) = (0, Harvest::new(self), Owed::default());
-        let _taking = InRings::begin(self.rings.takings());
+        let _taking = taking_from_rings(self.rings.takings());
         for (id, ring) in (0..).map(VcpuId).zip(self.rings.all()) {
             gone += self.take_ring(idle, ring.take_told(pages(id)), &mut harvest, &mut owed)?;
         }
@@ -273,7 +269,8 @@ impl<F: Format, H: Host> Vm<F, H> {
             // While this holds all vCPU seats, no vCPU logs elsewhere.
             let seats = (0..self.policy.vcpus).map(|id| self.reads.claim(id as usize));
             let _seats: Vec<_> = seats.collect::<Option<_>>().ok_or(DirtyError::VcpuTaken)?;
-            self.rings.make(size, self.policy.vcpus).map_err(|_| DirtyError::NoMemory)?;
+            self.rings.make(size, self.policy.vcpus)?;
+            oracle::logs_in_rings(&self.host);
         }
         for space in &self.spaces {
             space.memslots.writer.lock().map.set_logs_set(dirty.initially_set);
@@ -301,9 +298,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         harvest.reserve()?;
         let mut told = TakenWords::default();
-        if !fallible::reserve_exact(&mut told.words, merge(pages).count()) {
-            return Err(DirtyError::NoMemory);
-        }
+        fallible::reserve_exact(&mut told.words, merge(pages).count())?;
         told.words.extend(merge(pages));
 
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
@@ -324,7 +319,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 count,
             );
             taken = Some(slot);
-            walk.rest();
+            walk.yield_section();
         }
         if let Some(slot) = taken {
             harvest.add(TakenFromSlot { space: space.id, slot, serial: log.serial, told });

@@ -37,7 +37,7 @@ pub enum Track {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Splitting {
     /// When the log is switched on; with [`DirtyLog::initially_set`], when the first of its 128 MiB is harvested. vCPUs
-    /// keep running, and the walk rests.
+    /// keep running, and the walk yields.
     Eager,
     /// By the first store to it.
     Lazy,
@@ -98,7 +98,7 @@ impl RingSize {
     /// Bytes of an entry.
     pub const ENTRY: u32 = 16;
     /// Maximum number of entries.
-    pub const MOST: u32 = 1 << 16;
+    pub const MAX_ENTRIES: u32 = 1 << 16;
     /// Entries reserved for stores under way when the ring is full.
     pub const RESERVED: u32 = 64;
 
@@ -108,7 +108,7 @@ impl RingSize {
     /// [`RingSize`](DirtyError::RingSize) unless a power of two of at least 4096 (`EINVAL`);
     /// [`RingTooLarge`](DirtyError::RingTooLarge) above 1 MiB (`E2BIG`).
     pub const fn new(bytes: u32) -> Result<Self, DirtyError> {
-        if bytes > Self::MOST * Self::ENTRY {
+        if bytes > Self::MAX_ENTRIES * Self::ENTRY {
             return Err(DirtyError::RingTooLarge(bytes));
         }
         if !bytes.is_power_of_two() || bytes < 4096 {

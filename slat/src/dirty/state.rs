@@ -1,13 +1,17 @@
 //! `LogState`: which log a slot has, and how often pages were taken from it.
 
 use super::DirtyError;
-use super::take::LogId;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::slots::SlotId;
+use crate::callbacks::Finally;
 use crate::slots::bitmap::Bitmap;
 use crate::slots::takings::Takings;
-use crate::table::format::Format;
+use crate::{Format, GuestSpace, Host, SlotId};
+
+/// Identity of one log: a slot may have another log later.
+#[derive(Clone, Copy)]
+pub(super) struct LogId {
+    pub(super) slot: SlotId,
+    pub(super) serial: u64,
+}
 
 /// Which log a slot has, and how often pages were taken from it: by a harvest, by
 /// [`clear_dirty`](crate::guest_space::GuestSpace::clear_dirty), or from a ring. From
@@ -63,45 +67,24 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
     }
 
     /// Counts one taking from a log, until the result is dropped.
-    pub(super) fn taking(&self, log: LogId) -> InLog<'_, '_, F, H> {
-        let _ = self.in_log(log, |bitmap| bitmap.takings().begin());
-        InLog { slots: self, log }
+    pub(super) fn taking(&self, log: LogId) -> Finally<(), impl FnMut(&mut ())> {
+        let count = move |count: fn(&Takings)| _ = self.in_log(log, |bitmap| count(bitmap.takings()));
+        count(Takings::begin);
+        Finally::with((), move |()| count(Takings::end))
     }
 
     /// Calls `f` with a log, unless it has ended.
-    fn in_log<R>(&self, log: LogId, f: impl FnOnce(&Bitmap) -> R) -> Option<R> {
+    pub(super) fn in_log<R>(&self, log: LogId, f: impl FnOnce(&Bitmap) -> R) -> Option<R> {
         let seat = self.vm.borrow_seat_without_idle();
         let reading = self.space.memslots.read(&self.vm.reads, &seat);
         reading.version().log(log.slot).filter(|bitmap| bitmap.serial() == log.serial).map(f)
     }
 }
 
-/// Pages are being taken from a log.
-pub(super) struct InLog<'s, 'vm, F: Format, H: Host> {
-    slots: &'s GuestSpace<'vm, F, H>,
-    log: LogId,
-}
-
-impl<F: Format, H: Host> Drop for InLog<'_, '_, F, H> {
-    fn drop(&mut self) {
-        let _ = self.slots.in_log(self.log, |bitmap| bitmap.takings().end());
-    }
-}
-
-/// Pages are being taken from the rings.
-pub(super) struct InRings<'vm>(&'vm Takings);
-
-impl<'vm> InRings<'vm> {
-    pub(super) fn begin(takings: &'vm Takings) -> Self {
-        takings.begin();
-        Self(takings)
-    }
-}
-
-impl Drop for InRings<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
+/// Counts one taking from the rings, until the result is dropped.
+pub(super) fn taking_from_rings(takings: &Takings) -> Finally<(), impl FnMut(&mut ())> {
+    takings.begin();
+    Finally::with((), |()| takings.end())
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,21 +2,15 @@
 
 use super::harvest::TakenWords;
 use super::mark::tables_before_marks;
+use super::state::LogId;
 use super::{DirtyError, Splitting};
-use crate::addr::{Gfn, Level, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
 use crate::fallible;
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
 use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
-use crate::slots::{Slot, SlotId};
-use crate::sync::idle::Idle;
 use crate::sync::mode::{Mode, Shared};
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::walk::Walk;
+use crate::{AccessedPages, Format, Gfn, GuestSpace, Host, Idle, Level, Slot, Span, Walk};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -28,13 +22,6 @@ const PART: usize = 64;
 
 /// The words of one chunk, and one more for bits that a shift carries over.
 pub(super) type Words = [u64; CHUNK + 1];
-
-/// Identity of one log: a slot may have another log later.
-#[derive(Clone, Copy)]
-pub(super) struct LogId {
-    pub(super) slot: SlotId,
-    pub(super) serial: u64,
-}
 
 /// Buffers into which a chunk is taken.
 struct Room {
@@ -67,9 +54,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            if !fallible::reserve(&mut into.words, CHUNK) {
-                return Err(DirtyError::NoMemory);
-            }
+            fallible::reserve(&mut into.words, CHUNK)?;
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
             drop(walk);
@@ -145,7 +130,7 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
             if next == end {
                 break;
             }
-            walk.rest();
+            walk.yield_section();
         }
         cleaned
     }
@@ -170,7 +155,7 @@ fn take_chunks<F: Format, H: Host>(
             return Pause::Over;
         }
         if *chunk == far {
-            walk.rest();
+            walk.yield_section();
             continue;
         }
         if bitmap.is_whole(*chunk) {
@@ -195,7 +180,7 @@ fn take_chunks<F: Format, H: Host>(
             room.dirty = [0; CHUNK + 1];
         }
         *chunk += 1;
-        walk.rest();
+        walk.yield_section();
     }
     Pause::Over
 }
@@ -225,7 +210,7 @@ fn take_marks<F: Format, H: Host>(
         if next == end {
             break;
         }
-        walk.rest();
+        walk.yield_section();
     }
     all
 }
@@ -250,19 +235,19 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
             true
         };
         let mut pass = Pass::<F, Written, _, _>::new(vm.tables(), How::every_leaf(found), told);
-        // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+        // SAFETY: this walk is one section from its opening or last yield, in which the root is read, to the next.
         let goal = unsafe { pass.stretch(walk.root(), left) };
         if goal >= left.end {
             break;
         }
         done = goal.0 - gfns.start.0;
-        walk.rest();
+        walk.yield_section();
     }
     tables_before_marks();
     pages
 }
 
-/// Returns the slot and its log, if it is still the log that was asked for. Valid until the walk rests.
+/// Returns the slot and its log, if it is still the log that was asked for. Valid until the walk yields.
 pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     walk: &'w Walk<'_, F, H, M>,
     log: LogId,

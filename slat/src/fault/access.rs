@@ -2,7 +2,7 @@
 //!
 //! | entry | the walk |
 //! |---|---|
-//! | absent or tracked | a fault |
+//! | absent or withdrawn | a fault |
 //! | link | sets A, if links of the format have it, and follows it |
 //! | leaf without the permission | a fault |
 //! | leaf | sets A; for a store D, too |
@@ -11,15 +11,9 @@
 //! makes the walk begin again.
 
 use super::Fault;
-use crate::addr::{Gpa, Span};
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Access, Format, Kind};
-use crate::table::memory::Node;
-use crate::vcpu::Vcpu;
-use crate::walk::{Mapping, Walk};
+use crate::table::{Entry, Kind, Node};
+use crate::{Access, Format, Gpa, Host, Idle, Mapping, Span, Vcpu, Walk, Word};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Translates one access of the guest as the hardware's walk does on a TLB miss, for a guest that runs in software.

@@ -1,10 +1,7 @@
 //! A hole that the quick path of a fault may fill.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT};
-use crate::slots::Slot;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::memory::Node;
+use crate::table::{Entry, Node};
+use crate::{Format, Gfn, Hva, Level, PAGE_SHIFT, Slot, Word};
 
 /// A hole that the fault may fill, and the host address of its page.
 pub(super) struct Fillable<'s> {

@@ -2,13 +2,10 @@
 //! quick path use it, and so does recovery.
 
 use super::pursuit::Answer;
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
-use crate::host::{Host, HostPage};
-use crate::slots::Slot;
 use crate::space::Space;
-use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
+use crate::{
+    Access, Format, Gfn, Host, HostPage, Hva, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Slot, Span, Vcpu, Vm,
+};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The answer, about as large a page as policy, format and slot allow. The next stamp is for a page of this size.
@@ -125,6 +122,7 @@ mod tests {
 
     /// A page that becomes both writable and a device's is unmapped before it is mapped anew.
     #[test]
+    #[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
     fn a_change_of_type_needs_a_flush() {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

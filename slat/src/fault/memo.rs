@@ -34,21 +34,14 @@
 use super::fillable::{Fillable, Offset, fillable};
 use super::pursuit::Listed;
 use super::quick_frames;
-use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
-use crate::host::{Host, VcpuId};
+use crate::addr::INDEX_BITS;
 use crate::notify::active::Epoch;
 use crate::notify::active::{Active, QuietNumber, RegionLine};
 use crate::slots::publish::Published;
-use crate::slots::{Slot, SlotId};
 use crate::space::Space;
-use crate::sync::mode::Shared;
-use crate::sync::tally::RetryCause;
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::Node;
-use crate::table::radix::{At, Radix};
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::sync::{RetryCause, Shared};
+use crate::table::{At, Node, Radix};
+use crate::{Format, Gfn, Host, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm, Walk, Word};
 
 /// A vCPU's memory of its last fault; see the module's header.
 #[derive(Debug)]

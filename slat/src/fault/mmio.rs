@@ -10,17 +10,10 @@
 //! word, and a guest that touches all of it costs no tables.
 
 use super::{Done, Emulate, Outcome};
-use crate::addr::{Gfn, Level, Span};
-use crate::host::Host;
 use crate::notify::active::Epoch;
-use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
-use crate::table::entry::{Version, Word};
-use crate::table::format::{Format, Kind};
-use crate::table::pool::NoMemory;
-use crate::table::radix::{At, Reached};
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::sync::{Count, Shared};
+use crate::table::{At, Kind, Reached, Version};
+use crate::{Format, Gfn, Host, Level, NoMemory, Span, Vcpu, Walk, Word};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Counts an access without a memslot, or one that the memslot forbids.

@@ -6,7 +6,7 @@
 //!  ▼
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
 //!  │  walk down                          leaf present? ─▶ `present`: spurious, or permission by one CAS
-//!  │                                      leaf tracked? ─▶ `tracked`: restored by one CAS
+//!  │                                      leaf withdrawn? ─▶ `withdrawn`: restored by one CAS
 //!  │  the steps of `pursuit`             no memslot? ─▶ MMIO, remembered in the table (`mmio`)
 //!  │                                      covered by an invalidation? ─▶ again after its end
 //!  │                                      the host would sleep? ─▶ `ask`: the same steps, outside the section
@@ -33,25 +33,17 @@ mod present;
 pub(crate) mod pursuit;
 mod quick;
 mod quick_frames;
-mod tracked;
 mod visibility;
+mod withdrawn;
 
-use crate::addr::{Gpa, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::Epoch;
-use crate::sync::idle::Idle;
-use crate::sync::mode::Shared;
-use crate::sync::readside::Seat;
-use crate::sync::tally::{Count, RetryCause};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Perms};
-use crate::table::pool::NoMemory;
-use crate::table::radix::{At, Reached};
+use crate::sync::{Count, RetryCause, Seat, Shared};
+use crate::table::{At, Kind, Reached};
 use crate::trace::{FaultResult, TraceEvent};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{
+    Access, Format, Gpa, Host, HostError, HostPage, Idle, Level, NoMemory, Perms, Span, Vcpu, Vm, Walk, Word,
+};
 use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
@@ -159,7 +151,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         Ok(match at.word.kind::<F>(at.level) {
             Kind::Leaf | Kind::Table(_) => self.present(&walk, at, fault)?,
-            Kind::Tracked => self.tracked(&walk, at, fault, by)?,
+            Kind::Withdrawn => self.withdrawn(&walk, at, fault, by)?,
             Kind::Hole(_) | Kind::Mmio(_) | Kind::Frozen(_) => self.absent(&walk, at, fault, by)?,
         })
     }
@@ -190,7 +182,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 return Ok(self.stopped(stop));
             }
         };
-        let Some(answer) = pursuit.look::<F, H>(&vm.host) else { return Ok(Outcome::Ask) };
+        let Some(answer) = pursuit.look::<F, _>(&vm.host) else { return Ok(Outcome::Ask) };
         let answer = self.allowed(answer);
         self.install(walk, at, by, answer)
     }
@@ -254,7 +246,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if core::mem::replace(asked, true) {
             self.count_retry(fault, RetryCause::Asked);
         }
-        let answer = match pursuit.ask::<F, H>(&vm.host, idle) {
+        let answer = match pursuit.ask::<F, _>(&vm.host, idle) {
             Ok(answer) => answer,
             Err(HostError::Pending) => {
                 self.waiting.ever = true;
@@ -392,8 +384,8 @@ impl<F: Format, H: Host> Pursuer for Faulting<'_, '_, F, H> {
     }
 
     #[inline(always)]
-    fn rest_while(&self, wait: impl FnOnce()) {
-        self.vcpu.rest_while(wait);
+    fn park_while(&self, wait: impl FnOnce()) {
+        self.vcpu.park_while(wait);
     }
 }
 

@@ -1,9 +1,7 @@
 //! The result of a fault: the next step of the vCPU.
 
-use crate::addr::Level;
-use crate::host::{HostError, Token};
-use crate::table::pool::NoMemory;
 use crate::trace::FaultResult;
+use crate::{HostError, Level, NoMemory, Token};
 
 /// The vCPU's next step after a fault.
 ///

@@ -2,12 +2,9 @@
 //! [`crate::waits`] has the protocol.
 
 use super::{By, Done, Fault, FaultError};
-use crate::host::{Host, Kicks, Token, VcpuId};
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
+use crate::host::Kicks;
 use crate::trace::FaultResult;
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
+use crate::{Format, Host, Idle, Token, Vcpu, VcpuId, Vm};
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {

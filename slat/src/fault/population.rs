@@ -2,18 +2,14 @@
 //!
 //! ```text
 //! Population: frames │ stretch │ stretch │ stretch │ stretch │ …      next ─▶ one read-modify-write takes a stretch
-//!                       vCPU 0    vCPU 1    vCPU 0    not taken       each vCPU maps its own by `Vcpu::prefault_as`
+//!                       vCPU 0    vCPU 1    vCPU 0    not taken       each vCPU maps its own by `Vcpu::prefault`
 //! ```
 //! vCPUs share only the number of the next stretch. Stretches are aligned to whole leaf tables, so two vCPUs rarely
 //! write to one table.
 
 use super::Prefault;
-use crate::addr::{Gfn, Level, Span};
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::format::Format;
-use crate::vcpu::Vcpu;
+use crate::{Format, Gfn, Host, Idle, Level, Span, Vcpu};
 
 /// The smallest and the largest stretch: 2 MiB and 32 MiB.
 const LEAST_FRAMES: u64 = Level::M2.pages();
@@ -47,9 +43,9 @@ const STRETCHES: u64 = 1024;
 ///         scope.spawn(move || {
 ///             let mut idle = Idle::take().unwrap();
 ///             let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-///             while let Some(rest) = vcpu.populate_with(&mut idle, population) {
+///             while let Some(rest) = vcpu.populate(&mut idle, population) {
 ///                 // A frame was not mapped. A retry says why; here it would return the host's error.
-///                 vcpu.prefault(&mut idle, rest).expect("the host has every page");
+///                 vcpu.prefault(&mut idle, rest, Prefault::OLD).expect("the host has every page");
 ///             }
 ///         });
 ///     }
@@ -105,15 +101,15 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Takes stretches of `population` and maps them in the vCPU's address space, until none is left; then returns
     /// `None`. Other vCPUs may still map theirs at that time. May sleep in the host. No flush is owed.
     ///
-    /// Returns frames if this vCPU's stretch ends early, before a frame at which [`prefault_as`](Self::prefault_as)
+    /// Returns frames if this vCPU's stretch ends early, before a frame at which [`prefault`](Self::prefault)
     /// stops. They are the rest of the stretch; no other vCPU maps them. A prefault of the rest gives the reason: it
     /// fails, or maps nothing, or the page has arrived since. If the page is [pending](crate::HostError::Pending), the
     /// vCPU waits for its token. The next call takes the next stretch.
-    pub fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
+    pub fn populate(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
         loop {
             let stretch = population.take()?;
             // The error is dropped here; it returns when the caller retries the rest.
-            let mapped = self.prefault_as(idle, stretch, population.how).unwrap_or(0);
+            let mapped = self.prefault(idle, stretch, population.how).unwrap_or(0);
             population.mapped.fetch_add(mapped, Relaxed);
             if mapped < stretch.len() {
                 return Some(Span::new(stretch.start + mapped, stretch.end));
@@ -145,7 +141,7 @@ mod tests {
         vm.memory().commit(&mut idle, |tx| tx.create(ram)).unwrap();
         let population = Population::new(Span::new(Gfn(0), Gfn(2000)), Prefault::OLD);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        let rests: Vec<_> = core::iter::from_fn(|| vcpu.populate_with(&mut idle, &population)).collect();
+        let rests: Vec<_> = core::iter::from_fn(|| vcpu.populate(&mut idle, &population)).collect();
         let spans = [700..1024, 1024..1536, 1536..2000].map(|span| Span::new(Gfn(span.start), Gfn(span.end)));
         assert_eq!((population.progress().0, rests), (700, spans.to_vec()));
     }

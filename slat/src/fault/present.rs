@@ -3,7 +3,7 @@
 //! | leaf | access | action |
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was stale |
-//! | host allowed writes, W is clear | write | tracked write: set W by one CAS, without stamp or host; log it if the slot logs |
+//! | host allowed writes, W is clear | write | withdrawn write: set W by one CAS, without stamp or host; log it if the slot logs |
 //! | of a watched frame | write | nothing: the store is emulated ([`crate::writes`]) |
 //! | large, and the slot logs or a frame of it is watched | write | split it to small leaves first; when logging by D bits all are writable if the host allowed it |
 //! | large, and large pages do not execute | fetch | split it to small leaves, which execute |
@@ -18,17 +18,9 @@
 
 use super::pursuit::{Answer, Pursuit, Wanted, allows};
 use super::{Done, Emulate, Fault, Outcome};
-use crate::addr::{Gfn, Level, Span};
-use crate::host::{Host, HostPage};
-use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Perms};
-use crate::table::freeze::Freeze;
-use crate::table::pool::NoMemory;
-use crate::table::radix::At;
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::sync::{Count, Shared};
+use crate::table::{At, Freeze, Kind};
+use crate::{Access, Format, Gfn, Host, HostPage, Level, NoMemory, Perms, Span, Vcpu, Walk, Word};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.
@@ -126,7 +118,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Ok(pursuit) => pursuit,
             Err(outcome) => return outcome,
         };
-        let answer = pursuit.look::<F, H>(&walk.vm.host);
+        let answer = pursuit.look::<F, _>(&walk.vm.host);
         match answer.filter(|answer| self.upgraded(answer, at).is_some()) {
             Some(answer) => self.upgrade_to(walk, at, fault, answer),
             None => Outcome::Ask,
@@ -182,7 +174,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         // If an invalidation was announced meanwhile, here or elsewhere in the region, the host may answer otherwise now.
         let page = answer.renewed(&pursuit).and_then(|answer| self.upgraded(&answer, at));
-        let page = page.or_else(|| self.upgraded(&pursuit.look::<F, H>(&vm.host)?, at));
+        let page = page.or_else(|| self.upgraded(&pursuit.look::<F, _>(&vm.host)?, at));
         match page {
             Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
             None => (at.word, Outcome::Ask),

@@ -25,16 +25,11 @@
 //! happened since the vCPU took them for another page of the same memslot ([`super::memo`]). A step costs them more
 //! than all of their work.
 
-use crate::addr::{Gfn, Hva, Level};
-use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
-use crate::slots::Slot;
 use crate::slots::watched::Watched;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
+use crate::{Access, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Slot, Word};
 use core::ops::Deref;
 
 /// A page, and the access for which it is sought.
@@ -291,7 +286,7 @@ pub(crate) trait Pursuer {
     fn count(&self, _: RetryCause) {}
 
     /// Waits outside any section.
-    fn rest_while(&self, wait: impl FnOnce()) {
+    fn park_while(&self, wait: impl FnOnce()) {
         wait();
     }
 
@@ -319,7 +314,7 @@ pub(crate) trait Pursuer {
                     // The end of an invalidation changes the list. Few threads write that word, and hundreds may read
                     // it. The next attempt begins when it changes, and also after some checks, in case the invalidation
                     // ended while `before` was read.
-                    self.rest_while(|| {
+                    self.park_while(|| {
                         for _ in 0..CHECKS {
                             patience.wait();
                             if self.listed() != before {

@@ -11,13 +11,9 @@
 use super::Fault;
 use super::fillable::Fillable;
 use super::memo::{ConfirmedTable, NotConfirmed};
-use crate::addr::Level;
-use crate::host::{Host, HostPage};
-use crate::sync::mode::Shared;
-use crate::sync::readside::Section;
-use crate::table::format::Format;
+use crate::sync::{Section, Shared};
 use crate::trace::FaultResult;
-use crate::vcpu::Vcpu;
+use crate::{Format, Host, HostPage, Level, Vcpu};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Returns true if it mapped a page of 4 KiB, and false if it did nothing.

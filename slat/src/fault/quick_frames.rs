@@ -1,11 +1,7 @@
 //! The frames of a memslot that the quick path may map, because the vCPU's memo suffices for them.
 
-use crate::addr::{Gfn, Level, Span};
-use crate::host::Host;
-use crate::slots::Slot;
 use crate::space::Space;
-use crate::table::format::Format;
-use crate::vm::Vm;
+use crate::{Format, Gfn, Host, Level, Slot, Span, Vm};
 use slat_slots::MemoryType;
 
 /// The frames of `slot` whose permissions depend only on the host and on watches, and whose faults have nothing to log.

@@ -9,14 +9,9 @@
 
 use super::pursuit::Wanted;
 use super::{By, Fault, FaultError, Next, Resume};
-use crate::addr::Level;
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::table::format::Format;
 use crate::table::radix::At;
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::{Format, Host, Idle, Level, Vcpu, Walk};
 
 impl By {
     /// An access by the guest to either kind of memory.

@@ -1,12 +1,7 @@
 //! Frames that hardware uses by their numbers while the guest runs.
 
 use super::{Held, HeldUse, HoldError};
-use crate::addr::{Gfn, Pfn};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::{Access, Format};
-use crate::vcpu::InGuest;
+use crate::{Access, Format, Gfn, GuestSpace, Host, Idle, InGuest, Pfn};
 use core::ops::Deref;
 
 /// A frame that is held for hardware: a vCPU's control block names it, and the processor uses it while the guest runs.
@@ -58,7 +53,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     ///         continue;
     ///     };
     ///     vmwrite(frame); // VIRTUAL_APIC_PAGE_ADDR
-    ///     let Go::In(guest, ()) = ready.go(|| ()) else { continue }; // a kick: ask again
+    ///     let entry::Go::In(guest, ()) = ready.go(|| ()) else { continue }; // a kick: ask again
     ///     // … the guest runs, until an exit …
     ///     drop(guest);
     ///     apic.mark_dirty(); // the processor may have written it
@@ -96,7 +91,7 @@ impl<F: Format, H: Host> HeldForHardware<'_, F, H> {
     }
 
     /// Returns the frame for the control block of a vCPU that has entered but not gone in yet
-    /// ([`Ready`](crate::Ready)). `None` if the frame has been taken back: leave, and [refresh](Self::refresh) it. Call
+    /// ([`Ready`](crate::entry::Ready)). `None` if the frame has been taken back: leave, and [refresh](Self::refresh) it. Call
     /// it **at each entry**, after [`Vcpu::enter`](crate::Vcpu::enter), and after each [`InGuest::answer`] that lets
     /// the guest continue. An earlier call is no use: an invalidation would find the vCPU out of the guest, and not
     /// kick it.

@@ -82,12 +82,12 @@ impl<F: Format> World<F> {
 
     /// Sets the size of the host's pages.
     pub(super) fn host_maps(&self, level: Level) {
-        self.vm.host.level.store(level.number().into(), Relaxed);
+        self.vm.host().level.store(level.number().into(), Relaxed);
     }
 
     /// Sets whether the host lets the guest write.
     pub(super) fn host_lets_write(&self, writable: bool) {
-        self.vm.host.writable.store(writable, Relaxed);
+        self.vm.host().writable.store(writable, Relaxed);
     }
 
     /// The guest accesses `gfn`, by a fault.
@@ -155,7 +155,7 @@ impl<F: Format> World<F> {
         let event = Event::new(hvas(ALL), why);
         let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
             for &(gfn, to) in changes {
-                self.vm.host.elsewhere.lock().unwrap().extend(to.map(|page| (hva(gfn), page)));
+                self.vm.host().elsewhere.lock().unwrap().extend(to.map(|page| (hva(gfn), page)));
                 told.changed(idle, Span::sized(hva(gfn), PAGE_SIZE), to);
             }
         };
@@ -164,8 +164,8 @@ impl<F: Format> World<F> {
 
     /// The host's page may not be executed from now on.
     pub(super) fn host_forbids_fetches(&self, gfn: Gfn) {
-        let page = HostPage { execute: false, ..self.vm.host.page(hva(gfn)) };
-        self.vm.host.elsewhere.lock().unwrap().insert(hva(gfn), page);
+        let page = HostPage { execute: false, ..self.vm.host().page(hva(gfn)) };
+        self.vm.host().elsewhere.lock().unwrap().insert(hva(gfn), page);
     }
 
     /// Returns the published slots.

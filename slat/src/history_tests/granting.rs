@@ -40,11 +40,16 @@ fn maps<F: Format>() -> Vec<Row<F>> {
             world.vm.zap_all(idle).unwrap();
         }),
         Row::new("map 4K, of a host that has to be asked", store_at(65))
-            .after(|world, _| world.vm.host.answers.store(false, crate::sync::prim::Relaxed)),
+            .after(|world, _| world.vm.host().answers.store(false, crate::sync::prim::Relaxed)),
         Row::new("map 2M", large).in_every_page(),
         Row::new("remember that nothing is there", store_at(4096)),
         Row::new("pre-fault", |world: &World<F>, idle| {
-            world.vm.vcpu(VcpuId(0)).unwrap().prefault(idle, Span::new(Gfn(500), Gfn(520))).unwrap();
+            world
+                .vm
+                .vcpu(VcpuId(0))
+                .unwrap()
+                .prefault(idle, Span::new(Gfn(500), Gfn(520)), Prefault::OLD)
+                .unwrap();
         }),
         Row::new("create a slot", |world: &World<F>, idle| {
             let slot = Slot::new(SlotId(5), Gfn(2048), 1024, super::controlled_host::HVA);
@@ -90,7 +95,7 @@ fn permissions<F: Format>() -> Vec<Row<F>> {
         })
         .after(move |world, idle| {
             read_only(world, idle);
-            world.vm.host.answers.store(false, crate::sync::prim::Relaxed);
+            world.vm.host().answers.store(false, crate::sync::prim::Relaxed);
         })
         .between(Between::Waiting),
         Row::new("make way for a page that may not be executed", |world: &World<F>, idle| {

@@ -84,7 +84,7 @@ pub(super) fn look<F: Format>(world: &World<F>, gfn: Gfn) -> Look {
                 continue;
             }
             Kind::Leaf => Seen::Maps(translation()),
-            Kind::Tracked => Seen::Withdrawn(translation()),
+            Kind::Withdrawn => Seen::Withdrawn(translation()),
             Kind::Hole(version) | Kind::Mmio(version) => Seen::Nothing(version),
             Kind::Frozen(_) => Seen::Waiting,
         };

@@ -3,12 +3,9 @@
 //! Each function is forwarded, also those with a default. A test calls all of them.
 
 use super::{Host, HostError, HostPage, Token, VcpuId};
-use crate::addr::{Gfn, Hva, Pfn, Span};
-use crate::sync::idle::Idle;
-use crate::table::entry::Word;
-use crate::table::format::Access;
-use crate::table::memory::{TableMemory, TablesOf};
+use crate::table::memory::TablesOf;
 use crate::trace::TraceEvent;
+use crate::{Access, Gfn, Hva, Idle, Pfn, Span, TableMemory, Word};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;

@@ -70,7 +70,7 @@ fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
 
 /// Returns the number of pages for which the hardware does not find the host's frame.
 fn wrong<F: Format>(vm: &Vm<F, OneMoves>) -> usize {
-    let frame = |gfn: Gfn| vm.host.page(HVA + gfn.0 * PAGE_SIZE).pfn;
+    let frame = |gfn: Gfn| vm.host().page(HVA + gfn.0 * PAGE_SIZE).pfn;
     (0..512).map(Gfn).filter(|&gfn| seen(vm, gfn) != Some(frame(gfn))).count()
 }
 
@@ -107,7 +107,7 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
                 .invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Reason::Migrate)
                 .apply(&mut idle)
                 .settle();
-            vm.host.moved.store(true, Relaxed);
+            vm.host().moved.store(true, Relaxed);
         });
     });
 }
@@ -119,7 +119,7 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
     let vm = vm::<Npt4>(&mut idle);
     vm.memory().split(&mut idle, ALL, Level::K4).unwrap();
     let old = seen(&vm, MOVED).unwrap();
-    let (writes, lookups) = (Cell::new(0), vm.host.lookups.load(Relaxed));
+    let (writes, lookups) = (Cell::new(0), vm.host().lookups.load(Relaxed));
     let watch = || {
         writes.set(writes.get() + 1);
         if writes.get() == at {
@@ -135,9 +135,9 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
     drop(walk);
     change.settle(true);
     drop(change);
-    assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
+    assert!(vm.host().lookups.load(Relaxed) > lookups, "the host was asked");
     assert!(recovered == 1 || at < 2, "no thread came between");
-    (vm.host.moved.load(Relaxed) && seen(&vm, MOVED) == Some(old), writes.get())
+    (vm.host().moved.load(Relaxed) && seen(&vm, MOVED) == Some(old), writes.get())
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
 
     let mut change = Begun::begin(&vm, Range::Gfns(SpaceId(0), ALL), Reason::Migrate);
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
-    vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
+    vm.host().1.store((&raw const vm).cast_mut(), Relaxed);
     recover_along(&mut walk, &mut change, ALL);
     drop(walk);
     change.settle(true);

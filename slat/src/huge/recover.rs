@@ -18,22 +18,14 @@
 //! While an entry is frozen, a vCPU without a translation faults and waits for the invalidation to end. Accessed and
 //! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
-use crate::addr::{Gfn, Hva, Level, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostPage};
 use crate::notify::begun::{Begun, Range};
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
-use crate::sync::tally::Count;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Leaf};
-use crate::table::freeze::Freeze;
-use crate::table::memory::Node;
+use crate::sync::{Count, Edits, Exclusive, Mode, Shared};
+use crate::table::{Freeze, Kind, Node};
 use crate::trace::TraceEvent;
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{
+    Access, Format, Gfn, GuestSpace, Host, HostPage, Hva, Idle, Leaf, Level, Reason, Span, Vm, Walk, Word,
+};
 
 /// Maximum number of frames of one invalidation. Faults on them wait for one flush and for so many tables.
 const FRAMES_AT_ONCE: u64 = 64 * Level::M2.pages();

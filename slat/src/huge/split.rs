@@ -4,20 +4,11 @@
 //! stamp and no invalidation: the small leaves allow what the large one allowed. If the hardware sets Accessed or Dirty
 //! meanwhile, the CAS fails and the table is filled again, so neither bit is lost.
 
-use crate::addr::{Gfn, Level, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Shared};
-use crate::sync::tally::Count;
-use crate::table::entry::Word;
-use crate::table::format::{Format, Kind, Leaf, Perms};
-use crate::table::memory::Node;
-use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::{At, link_parts};
+use crate::sync::{Count, Edits, Shared};
+use crate::table::radix::link_parts;
+use crate::table::{At, Cache, Kind, Node};
 use crate::trace::TraceEvent;
-use crate::vm::Vm;
-use crate::walk::Walk;
+use crate::{Format, Gfn, GuestSpace, Host, Idle, Leaf, Level, NoMemory, Perms, Span, Walk, Word};
 
 /// Number of table pages that a splitting walk takes along. It ends when they are used up.
 const PAGES: usize = 64;
@@ -81,12 +72,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let mut steps = self.steps(gfns, to.up());
         while let Some((walk, step)) = steps.next() {
             let (mut at, first) = (step.at, step.gfns.start);
-            while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {
+            while let Kind::Leaf | Kind::Withdrawn = at.word.kind::<F>(at.level) {
                 let Some(node) = cache.take() else { return Some(first) };
-                match replace::<F, H>(walk.vm, node, at, F::decode(at.word)) {
+                match walk.replace(node, at, first, F::decode(at.word)) {
                     Ok(_) => {
                         *split += 1;
-                        walk.has_split(at.level, first);
                         break;
                     }
                     Err(found) => {
@@ -99,22 +89,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         None
     }
 
-    /// Counts and reports that a leaf of `level` that maps `gfn` was split.
-    fn has_split(&self, level: Level, gfn: Gfn) {
-        self.seat.tally.add(Count::split(level));
-        self.vm.host.observe(TraceEvent::Split { gfn, level });
-    }
-
     /// Replaces the leaf `at`, which maps `gfn`, by a table of smaller leaves, because a part of it changes. Returns
     /// the link. If another thread or the hardware changed the leaf first, returns the page and the word found.
     pub(crate) fn split_for_part(&self, page: Node, at: At<'_>, gfn: Gfn) -> Result<Word, (Node, Word)> {
-        match replace::<F, H>(self.vm, page, at, F::decode(at.word)) {
-            Ok(link) => {
-                self.has_split(at.level, gfn);
-                Ok(link)
-            }
-            Err(found) => Err((page, found)),
-        }
+        let split = self.replace(page, at, gfn, F::decode(at.word));
+        split.map_err(|found| (page, found))
     }
 
     /// Splits the leaf `at`, and descends to `gfn`'s entry in the new table. If another thread changed the leaf first,
@@ -132,11 +111,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         if writable && large.host_writable {
             (large.perms, large.dirty) = (large.perms.with(Perms::WRITE), false);
         }
-        match replace::<F, H>(self.vm, node, at, large) {
-            Ok(link) => {
-                self.has_split(at.level, gfn);
-                Ok(self.step_down(gfn, At { word: link, ..at }))
-            }
+        match self.replace(node, at, gfn, large) {
+            Ok(link) => Ok(self.step_down(gfn, At { word: link, ..at })),
             Err(found) => {
                 cache.put_back(node);
                 at.word = found;
@@ -144,15 +120,19 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
         }
     }
-}
 
-/// Fills `node` with leaves equal to `large`, and replaces the entry `at` by a link to it. Returns the link.
-fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<Word, Word> {
-    // Large pages without execute permission are split so that the small ones can execute.
-    let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
-    let execute = if small { Perms::EXECUTE } else { Perms::NONE };
-    let large = Leaf { perms: large.perms.with(execute), ..large };
-    link_parts::<F, _>(vm.tables(), node, at, (at.word, large))
+    /// Fills `node` with leaves equal to `large`, which maps `gfn`, and replaces the entry `at` by a link to it. Counts
+    /// and reports the split, and returns the link.
+    fn replace(&self, node: Node, at: At<'_>, gfn: Gfn, large: Leaf) -> Result<Word, Word> {
+        // Large pages without execute permission are split so that the small ones can execute.
+        let small = at.level.down() == Level::K4 && self.vm.policy.nx_huge_pages;
+        let execute = if small { Perms::EXECUTE } else { Perms::NONE };
+        let large = Leaf { perms: large.perms.with(execute), ..large };
+        let link = link_parts::<F, _>(self.vm.tables(), node, at, (at.word, large))?;
+        self.seat.tally.add(Count::split(at.level));
+        self.vm.host.observe(TraceEvent::Split { gfn, level: at.level });
+        Ok(link)
+    }
 }
 
 #[cfg(all(test, loom))]

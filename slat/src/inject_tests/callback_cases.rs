@@ -189,11 +189,10 @@ pub(super) fn cases<F: Format, const SINGLE: bool>() -> Vec<Case<F, SINGLE>> {
         }),
         large("pre-fault", none, |world| {
             let gfns = Span::new(Gfn(1020), Gfn(1030));
-            let _ = world.vcpu.prefault(&mut world.idle, gfns).unwrap();
+            let _ = world.vcpu.prefault(&mut world.idle, gfns, Prefault::OLD).unwrap();
             let young = Prefault::young(Access::Write);
-            let progress = |_, _| { called("progress"); core::ops::ControlFlow::Break(()) };
-            let _ = world.vcpu.prefault_as(&mut world.idle, Span::new(Gfn(500), Gfn(530)), young).unwrap();
-            let _ = world.vcpu.populate(&mut world.idle, SlotId(9), young, progress).unwrap();
+            let _ = world.vcpu.prefault(&mut world.idle, Span::new(Gfn(500), Gfn(530)), young).unwrap();
+            let _ = world.vcpu.populate(&mut world.idle, &Population::new(gfns, young));
         }),
         case("create, move and delete slots", stored, |world| {
             let (vm, idle) = (world.vm, &mut world.idle);

@@ -86,7 +86,11 @@ fn cases() -> Vec<Case> {
     vec![
         case("fault", bits, false, |vm, idle, _| Ok(store(vm, idle, Gfn(700)).map(drop)?)),
         case("pre-fault", bits, false, |vm, idle, _| {
-            Ok(vm.vcpu(VcpuId(0)).unwrap().prefault(idle, Span::new(Gfn(0), Gfn(PAGES))).map(drop)?)
+            Ok(vm
+                .vcpu(VcpuId(0))
+                .unwrap()
+                .prefault(idle, Span::new(Gfn(0), Gfn(PAGES)), Prefault::OLD)
+                .map(drop)?)
         }),
         case("create slots", bits, false, |vm, idle, _| {
             let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) << 10), 1024, HVA).log_dirty();

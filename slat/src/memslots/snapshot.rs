@@ -1,12 +1,11 @@
 //! `Snapshot`: one version of the memslots, held for look-ups that agree with each other.
 
 use super::Generation;
-use crate::addr::{Gfn, Hva, Span};
 use crate::dirty::mark::KnownLogs;
+use crate::slots::Hint;
 use crate::slots::publish::Reading;
-use crate::slots::{Hint, Slot, SlotId};
-use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
+use crate::{Gfn, Hva, Idle, Slot, SlotId, Span};
 use core::fmt;
 use core::marker::PhantomData;
 

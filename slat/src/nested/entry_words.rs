@@ -4,11 +4,9 @@
 //! meanwhile, the exchange is repeated.
 
 use super::format::L1Format;
-use crate::addr::{Gpa, Hva, Level};
-use crate::host::Host;
 use crate::sync::readside::Within;
-use crate::table::entry::Word;
 use crate::table::memory::ENTRIES;
+use crate::{Gpa, Host, Hva, Level, Word};
 
 /// Attempts of a four-byte exchange before the entry counts as changed.
 const ATTEMPTS: u32 = 16;
@@ -43,20 +41,10 @@ fn half(word: Word, shift: u64) -> Word {
 
 /// The guest's memory, as the host reads and exchanges it during a section `'s`. A transaction that takes a memslot away
 /// returns only after the section, so the memory behind an address that was looked up in it stays.
-#[derive(Debug)]
 pub(super) struct GuestWords<'s, H> {
     host: &'s H,
     _section: Within<'s>,
 }
-
-impl<H> Clone for GuestWords<'_, H> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<H> Copy for GuestWords<'_, H> {}
 
 impl<'s, H: Host> GuestWords<'s, H> {
     #[inline(always)]
@@ -66,7 +54,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
 
     /// Like [`Host::read`].
     #[inline(always)]
-    pub(super) fn read<T: L1Format>(self, table: &T, hva: Hva) -> Option<Word> {
+    pub(super) fn read<T: L1Format>(&self, table: &T, hva: Hva) -> Option<Word> {
         if !table.is_short() {
             return self.host.read(hva);
         }
@@ -77,7 +65,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
     /// Like [`Host::read_all`], from the entry `first` after `hva` on.
     #[inline(always)]
     pub(super) fn read_all<T: L1Format>(
-        self,
+        &self,
         table: &T,
         (hva, first): (Hva, usize),
         words: &mut [Word],
@@ -87,7 +75,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
     }
 
     #[inline(never)]
-    fn read_all_short(self, hva: Hva, words: &mut [Word]) -> bool {
+    fn read_all_short(&self, hva: Hva, words: &mut [Word]) -> bool {
         let (at, shift) = around(hva);
         let odd = usize::from(shift != 0);
         let mut pairs = [Word(0); ENTRIES / 2 + 1];
@@ -104,7 +92,7 @@ impl<'s, H: Host> GuestWords<'s, H> {
 
     /// Like [`Host::compare_exchange`], but returns the eight bytes as they are now.
     pub(super) fn exchange<T: L1Format>(
-        self,
+        &self,
         table: &T,
         hva: Hva,
         (old, new): (Word, Word),

@@ -14,17 +14,10 @@
 //! that are not offered: sub-page permissions, supervisor shadow stacks, #VE.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
-use crate::addr::{Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::table::formats::ept::{ACCESSED, DIRTY, EXECUTE, IGNORE_PAT, READ, WRITE};
+use crate::table::formats::x86::LARGE;
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
-const READ: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const EXECUTE: u64 = 1 << 2;
-const IGNORE_PAT: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const ACCESSED: u64 = 1 << 8;
-const DIRTY: u64 = 1 << 9;
 const USER_EXECUTE: u64 = 1 << 10;
 
 /// Features that L0 offers L1, or that L1 has chosen of them.
@@ -96,7 +89,6 @@ impl EptTable {
 impl L1Format for EptTable {
     type Injection = EptExit;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
 
     fn root(&self) -> (Gpa, Level) {

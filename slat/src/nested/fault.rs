@@ -34,24 +34,19 @@
 //! A host that may sleep is asked outside the section. Its answer counts if nothing was announced between F2 and F5 and
 //! the next attempt's F6.
 
-use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
-use super::l2::L2;
-use super::outcome::{Found, L2Done, Outcome, very_page};
-use super::walk::L1Stop;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use super::outcome::{Found, Outcome, very_page};
+use super::{L1Access, L1Fault, L1Format, L1Stop, L2, L2Next};
 use crate::dirty::ring::Ring;
 use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
-use crate::fault::{Emulate, Fault, FaultError, Leave, Next, Resume};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError};
 use crate::shadows::drop_leaf;
-use crate::sync::idle::{Idle, NoIdle};
+use crate::sync::idle::NoIdle;
 use crate::sync::tally::NestedCount;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Kind, Leaf};
-use crate::table::pool::Cache;
-use crate::table::radix::At;
+use crate::table::{At, Cache, Kind};
+use crate::{
+    Access, Emulate, Fault, FaultError, Format, Gfn, Gpa, GuestSpace, Host, HostError, Hva, Idle, Leaf,
+    Leave, Level, Next, Resume, Span, Word,
+};
 use alloc::vec::Vec;
 
 /// What a fault learns from one attempt to the next.
@@ -76,10 +71,10 @@ struct Faulting<'f, 'a, 'vm, F: Format, H: Host, T: L1Format> {
 }
 
 impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> {
-    type Done = L2Done;
+    type Done = L2Next;
     type Error = FaultError;
 
-    fn attempt(&mut self) -> Result<Result<L2Done, Again>, FaultError> {
+    fn attempt(&mut self) -> Result<Result<L2Next, Again>, FaultError> {
         let Self { l2, idle, access, learned } = self;
         l2.prepare(idle);
         let vm = l2.vcpu.vm;
@@ -100,13 +95,13 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
             },
             Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
             // L1 edits T meanwhile: L2 tries again.
-            Outcome::Table(_) => Some(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
+            Outcome::Table(_) => Some(L2Next::Handled { next: Next::Resume(Resume::Spurious), gpa: Gpa(0) }),
             Outcome::AnotherPage(g1s) => {
                 vm.take_away(idle, l2.vcpu.space(), g1s);
                 learned.replaced = true;
                 None
             }
-            Outcome::Ask(pursuit, gpa) => match pursuit.ask::<F, H>(&vm.host, idle) {
+            Outcome::Ask(pursuit, gpa) => match pursuit.ask::<F, _>(&vm.host, idle) {
                 Ok(answer) => {
                     learned.offered = Some(answer);
                     None
@@ -121,8 +116,8 @@ impl<F: Format, H: Host, T: L1Format> Pursuer for Faulting<'_, '_, '_, F, H, T> 
         self.l2.vcpu.vm.active.listed_over(self.learned.hva)
     }
 
-    fn rest_while(&self, wait: impl FnOnce()) {
-        self.l2.vcpu.rest_while(wait);
+    fn park_while(&self, wait: impl FnOnce()) {
+        self.l2.vcpu.park_while(wait);
     }
 }
 
@@ -132,18 +127,18 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
     ///
     /// Maps pages of 1 GiB or 2 MiB if T, the memslot, the host and the format allow it, otherwise 4 KiB.
-    pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+    pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Next, FaultError> {
         if let Some(done) = self.quick(&access) {
             self.count(NestedCount::Mapped);
             return Ok(done);
         }
         let done = self.fault_in_full(idle, access)?;
         match done {
-            L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
-            L2Done::Handled { done: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
-            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
-            L2Done::Handled { .. } => {}
-            L2Done::ForL1(_) => self.count(NestedCount::Refused),
+            L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. } => self.count(NestedCount::Mapped),
+            L2Next::Handled { next: Next::Resume(Resume::Spurious), .. } => self.count(NestedCount::Spurious),
+            L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), .. } => self.count(NestedCount::Mmio),
+            L2Next::Handled { .. } => {}
+            L2Next::ForL1(_) => self.count(NestedCount::Refused),
         }
         Ok(done)
     }
@@ -174,7 +169,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Next, FaultError> {
         Faulting { l2: self, idle, access, learned: Learned::default() }.pursue()
     }
 
@@ -184,7 +179,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         idle: &mut Idle,
         fault: Fault,
         error: HostError,
-    ) -> Result<Option<L2Done>, FaultError> {
+    ) -> Result<Option<L2Next>, FaultError> {
         if !matches!(error, HostError::Pending | HostError::NeedsPage) {
             return Err(error.into());
         }
@@ -193,7 +188,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             done,
             Next::Leave(Leave::Pending(_) | Leave::NeedsPage | Leave::RingFull | Leave::MemoryFault { .. })
         );
-        Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
+        Ok(waits.then_some(L2Next::Handled { next: done, gpa: fault.gpa }))
     }
 
     /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB. A leaf that
@@ -259,7 +254,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let g1 = leaf.gfn;
         let gpa = Gpa(g1.gpa().0 | access.gpa.offset());
-        let handled = |done| Ok(Outcome::Done(L2Done::Handled { done, gpa }));
+        let handled = |done| Ok(Outcome::Done(L2Next::Handled { next: done, gpa }));
         let stores = self.table.demands(access).allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
         let sought = start.find(Wanted::new(g1, wants), find);
@@ -288,7 +283,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             && vm.large_page(space, &pursuit.slot, g1, Level::G1).is_some();
         let pursuit = if is_wide { pursuit.widen(active) } else { pursuit };
         let offered = learned.offered.take().and_then(|answer| answer.renewed(&pursuit));
-        let Some(answer) = offered.or_else(|| pursuit.look::<F, H>(&vm.host)) else {
+        let Some(answer) = offered.or_else(|| pursuit.look::<F, _>(&vm.host)) else {
             return Ok(Outcome::Ask(pursuit, gpa));
         };
         let answer = answer.at_most(self.level(&answer, &leaf, access.access).min(at.level));
@@ -321,6 +316,6 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let beside: Vec<usize> = beside.map(|(index, _)| index).collect();
             state.refused.extend(beside.into_iter().map(|index| (index, fault.access.gpa.gfn())));
         }
-        Outcome::Done(L2Done::ForL1(fault))
+        Outcome::Done(L2Next::ForL1(fault))
     }
 }

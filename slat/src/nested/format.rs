@@ -1,8 +1,7 @@
 //! The trait of L1's table formats: where an entry is, what it means, and how a refusal is injected into L1.
 
-use crate::addr::{Gfn, Gpa, INDEX_BITS, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Gfn, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 use core::fmt::Debug;
 
 /// An access by L2 to one of its guest-physical addresses.
@@ -139,7 +138,7 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
 
     /// Whether setting A or D in a read-only memslot is an error ([`Refusal::NoMemory`]). Otherwise the bit stays clear
     /// and the access continues, as on a bus that drops stores to ROM.
-    const ROM_IS_AN_ERROR: bool;
+    const ROM_IS_AN_ERROR: bool = false;
 
     /// The bits of an entry of the lowest level that name its frame, and nothing else: one field, with the frame's
     /// lowest bit lowest. A flush then compares entries without decoding each. 0 if there is no such field.

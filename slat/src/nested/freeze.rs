@@ -2,7 +2,7 @@
 
 use crate::fault::pursuit::Pursuit;
 use crate::notify::active::Active;
-use crate::shadows::{FlushLine, Frozen, HOLE, Row, Rows};
+use crate::shadows::{FlushLine, Frozen, HOLE, LeafRow, Rows};
 use crate::table::entry::{Entry, Word};
 
 /// The announcements that were read before T, and before the host was asked.
@@ -31,25 +31,16 @@ pub(super) fn freeze<'w>(
 
 /// F9: writes the row, and the leaf into the frozen entry. Returns false if the entry was condemned: it is a hole then.
 #[inline(always)]
-pub(super) fn thaw_with(frozen: Frozen<'_>, rows: Option<(Rows<'_>, usize)>, new: Word, row: Row) -> bool {
+pub(super) fn thaw_with(
+    frozen: Frozen<'_>,
+    rows: Option<(Rows<'_>, usize)>,
+    new: Word,
+    row: LeafRow,
+) -> bool {
     if let Some((rows, index)) = rows {
         rows.set(index, row);
     }
     frozen.thaw(|entry, mine| entry.cas(mine, new)).is_some()
-}
-
-impl Announced {
-    /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-    pub(super) fn stands(&self, active: &Active) -> bool {
-        stands(active, &self.pursuit)
-    }
-
-    /// Checks all regions of a page of 1 GiB, after [`stands`](Self::stands).
-    #[inline(always)]
-    pub(super) fn stands_wide(&self, active: &Active) -> bool {
-        // After the fence in `stands`.
-        self.wide.is_none_or(|newest| active.now() == newest.version())
-    }
 }
 
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.

@@ -11,17 +11,9 @@
 //! clear. An entry in no memory is an access fault, reported for the access that the walk is for.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits};
-use crate::addr::{Gfn, Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::table::formats::riscv::{ACCESSED, DIRTY, EXECUTE, READ, USER, VALID, WRITE};
+use crate::{Access, Gfn, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
-const VALID: u64 = 1 << 0;
-const READ: u64 = 1 << 1;
-const WRITE: u64 = 1 << 2;
-const EXECUTE: u64 = 1 << 3;
-const USER: u64 = 1 << 4;
-const ACCESSED: u64 = 1 << 6;
-const DIRTY: u64 = 1 << 7;
 const MEMORY: u64 = bits(61, 63);
 const RESERVED: u64 = bits(54, 61) | 1 << 63;
 

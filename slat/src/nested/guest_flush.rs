@@ -18,13 +18,8 @@
 //!
 //! A guest's page fault drops its translations of the address under the current PCID, at any privilege; so do shadows.
 
-use super::guest_table::GuestTable;
-use super::l2::{L2, NestedError};
-use crate::addr::{Gva, PAGE_SHIFT};
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::vcpu::Vcpu;
+use super::{GuestTable, L2, NestedError};
+use crate::{Format, Gva, Host, Idle, PAGE_SHIFT, Vcpu};
 
 /// A flush that a guest requests on one of its vCPUs: see [`Vcpu::guest_flushes`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,7 +41,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// are guest-physical ones, and the vCPU itself [enters](Self::enter) and [handles faults](Self::fault).
     ///
     /// Here L1 is the guest's kernel, which owns the table. L2 is all code that runs on it, the kernel included. An
-    /// address of L2 is a [linear one](GuestTable::access). Inject [`L2Done::ForL1`](super::L2Done::ForL1) as a page
+    /// address of L2 is a [linear one](GuestTable::access). Inject [`L2Next::ForL1`](super::L2Next::ForL1) as a page
     /// fault.
     ///
     /// ```
@@ -108,7 +103,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let mut guest = vcpu.guest_paging(&mut idle, kernel)?;
     /// let at = Gva(0xffff_ff80_0000_5123);
     /// let store = kernel.access(at, Access::Write).expect("the address is canonical");
-    /// assert_eq!(guest.fault(&mut idle, store)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
+    /// assert_eq!(guest.fault(&mut idle, store)?, L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(guest.translate(store.gpa).unwrap().pfn, Pfn(0x107));
     /// let inside = guest.enter(&mut idle, &mut Tlb).poll(); // on `inside.root()`
     /// drop(inside); // out of the guest, by the next fault, or an instruction that is intercepted
@@ -118,7 +113,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// let user = GuestTable::new(&registers, offered, Privilege::User)?;
     /// let mut guest = vcpu.guest_paging(&mut idle, user)?;
     /// let load = user.access(at, Access::Read).unwrap();
-    /// let L2Done::ForL1(fault) = guest.fault(&mut idle, load)? else { panic!() };
+    /// let L2Next::ForL1(fault) = guest.fault(&mut idle, load)? else { panic!() };
     /// assert_eq!(user.injection(&fault), PageFault { address: at, code: 0b00101 });
     ///
     /// // The kernel unmaps the page, and flushes it: INVLPG.

@@ -27,9 +27,8 @@
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};
-use crate::addr::{Gfn, Gpa, Gva, INDEX_BITS, Level, PAGE_SHIFT, Span};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Perms};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Gfn, Gpa, Gva, Level, PAGE_SHIFT, Perms, Span, Word};
 
 /// The registers of a vCPU that control its translation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -240,7 +239,6 @@ fn links(pdptes: [u64; 4], physical_bits: u32) -> Result<[Option<Gfn>; 4], NoTab
 impl L1Format for GuestTable {
     type Injection = PageFault;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
     const GOES_ON: bool = true;
 

@@ -3,14 +3,8 @@
 //! The walk reads the table in guest memory, so it works in every VM: with two stages the hardware walks the same
 //! table. It needs no shadow.
 
-use super::format::L1Format;
-use super::guest_table::{GuestTable, PageFault};
-use super::walk::L1Stop;
-use crate::addr::{Gpa, Gva};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::{Access, Format};
+use super::{GuestTable, L1Format, L1Stop, PageFault};
+use crate::{Access, Format, Gpa, GuestSpace, Gva, Host, Idle};
 
 /// The reason why a guest-virtual address has no guest-physical one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,19 +1,16 @@
 //! F7 to F10: a fault of L2 installs its leaf in the shadow. See [`super::fault`] for the order.
 
-use super::format::{L1Access, L1Format};
-use super::freeze::{Announced, freeze, thaw_with};
-use super::l2::L2;
-use super::outcome::{Found, L2Done, Outcome, very_page};
-use super::walk::L1Leaf;
-use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
+use super::freeze::{Announced, freeze, stands, thaw_with};
+use super::outcome::{Found, Outcome, very_page};
+use super::{L1Access, L1Format, L1Leaf, L2, L2Next};
 use crate::dirty::mark::KnownLogs;
 use crate::fault::pursuit::Answer;
-use crate::fault::{Emulate, FaultError, Next, Resume};
-use crate::host::Host;
-use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen};
-use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::table::memory::TableMemory;
+use crate::shadows::{HOLE, LeafRow, RmapHint, Rows, drop_leaf, frozen};
 use crate::table::radix::{At, Radix, Reached};
+use crate::{
+    Access, Emulate, FaultError, Format, Gfn, Gpa, Host, Leaf, Level, Next, Perms, Pfn, Resume, Span,
+    TableMemory,
+};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.
@@ -37,8 +34,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let old = at.word.leaf::<F>(at.level);
         let is_row = old.is_some()
-            && rows_of::<F>(memory, &at, g2)
-                .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
+            && rows_of::<F>(memory, &at, g2).is_none_or(|(rows, index)| {
+                rows.get(index).may_be(LeafRow::new(g1.base(at.level), leaf.memory))
+            });
         let is_page = |old| very_page(old, g2, at.level).pfn == page.pfn;
         if is_row && !old.is_some_and(is_page) && !replaced {
             return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
@@ -47,7 +45,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.will_map_a_large_page();
         }
         let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
-        let (hint, spare) = (Hint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
+        let (hint, spare) = (RmapHint { shadow: self.index, g2: g2.base(level) }, &mut state.spare);
         let hint = self.shadows.enter_hint(memory, (&mut self.vcpu.cache, spare), (g1, level), hint)?;
         if let Some(old) = old {
             return Ok(self.met_leaf(found, announced, (old, composed), is_row));
@@ -57,21 +55,22 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside(memory, F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
-        let down = unsafe { Radix::<F>::link_down_beside(memory, cache, beside, g2, at, level) }?;
+        let down = unsafe { Radix::<F>::link_down(memory, cache, beside, g2, at, level) }?;
         let Reached::Level(down) = down else { return Ok(Outcome::Changed) };
         if down.word != HOLE {
             return Ok(Outcome::Changed);
         }
         let (mine, line) = (frozen(self.vcpu.id()), &self.shadow.line);
         let part = (self.table.pages(leaf.level) > level.pages()).then_some(line);
-        let stands = || {
-            announced.stands(active)
-                && announced.stands_wide(active)
+        let all_stand = || {
+            stands(active, &announced.pursuit)
+                // All regions of a page of 1 GiB, after the fence in `stands`.
+                && announced.wide.is_none_or(|newest| active.now() == newest.version())
                 && line.now() == announced.line
                 && hint.stands()
         };
-        let Some(frozen) = freeze(down.entry, mine, part, stands) else { return Ok(Outcome::Changed) };
-        let (rows, row) = (rows_of::<F>(memory, &down, g2), Row::new(g1.base(level), leaf.memory));
+        let Some(frozen) = freeze(down.entry, mine, part, all_stand) else { return Ok(Outcome::Changed) };
+        let (rows, row) = (rows_of::<F>(memory, &down, g2), LeafRow::new(g1.base(level), leaf.memory));
         let thaw = || thaw_with(frozen, rows, new, row);
         let thawed = if composed.perms.allows(Access::Write) && slot.log_dirty {
             let ring = (self.vcpu.ring, space.id);
@@ -97,18 +96,18 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         is_row: bool,
     ) -> Outcome {
         let (active, &Found { at, answer, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
-        if !announced.stands(active) {
+        if !stands(active, &announced.pursuit) {
             return Outcome::Changed;
         }
         let serves = answer.page().level == at.level && is_row && serves_still(old, composed, stores);
-        if serves && at.word.is_tracked() {
+        if serves && at.word.is_withdrawn() {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
-            let done = L2Done::Handled { done: Next::Resume(Resume::Mapped(at.level)), gpa };
+            let done = L2Next::Handled { next: Next::Resume(Resume::Mapped(at.level)), gpa };
             return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Outcome::Done(L2Done::Handled { done: Next::Resume(Resume::Spurious), gpa });
+            return Outcome::Done(L2Next::Handled { next: Next::Resume(Resume::Spurious), gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         Outcome::Changed
@@ -153,7 +152,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
 }
 
 fn done(done: Next, gpa: Gpa) -> Outcome {
-    Outcome::Done(L2Done::Handled { done, gpa })
+    Outcome::Done(L2Next::Handled { next: done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.

@@ -20,17 +20,9 @@
 
 use super::format::L1Format;
 use super::revalidate::Revalidation;
-use crate::addr::{Gfn, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::slots::SpaceId;
-use crate::sync::idle::{Idle, NoIdle};
-use crate::table::format::Format;
+use crate::sync::idle::NoIdle;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::why::Reason;
+use crate::{Cause, FlushDebt, Format, Gfn, GuestSpace, Host, Idle, Reason, SpaceId, Span, Vcpu, Vm};
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {

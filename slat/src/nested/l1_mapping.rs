@@ -2,11 +2,7 @@
 
 use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Entry, L1Format, L1Rights};
-use crate::addr::{Gfn, Hva, Level};
-use crate::host::Host;
-use crate::slots::Slot;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Perms};
+use crate::{Access, Gfn, Host, Hva, Level, Perms, Slot, Word};
 
 /// T's translation of 2 MiB of L2, as read during a section `'s`.
 pub(super) enum L1Mapping<'s, H> {

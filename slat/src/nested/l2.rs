@@ -3,18 +3,10 @@
 use super::format::L1Format;
 use super::outcome::Quick;
 use super::revalidate::Revalidation;
-use crate::addr::{Gfn, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, Token};
 use crate::loaded::Tag;
-use crate::shadows::{Pages, Reach, Shadow, Shadows};
-use crate::slots::Slot;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::table::pool::NoMemory;
-use crate::tlb::Translations;
-use crate::vcpu::{Ready, Vcpu};
-use crate::vm::Vm;
+use crate::shadows::{Reach, Shadow, Shadows, SplitPages};
+use crate::vcpu::entry::Ready;
+use crate::{Format, Gfn, GuestSpace, Host, Idle, NoMemory, Slot, Span, Token, Translations, Vcpu, Vm};
 use alloc::boxed::Box;
 use core::fmt;
 
@@ -142,14 +134,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
     /// let load = L1Access::new(Gpa(0x5123), Access::Read);
-    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
+    /// assert_eq!(l2.fault(&mut idle, load)?, L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa: Gpa(0x7123) });
     /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
     /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
     /// drop(guest); // L2 exits with its next fault
     ///
     /// // It loads from frame 6, which T does not map: L1 gets a fault.
     /// let elsewhere = L1Access::new(Gpa(0x6000), Access::Read);
-    /// let L2Done::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
+    /// let L2Next::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
     /// let exit = ept.injection(&fault);
     /// drop(l2);
     /// assert_eq!(exit, EptExit::Violation { gpa: Gpa(0x6000), qualification: 0b001 });
@@ -159,8 +151,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// vm.host().0[3 * 512 + 5].store(0, Release);
     /// vcpu.l1_flushes(|table: &EptTable| *table == ept);
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
-    /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Done::Handled { .. }));
-    /// assert!(matches!(l2.fault(&mut idle, load)?, L2Done::ForL1(_)));
+    /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Next::Handled { .. }));
+    /// assert!(matches!(l2.fault(&mut idle, load)?, L2Next::ForL1(_)));
     ///
     /// // The host takes the page behind L1's frame 7 away, without L1's knowledge: L2 loses it, too.
     /// let page = Span::sized(Hva(0x10_7000), 4096);
@@ -199,14 +191,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let fresh = Shadows::new(memory, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
                 // SAFETY: made by this call; another thread's was published first.
-                unsafe { fresh.give_back_unused(memory, &vm.pool) };
+                unsafe { fresh.reverse.give_back(memory, &vm.pool) };
             })
         };
         let state = self.nested.get_or_insert_with(Box::default);
-        let hold = if let Some(hold) = state.holds(table) {
+        let hold = if let Some(hold) = state.pins(table) {
             hold
         } else {
-            let hold = || shadows.hold((memory, &vm.pool, active), table);
+            let hold = || shadows.pin((memory, &vm.pool, active), table);
             let hold = match hold() {
                 // Reclaim frees another shadow's root.
                 Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
@@ -223,7 +215,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             shadow.flush(active, asked, || {
                 let slots = GuestSpace { vm, space };
                 let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-                Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.door.enter(), all);
+                Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.walks.enter(), all);
             });
             if shadows.drops.since(state.forgot) {
                 // Before the TLB is flushed, which is when the vCPU enters the guest.
@@ -249,7 +241,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                     (shadow, &inside),
                     &taking,
                     ((g2s, g2s), Reach::Zap),
-                    &mut Pages::none(),
+                    &mut SplitPages::none(),
                 );
             }
         }

@@ -3,12 +3,11 @@
 use super::freeze::{freeze, stands, thaw_with};
 use crate::fault::pursuit::{Sought, Wanted};
 use crate::loom_tests::{explore, explore_within};
-use crate::notify::active::Epoch;
 use crate::notify::active::{Active, Page};
-use crate::shadows::{Door, Drops, FlushLine, Reach, Row, Rows, edit, frozen, unlink};
+use crate::shadows::{Drops, FlushLine, LeafRow, Reach, Rows, WalkCount, edit, frozen, unlink};
 use crate::slots::watched::Watched;
 use crate::sync::once::Once;
-use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::sync::prim::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
 use crate::{Access, Format, Gfn, Hva, Level, MemoryType, Pfn, Slot, SlotId, Span, VcpuId};
@@ -170,8 +169,8 @@ fn leaf(frame: u64) -> Word {
     Word(frame << 12 | 0x307)
 }
 
-fn row(frame: u64) -> Row {
-    Row::new(Gfn(frame), MemoryType::WriteBack)
+fn row(frame: u64) -> LeafRow {
+    LeafRow::new(Gfn(frame), MemoryType::WriteBack)
 }
 
 impl Kept {
@@ -327,7 +326,7 @@ fn a_leaf_that_is_gone_is_found_among_the_drops() {
 
 /// A shadow with one table below its root.
 struct Linked {
-    door: Door,
+    walks: WalkCount,
     drops: Drops,
     numbers: Active,
     link: Entry,
@@ -338,9 +337,9 @@ const GONE: &str = "a TLB has what was unlinked";
 
 impl Linked {
     fn new() -> Arc<Self> {
-        let (door, drops, numbers) = (Door::default(), Drops::default(), Active::new());
+        let (walks, drops, numbers) = (WalkCount::default(), Drops::default(), Active::new());
         let link = Entry::new(Ept4::link(Pfn(1), Level::M2));
-        Arc::new(Self { door, drops, numbers, link, table: UnsafeCell::new(0) })
+        Arc::new(Self { walks, drops, numbers, link, table: UnsafeCell::new(0) })
     }
 
     fn unlink(&self) -> bool {
@@ -353,14 +352,14 @@ fn behind_a_door() {
     let shadow = Linked::new();
     let theirs = shadow.clone();
     let walk = loom::thread::spawn(move || {
-        let _inside = theirs.door.enter();
+        let _inside = theirs.walks.enter();
         if Ept4::is_table(theirs.link.load(), Level::M2) {
-            // SAFETY: inside the door; loom reports concurrent writes.
+            // SAFETY: in a counted walk; loom reports concurrent writes.
             theirs.table.with(|table| unsafe { *table });
         }
     });
     assert!(shadow.unlink());
-    shadow.door.outlast();
+    shadow.walks.outlast();
     // SAFETY: no walk is in it.
     shadow.table.with_mut(|table| unsafe { *table += 1 });
     walk.join().expect("it ends");

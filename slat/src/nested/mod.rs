@@ -73,6 +73,6 @@ pub use guest_table::{GuestPaging, GuestRegisters, GuestTable, NoTable, PageFaul
 pub use guest_walk::GvaError;
 pub use l2::{L2, NestedError};
 pub use npt::{NestedPageFault, NptMode, NptTable};
-pub use outcome::L2Done;
+pub use outcome::L2Next;
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
 pub use walk::{L1Leaf, L1Stop};

@@ -8,9 +8,7 @@
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};
-use crate::addr::{Gpa, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
 /// L1's mode when it ran L2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,7 +36,8 @@ const BY_WALK: u64 = 1 << 33;
 pub struct NptTable {
     root: Gpa,
     level: Level,
-    mode: NptMode,
+    rules: EntryRules,
+    tells_fetch: bool,
 }
 
 /// The report of `#VMEXIT(NPF)`, code 0x400, to L1.
@@ -55,23 +54,17 @@ impl NptTable {
     pub fn new(ncr3: u64, mode: NptMode) -> Option<Self> {
         let level = Level::new(mode.levels).filter(|level| (3..=5).contains(&level.number()))?;
         let root = if mode.levels == 3 { Gpa(ncr3 & bits(5, 32)) } else { frame(ncr3).gpa() };
-        (ncr3 & bits(mode.physical_bits, 64) == 0).then_some(Self { root, level, mode })
-    }
-
-    fn is_pae(&self) -> bool {
-        self.mode.levels == 3
-    }
-
-    fn rules(&self) -> EntryRules {
-        let NptMode { nx, pat, physical_bits, large_1g, .. } = self.mode;
-        EntryRules { physical_bits, nx, pat, large_1g, is_pae: self.is_pae(), reserves_global: true }
+        let NptMode { levels, nx, smep, pat, physical_bits, large_1g } = mode;
+        let rules =
+            EntryRules { physical_bits, nx, pat, large_1g, is_pae: levels == 3, reserves_global: true };
+        let table = Self { root, level, rules, tells_fetch: tells_fetch(nx, smep) };
+        (ncr3 & bits(physical_bits, 64) == 0).then_some(table)
     }
 }
 
 impl L1Format for NptTable {
     type Injection = NestedPageFault;
 
-    const ROM_IS_AN_ERROR: bool = false;
     const LEAF_FRAME: u64 = bits(PAGE_SHIFT, 52);
 
     fn root(&self) -> (Gpa, Level) {
@@ -79,7 +72,7 @@ impl L1Format for NptTable {
     }
 
     fn refuses(&self, gpa: Gpa) -> Option<Refusal> {
-        let size = if self.is_pae() { 32 } else { self.level.up().shift() + PAGE_SHIFT };
+        let size = if self.rules.is_pae { 32 } else { self.level.up().shift() + PAGE_SHIFT };
         (gpa.0 >> size != 0).then_some(Refusal::NotPresent)
     }
 
@@ -88,8 +81,8 @@ impl L1Format for NptTable {
     }
 
     fn entry(&self, word: Word, level: Level) -> Result<L1Entry, Refusal> {
-        if self.is_pae() && level == self.level {
-            let (gfn, memory) = (pdpte(word.0, self.mode.physical_bits)?, MemoryType::WriteBack);
+        if self.rules.is_pae && level == self.level {
+            let (gfn, memory) = (pdpte(word.0, self.rules.physical_bits)?, MemoryType::WriteBack);
             return Ok(L1Entry {
                 gfn,
                 is_leaf: false,
@@ -99,7 +92,7 @@ impl L1Format for NptTable {
                 touch_store: 0,
             });
         }
-        let X86Entry { gfn, is_leaf, memory, user, perms } = self.rules().entry(word.0, level)?;
+        let X86Entry { gfn, is_leaf, memory, user, perms } = self.rules.entry(word.0, level)?;
         let perms = if user { perms } else { Perms::NONE };
         let (touch, touch_store) = (ACCESSED, if is_leaf { DIRTY } else { 0 });
         Ok(L1Entry { gfn, is_leaf, rights: L1Rights::plain(perms), memory, touch, touch_store })
@@ -108,7 +101,7 @@ impl L1Format for NptTable {
     fn injection(&self, fault: &L1Fault) -> NestedPageFault {
         let L1Access { gpa, access, walk_for, .. } = fault.access;
         let (access, stage) = if walk_for.is_some() { (Access::Write, BY_WALK) } else { (access, TO_FINAL) };
-        let code = error_code(fault.why, access, true, tells_fetch(self.mode.nx, self.mode.smep));
+        let code = error_code(fault.why, access, true, self.tells_fetch);
         NestedPageFault { info1: u64::from(code) | stage, info2: gpa }
     }
 }

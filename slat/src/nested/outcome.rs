@@ -1,30 +1,24 @@
 //! Results of a fault of L2, findings of its attempts, and what the vCPU remembers.
 
-use super::format::L1Fault;
 use super::l1_mapping::Upper;
-use super::walk::{L1Leaf, L1Stop};
-use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
-use crate::fault::Next;
+use super::{L1Fault, L1Leaf, L1Stop};
 use crate::fault::pursuit::{Answer, Pursuit};
 use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
-use crate::slots::Slot;
 use crate::slots::publish::Reading;
-use crate::table::entry::Entry;
-use crate::table::format::Leaf;
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::radix::At;
+use crate::table::{At, ENTRIES, Entry, Node};
+use crate::{Gfn, Gpa, Hva, Leaf, Level, Next, Pfn, Slot, Span};
 
 /// Result of an access of L2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum L2Done {
+pub enum L2Next {
     /// Handled like an access of L1's own to its address `gpa`, to which T translates L2's address. After
-    /// [`Resume::Mapped`](crate::Resume::Mapped) and [`Resume::Spurious`](crate::Resume::Spurious) L2 may try again. For [`Emulate::NoMemory`](crate::Emulate::NoMemory) and [`Emulate::Tracked`](crate::Emulate::Tracked) the VMM
-    /// emulates the access at `gpa`. [`Emulate::NoMemory`](crate::Emulate::NoMemory) also covers what this format cannot encode.
+    /// [`Next::Resume`] L2 may try again. For [`Next::Emulate`] the VMM emulates the access at `gpa`;
+    /// [`Emulate::NoMemory`](crate::Emulate::NoMemory) also covers what this format cannot encode.
     Handled {
         /// Result for L1's address.
-        done: Next,
+        next: Next,
         /// L1's address.
         gpa: Gpa,
     },
@@ -34,7 +28,7 @@ pub enum L2Done {
 
 /// Outcome of an attempt.
 pub(super) enum Outcome {
-    Done(L2Done),
+    Done(L2Next),
     /// Something has changed: try again.
     Changed,
     /// An invalidation covers what is needed: try again when it has ended.
@@ -60,7 +54,6 @@ pub(super) struct Found<'a> {
 }
 
 /// State for the short path of the next fault: see [`super::quick`].
-#[derive(Debug)]
 pub(super) struct Quick<'vm> {
     pub(super) number: QuietNumber,
     pub(super) line: u64,

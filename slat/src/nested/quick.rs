@@ -16,22 +16,18 @@
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
 use super::entry_words::{GuestWords, nth};
-use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
-use super::l2::L2;
-use super::outcome::{Found, L2Done, Quick};
-use crate::addr::{Gfn, Gpa, Hva, Level};
-use crate::fault::{Next, Resume};
-use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
+use super::outcome::{Found, Quick};
+use super::{L1Access, L1Format, L2, L2Next};
+use crate::shadows::{HOLE, LeafRow, RmapHint, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
-use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use crate::table::radix::At;
+use crate::{Access, Format, Gfn, Gpa, Host, HostPage, Hva, Leaf, Level, MemoryType, Next, Perms, Resume};
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles the access, or returns `None` with nothing done.
     #[inline(always)]
-    pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Done> {
+    pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Next> {
         let quick = self.quick.as_mut()?;
         let (g2, vm) = (access.gpa.gfn(), self.vcpu.vm);
         if g2.0 >> Level::M2.shift() != quick.tag {
@@ -48,7 +44,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if entry.load() != HOLE {
             return None;
         }
-        let memory = GuestWords::new(&vm.host, section.within());
+        let memory = GuestWords::new(vm.host(), section.within());
         let t = memory.read(&self.table, nth(&self.table, quick.of_t, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
         let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));
@@ -86,14 +82,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 hints
             }
         };
-        let hint = Hint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
+        let hint = RmapHint { shadow: self.index, g2 }.enter(&hints[F::index(says.gfn, Level::K4)])?;
         let mine = frozen(self.vcpu.id());
         let stands = || {
             // The hint, and the frozen entry, before N and the line are read. As in `stands`.
             fence_after_rmw();
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line && hint.stands()
         };
-        let row = Row::new(says.gfn, says.memory);
+        let row = LeafRow::new(says.gfn, says.memory);
         let is_done = freeze(entry, mine, None, stands)
             .is_some_and(|frozen| thaw_with(frozen, Some((rows, index)), new, row));
         if !is_done {
@@ -101,7 +97,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), gpa })
+        Some(L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa })
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.

@@ -17,17 +17,13 @@
 use super::entry_words::GuestWords;
 use super::format::L1Format;
 use super::l1_mapping::L1Mapping;
-use crate::addr::{Gfn, Level, Span};
-use crate::guest_space::GuestSpace;
-use crate::host::Host;
-use crate::shadows::{Inside, Pages, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf, maps};
+use crate::shadows::{
+    CountedWalk, Dropping, LeafRow, Reach, Rows, Shadow, Shadows, SplitPages, edit, is_leaf, maps,
+};
 use crate::slots::publish::Reading;
 use crate::sync::readside::Seat;
-use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, MemoryType, Perms};
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::pool::Cache;
+use crate::table::{Cache, Cursor, ENTRIES, Entry, Node, Step};
+use crate::{Format, Gfn, GuestSpace, Host, Level, MemoryType, Perms, Span, Word};
 
 /// The shadow, the table and the slots that a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
@@ -43,16 +39,11 @@ struct Verdict {
     leaf: u64,
     entry: u64,
     memory: MemoryType,
-    is_known: bool,
-}
-
-impl Verdict {
-    const NONE: Self = Self { leaf: 0, entry: 0, memory: MemoryType::WriteBack, is_known: false };
 }
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// Drops all of `g2s` that T no longer confirms. The caller has moved the line.
-    pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
+    pub(super) fn run(&self, seat: &Seat, inside: &CountedWalk<'_>, g2s: Span<Gfn>) {
         let vm = self.slots.vm;
         self.shadows.count_pass();
         let (taking, mut spare) = (self.shadows.drops.taking(&vm.active), vm.pool.scratch());
@@ -61,16 +52,16 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     fn over(
         &self,
-        (seat, inside): (&Seat, &Inside<'_>),
+        (seat, inside): (&Seat, &CountedWalk<'_>),
         g2s: Span<Gfn>,
-        taking: &Taking<'_>,
+        taking: &Dropping<'_>,
         cache: &mut Cache,
     ) {
         let memory = self.slots.vm.tables();
         // SAFETY: the root stays.
         let root = unsafe { self.shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
-        // SAFETY: inside the door.
+        // SAFETY: in a counted walk.
         while let Some(step) = unsafe { cursor.next(memory) } {
             let Step { mut at, gfns } = step;
             if maps::<F>(&at) {
@@ -88,7 +79,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                     // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
-                    let split = self.shadows.split(memory, to, taking, at_entry, &mut Pages::of(cache));
+                    let split = self.shadows.split(memory, to, taking, at_entry, &mut SplitPages::of(cache));
                     at.word = split.unwrap_or(at.word);
                     // L1 flushes a page as large as its TLB may hold it.
                     if F::is_table(at.word, at.level) && !g2s.covers(&gfns) {
@@ -114,20 +105,20 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     /// Returns T's translation of the 2 MiB around `g2`.
     fn l1_mapping<'r>(&'r self, reading: &'r Reading<'_>, g2: Gfn) -> L1Mapping<'r, H> {
-        let words = GuestWords::new(&self.slots.vm.host, reading.within());
+        let words = GuestWords::new(self.slots.vm.host(), reading.within());
         L1Mapping::look(words, &mut |gfn| reading.version().find(gfn), &self.table, g2)
     }
 
-    fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: Row) -> bool {
+    fn stays_large(&self, mapping: &L1Mapping<'_, H>, (word, level): (Word, Level), row: LeafRow) -> bool {
         let &L1Mapping::Page(entry, t, g1, upper, of_t) = mapping else { return false };
         of_t >= level
-            && row.is(Row::new(g1, entry.memory))
+            && row.is(LeafRow::new(g1, entry.memory))
             && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
 
-    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_>) {
+    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Dropping<'_>) {
         let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
-        // SAFETY: a table of the shadow, met inside the door.
+        // SAFETY: a table of the shadow, met in a counted walk.
         let (entries, rows) = unsafe { (node.entries(), Rows::of(self.slots.vm.tables(), node)) };
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];
@@ -144,10 +135,10 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
             _ => {}
         }
         let leaves = Leaves { entries: &entries[first..first + count], words, rows, first };
-        let mut verdict = Verdict::NONE;
+        let mut verdict = None;
         let mut nth = 0;
         while nth < count {
-            if leaves.all_stay::<F, T>(nth, &verdict) {
+            if leaves.all_stay::<F, T>(nth, verdict) {
                 nth += AT_ONCE;
                 continue;
             }
@@ -167,16 +158,15 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                                 Err(_) => return false,
                             },
                         };
-                        let stays = row.is(Row::new(g1, entry.memory))
+                        let stays = row.is(LeafRow::new(g1, entry.memory))
                             && within::<F>(word, upper.allows(&self.table, &entry, t));
                         if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
                             let entry_but_frame = t.0 & !T::LEAF_FRAME;
-                            verdict = Verdict {
+                            verdict = Some(Verdict {
                                 leaf: plain::<F>(word),
                                 entry: entry_but_frame,
                                 memory: entry.memory,
-                                is_known: true,
-                            };
+                            });
                         }
                         stays
                     });
@@ -203,12 +193,9 @@ struct Leaves<'a> {
 impl Leaves<'_> {
     /// Whether the verdict on the last leaf covers the next ones, so that they stay.
     #[inline(always)]
-    fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: &Verdict) -> bool {
-        let (Some(entries), Some(words), Some(rows)) = (
-            self.entries.get(from..from + AT_ONCE),
-            self.words.get(from..from + AT_ONCE),
-            self.rows.filter(|_| verdict.is_known),
-        ) else {
+    fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: Option<Verdict>) -> bool {
+        let parts = (self.entries.get(from..from + AT_ONCE), self.words.get(from..from + AT_ONCE));
+        let ((Some(entries), Some(words)), Some(rows), Some(verdict)) = (parts, self.rows, verdict) else {
             return false;
         };
         let mut differs = 0;

@@ -12,16 +12,10 @@
 //! granules, 52 bits, big-endian tables.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
-use crate::addr::{Gpa, INDEX_BITS, Level, PAGE_SHIFT};
-use crate::table::entry::Word;
-use crate::table::format::{Access, MemoryType, Perms};
+use crate::addr::INDEX_BITS;
+use crate::table::formats::arm64::{ACCESSED, DBM, READ, STORE, TABLE, VALID};
+use crate::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Word};
 
-const VALID: u64 = 1 << 0;
-const TABLE: u64 = 1 << 1;
-const READ: u64 = 1 << 6;
-const WRITE: u64 = 1 << 7;
-const ACCESSED: u64 = 1 << 10;
-const DBM: u64 = 1 << 51;
 /// The only bit without `FEAT_XNX`; with it the upper of two bits.
 const NO_EXECUTE: u64 = 1 << 54;
 const OTHERWISE: u64 = 1 << 53;
@@ -124,7 +118,7 @@ impl L1Format for Stage2Table {
         }
         let by_dirt = self.sets_dirty && has(DBM);
         let (off, other) = (has(NO_EXECUTE), self.features.xnx && has(OTHERWISE));
-        let perms = Perms::of(has(READ), has(WRITE) || by_dirt, off == other);
+        let perms = Perms::of(has(READ), has(STORE) || by_dirt, off == other);
         let rights = L1Rights::with_user_execute(perms, !off);
         Ok(L1Entry {
             gfn: frame(address),
@@ -132,7 +126,7 @@ impl L1Format for Stage2Table {
             rights: if is_leaf { rights } else { L1Rights::ALL },
             memory: if is_leaf { self.memory(entry) } else { MemoryType::WriteBack },
             touch: if is_leaf && self.sets_accessed { ACCESSED } else { 0 },
-            touch_store: if is_leaf && by_dirt { WRITE } else { 0 },
+            touch_store: if is_leaf && by_dirt { STORE } else { 0 },
         })
     }
 

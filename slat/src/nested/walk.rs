@@ -25,18 +25,15 @@
 use super::entry_words::{GuestWords, place_of};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::l1_mapping::Upper;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::mark::KnownLogs;
-use crate::guest_space::GuestSpace;
-use crate::host::{Host, HostError};
-use crate::slots::Slot;
 use crate::slots::publish::Reading;
 use crate::slots::watched::TrackedStore;
-use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, MemoryType, Perms};
 use crate::writes::tell_after;
+use crate::{
+    Access, Format, Gfn, Gpa, GuestSpace, Host, HostError, Hva, Idle, Level, MemoryType, Perms, Slot, Span,
+    Word,
+};
 
 /// Attempts of a walk whose entries change, or for which the host is asked for pages, one or two per level.
 const ATTEMPTS: u32 = 16;
@@ -239,13 +236,13 @@ impl<F: Format, H: Host> GuestSpace<'_, F, H> {
         access: &L1Access,
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
-        let memory = GuestWords::new(&self.vm.host, slots.within());
+        let memory = GuestWords::new(self.vm.host(), slots.within());
         for _ in 0..ATTEMPTS {
-            let mut path = Path::descend(memory, find, table, access)?;
+            let mut path = Path::descend(&memory, find, table, access)?;
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;
-                let changed = path.touch(table, memory, access, stores, |gfn| {
+                let changed = path.touch(table, &memory, access, stores, |gfn| {
                     // The page that was stored to is where these memslots have it.
                     KnownLogs::of(slots.version()).mark(Span::sized(gfn, 1));
                     self.space.watched.has_after_store(gfn)
@@ -285,7 +282,7 @@ struct Path {
 impl Path {
     /// Reads the entries, and combines their rights.
     fn descend<T: L1Format, H: Host>(
-        memory: GuestWords<'_, H>,
+        memory: &GuestWords<'_, H>,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
         table: &T,
         access: &L1Access,
@@ -321,7 +318,7 @@ impl Path {
 
     /// Checks whether the access is allowed. Returns whether it sets D.
     fn check<T: L1Format>(&self, table: &T, access: &L1Access) -> Result<bool, L1Stop> {
-        if covers(table, access, self.rights) {
+        if table.demands(access).without(self.rights.of(access.user)) == Perms::NONE {
             return Ok(table.demands(access).allows(Access::Write));
         }
         Err(self.fault(Refusal::Rights, access, self.level, self.leaf.table))
@@ -336,7 +333,7 @@ impl Path {
     fn touch<T: L1Format, H: Host>(
         &mut self,
         t: &T,
-        memory: GuestWords<'_, H>,
+        memory: &GuestWords<'_, H>,
         access: &L1Access,
         stores: bool,
         mark: impl Fn(Gfn) -> bool,
@@ -402,9 +399,4 @@ impl Path {
             count: self.count as u8,
         }
     }
-}
-
-/// Whether the rights suffice for the access.
-fn covers<T: L1Format>(table: &T, access: &L1Access, rights: L1Rights) -> bool {
-    table.demands(access).without(rights.of(access.user)) == Perms::NONE
 }

@@ -12,19 +12,11 @@
 //! ```
 
 use super::format::{Refusal, bits, frame, x86_memory_type};
-use crate::addr::{Gfn, Level, PAGE_SHIFT};
-use crate::table::format::{Access, MemoryType, Perms};
+pub(super) use crate::table::formats::x86::{ACCESSED, DIRTY};
+use crate::table::formats::x86::{LARGE, NO_EXECUTE, PCD, PRESENT, PWT, USER, WRITE};
+use crate::{Access, Gfn, Level, MemoryType, PAGE_SHIFT, Perms};
 
-const PRESENT: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const PWT: u64 = 1 << 3;
-const PCD: u64 = 1 << 4;
-pub(super) const ACCESSED: u64 = 1 << 5;
-pub(super) const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
-const NO_EXECUTE: u64 = 1 << 63;
 
 /// Rules for entries that come from registers and CPUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

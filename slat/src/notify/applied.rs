@@ -2,9 +2,7 @@
 
 use super::begun::Scope;
 use super::invalidation::Invalidation;
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
+use crate::{Format, Host, Idle};
 use core::marker::PhantomData;
 
 /// An [`Invalidation`] whose edits are made and whose flush is owed, from [`Invalidation::apply`]. Dropping it pays and

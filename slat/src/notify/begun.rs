@@ -11,23 +11,18 @@ use super::active::Ticket;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::{Host, HostPage};
 use crate::lent::Lent;
-use crate::slots::SpaceId;
+use crate::oracle::Open;
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Mode, Shared};
 use crate::sync::prim::full_path;
-use crate::sync::readside::Seat;
-use crate::table::format::Format;
-use crate::tlb::Cause;
+use crate::sync::{Mode, Seat, Shared};
 use crate::tlb::debt::{Owed, Owes, Pay};
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{
+    Cause, Format, Gfn, Host, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Reason, SpaceId, Span, Vm,
+    Walk,
+};
 use core::mem::take;
 
 /// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.
@@ -68,6 +63,8 @@ pub(crate) struct Target<'vm, F: Format, H: Host> {
 #[derive(Debug)]
 pub(crate) struct Begun<'vm, F: Format, H: Host> {
     pub(crate) target: Target<'vm, F, H>,
+    /// Ends before the ticket does.
+    pub(crate) ghost: Open<'vm>,
     pub(crate) ticket: Ticket<'vm>,
     /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`](crate::FlushDebt)
     /// is a view of this record, so a leaked debt is not lost.
@@ -147,7 +144,7 @@ fn has_pages_of(all: Span<Hva>, told: Span<Hva>) -> bool {
 
 /// Opens a walk on the given seat, or on any.
 #[inline(always)]
-pub(super) fn walk<'g, F: Format, H: Host, M: Mode>(
+pub(crate) fn walk<'g, F: Format, H: Host, M: Mode>(
     vm: &'g Vm<F, H>,
     space: &'g Space<F>,
     idle: &'g mut Idle,
@@ -184,6 +181,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         full_path();
         Self {
             target: Target { vm: Lent::new(vm), range, why: vm.heard(range, why) },
+            ghost: Open::begin(vm, range, why),
             ticket,
             owed: Owed::default(),
             reserve: Reserve::default(),
@@ -202,6 +200,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
         to: Option<HostPage>,
         seat: Option<&Seat>,
     ) {
+        self.ghost.told(hvas, to);
         let scope = match self.target.range {
             Range::Hvas(all) => {
                 debug_assert!(
@@ -290,6 +289,7 @@ impl<'vm, F: Format, H: Host> Begun<'vm, F, H> {
 
     fn paid(&mut self) {
         self.ticket.flushed();
+        self.ghost.settled(self.target.vm.get());
         if self.reached && self.is_applied {
             Nested::forget(self);
         }

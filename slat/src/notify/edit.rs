@@ -6,20 +6,13 @@
 use super::begun::{Begun, Extent, Nth, Pass, Scope, walk};
 use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
-use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive};
-use crate::sync::readside::Seat;
-use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind, Leaf, Perms};
-use crate::table::memory::Node;
-use crate::table::radix::At;
+use crate::oracle;
+use crate::sync::{Count, Edits, Exclusive, Seat};
+use crate::table::{At, Entry, Kind, Node};
 use crate::trace::TraceEvent;
-use crate::walk::{Steps, Walk};
-use crate::why::Cause;
+use crate::walk::Steps;
+use crate::{Cause, Format, Gfn, Host, Idle, Leaf, Level, Perms, Span, Walk, Word};
 use core::mem::take;
 
 /// The word that an edit puts in place of an entry's.
@@ -59,6 +52,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             };
         }
         self.is_applied |= matches!(scope, Scope::Whole);
+        oracle::edited(self, idle, scope, seat);
     }
 
     /// Makes one pass.
@@ -203,8 +197,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         match word.kind::<F>(level) {
             Kind::Table(_) if whole && why.frees_tables() && self.pass.nth == Nth::First => New::To(hole),
             Kind::Table(_) => New::Nothing,
-            // A tracked leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
-            Kind::Leaf | Kind::Tracked => {
+            // A withdrawn leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
+            Kind::Leaf | Kind::Withdrawn => {
                 let old = F::decode(word);
                 let edit = if whole {
                     plan(why, &old, level, now.and_then(|page| page.of(covers.start)))
@@ -223,8 +217,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     Edit::Replace(pfn) => {
                         let perms = old.perms.without(Perms::WRITE);
                         let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
-                        let tracked = word.is_tracked();
-                        New::To(if tracked { Word::tracked(&new) } else { F::leaf(&new, level) })
+                        let withdrawn = word.is_withdrawn();
+                        New::To(if withdrawn { Word::withdrawn(&new) } else { F::leaf(&new, level) })
                     }
                     Edit::Nothing => {
                         // Rule 7: the leaf stays, but another invalidation's flush over it may still be due.
@@ -274,7 +268,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             }
             // The recovery that froze the link gives the table back (`huge/recover.rs`).
             Kind::Frozen(mark) if Word::was_link(mark) => self.owed.owe(covers),
-            Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
+            Kind::Leaf | Kind::Withdrawn | Kind::Frozen(_) => {
                 self.owed.owe(covers);
                 if new.is_hole() {
                     walk.seat.tally.add(Count::removed(level));

@@ -1,15 +1,13 @@
-//! Walks of the frames that memslots map of a host range, part by part, with rests; and the host's pages behind them.
+//! Walks of the frames that memslots map of a host range, part by part, with yields; and the host's pages behind them.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
-use crate::host::{Host, HostPage};
 use crate::slots::behind::{Behind, Part};
 use crate::sync::mode::Mode;
-use crate::table::format::Format;
-use crate::walk::{Steps, Walk};
+use crate::walk::Steps;
+use crate::{Format, Gfn, Host, HostPage, Hva, Level, PAGE_SHIFT, Span, Walk};
 
 /// Calls `visit` with steps along each range of frames that a part of `hvas` backs. `visit` returns where it ended. The
-/// walk rests where it must, and continues from there.
-pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
+/// walk yields where it must, and continues from there.
+pub(crate) fn walk_behind<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     hvas: Span<Hva>,
     mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,
@@ -18,12 +16,12 @@ pub(super) fn walk_behind<F: Format, H: Host, M: Mode>(
     while !left.is_nothing()
         && let Some(part) = walk.behind(&left)
     {
-        let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
+        let mut steps = walk.steps_up_to_a_yield(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);
         left = left.after(&part, goal);
-        // Rest before the slots are looked up again: they may then map other pages at these frames.
+        // Yield before the slots are looked up again: they may then map other pages at these frames.
         if walk.is_rest_due() {
-            walk.rest();
+            walk.yield_section();
         }
     }
 }

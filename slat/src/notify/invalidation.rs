@@ -48,14 +48,7 @@
 
 use super::begun::{Begun, Range, Scope};
 use super::secondary::Again;
-use crate::addr::{Gfn, Hva, Span};
-use crate::host::{Host, HostPage};
-use crate::slots::SpaceId;
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::tlb::FlushDebt;
-use crate::vm::Vm;
-use crate::why::{Reason, Why};
+use crate::{FlushDebt, Format, Gfn, Host, HostPage, Hva, Idle, Reason, SpaceId, Span, Vm, Why};
 use alloc::sync::Arc;
 
 /// A guard around a change in the primary MMU; see the module's header.
@@ -78,7 +71,7 @@ use alloc::sync::Arc;
 /// let vm = Vm::<Npt4, _>::builder(Identity).build()?;
 /// vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-/// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
+/// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2), Prefault::OLD)?;
 /// let first = Span::sized(Hva(1 << 30), 4096);
 /// let change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
 /// let change = change.apply(&mut idle).settle(); // no vCPU uses the page any more
@@ -128,7 +121,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new([(Hva(0x4000_0000), Pfn(7))].into()))).build()?;
     /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1))?;
+    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 1), Prefault::OLD)?;
     /// let page = Span::sized(Hva(0x4000_0000), PAGE_SIZE);
     /// let freed = vm.change(&mut idle, page, Why::Unmap, |_| vm.host().0.lock().unwrap().remove(&page.start));
     /// assert_eq!((freed, vm.memory().translate(&mut idle, Gfn(0))), (Some(Pfn(7)), None));

@@ -23,7 +23,7 @@ pub(crate) mod active;
 mod applied;
 pub(crate) mod begun;
 mod edit;
-mod host_range;
+pub(crate) mod host_range;
 mod invalidation;
 pub mod plan;
 mod reserve;

@@ -26,10 +26,7 @@
 //! by the rows above; the others stay mapped. If the invalidation has no spare table page (`reserve` says when), it
 //! zaps the whole leaf, and faults map the remainder again.
 
-use crate::addr::{Level, Pfn};
-use crate::host::HostPage;
-use crate::table::format::{Access, Leaf, Perms};
-use crate::why::Reason;
+use crate::{Access, HostPage, Leaf, Level, Perms, Pfn, Reason};
 use alloc::vec::Vec;
 use slat_slots::MemoryType;
 

@@ -10,11 +10,8 @@
 //!
 //! A VM that never mapped a large page asks for none.
 
-use crate::host::Host;
-use crate::table::format::Format;
-use crate::table::memory::Node;
-use crate::table::pool::Cache;
-use crate::vm::Vm;
+use crate::table::{Cache, Node};
+use crate::{Format, Host, Vm};
 
 /// The spare pages. See the module's header.
 #[derive(Debug, Default)]

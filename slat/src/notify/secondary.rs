@@ -23,11 +23,7 @@
 //! together after their locks are released, as NUMA balancing does: another change of one of them has its own
 //! notification, and the numbers of holes never fall (rule 16 of [`crate::notify`]).
 
-use crate::addr::{Hva, Span};
-use crate::age::AccessedPages;
-use crate::host::HostPage;
-use crate::sync::idle::Idle;
-use crate::why::Reason;
+use crate::{AccessedPages, HostPage, Hva, Idle, Reason, Span};
 
 /// A change that a primary MMU is about to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,21 +2,15 @@
 
 use super::begun::{Begun, Range, Scope};
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
-use crate::addr::{Gfn, Hva, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How};
-use crate::host::{Host, HostPage, Kicks};
+use crate::host::Kicks;
 use crate::slots::behind::Behind;
 use crate::space::Space;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Exclusive, Lockless};
-use crate::sync::readside::{Borrowed, Seat};
-use crate::table::format::Format;
+use crate::sync::{Borrowed, Exclusive, Lockless, Seat};
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::{PageWhy, Reason};
+use crate::{
+    AccessedPages, Cause, FlushDebt, Format, Gfn, Host, HostPage, Hva, Idle, PageWhy, Reason, Span, Vm, Walk,
+};
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the reason as this VM treats it: an unmap, if the VM was built to ignore reasons.
@@ -65,7 +59,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # let vm = Vm::<Npt4, _>::builder(Table(Mutex::new(pages.into()))).build()?;
     /// # vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
+    /// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2), Prefault::OLD)?;
     /// // Reclaim looks at both pages, and takes the second.
     /// let both = Span::sized(Hva(0x4000_0000), 2 * PAGE_SIZE);
     /// let frame = vm.change_pages(&mut idle, both, PageWhy::Reclaim, |idle, pages| {

@@ -14,16 +14,10 @@
 //! so none is sent while a root is replaced.
 
 use super::begun::{Begun, Range, Scope};
-use crate::addr::{Gfn, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
-use crate::table::format::Format;
-use crate::table::pool::{FreshRoot, NoMemory};
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::table::pool::FreshRoot;
+use crate::{Format, Gfn, Host, Idle, NoMemory, Reason, Span, Vm, Walk};
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Unmaps every guest frame of every address space. vCPUs load a new root

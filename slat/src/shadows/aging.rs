@@ -4,12 +4,9 @@
 //! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
 //! changes.
 
-use super::{Row, Rows, Shadows, Stretches, g2s_of};
-use crate::addr::{Gfn, Level, Span};
+use super::{LeafRow, Rows, Shadows, Stretches, g2s_of};
 use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 
 impl<F: Format> Shadows<F> {
     /// Looks in a stretch of `g1s` for a frame with a hint. Returns the 2 MiB around the first one, clamped to `g1s`, or
@@ -25,49 +22,39 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
         let (mut bits, mut left) = ([0; 8], Stretches::new(g1s));
         while !left.is_over() {
-            self.young_in(memory, (g1s, &mut left), clears, &mut bits);
+            self.reverse.stretch(memory, &mut left, |at, page, part| {
+                let (hint, mut entries) = (at.hint(), 1);
+                let g2 = hint.g2;
+                let Some((shadow, _inside)) = self.visit(hint.shadow) else { return entries };
+                let g2s = g2s_of(page, g2, part);
+                // SAFETY: roots stay.
+                let root = unsafe { shadow.radix.root(memory) };
+                let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
+                // SAFETY: in a counted walk.
+                while let Some(Step { at, gfns }) = unsafe { cursor.next(memory) } {
+                    entries += 1;
+                    let Some(aged) = aged::<F>(at.word).filter(|_| !F::is_table(at.word, at.level)) else {
+                        continue;
+                    };
+                    let g1 = (page.start + (gfns.start.max(g2).0 - g2.0)).base(at.level);
+                    // SAFETY: as above.
+                    let row = unsafe { Rows::of(memory, at.node) }
+                        .map(|rows| rows.get(F::index(gfns.start, at.level)));
+                    if row.is_some_and(|row: LeafRow| !row.may_name(g1)) {
+                        continue;
+                    }
+                    if clears {
+                        let _ = at.entry.cas(at.word, aged);
+                    }
+                    let pages = Span::sized(g1, at.level.pages()).clamp(&g1s);
+                    for bit in pages.start.0 - g1s.start.0..pages.end.0 - g1s.start.0 {
+                        bits[(bit / 64) as usize] |= 1 << (bit % 64);
+                    }
+                }
+                entries
+            });
         }
         bits
-    }
-
-    fn young_in<M: TableMemory>(
-        &self,
-        memory: &M,
-        (g1s, left): (Span<Gfn>, &mut Stretches),
-        clears: bool,
-        bits: &mut [u64; 8],
-    ) {
-        self.reverse.stretch(memory, left, |at, page, part| {
-            let (hint, mut entries) = (at.hint(), 1);
-            let g2 = hint.g2;
-            let Some((shadow, _inside)) = self.visit(hint.shadow) else { return entries };
-            let g2s = g2s_of(page, g2, part);
-            // SAFETY: roots stay.
-            let root = unsafe { shadow.radix.root(memory) };
-            let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
-            // SAFETY: inside the door.
-            while let Some(Step { at, gfns }) = unsafe { cursor.next(memory) } {
-                entries += 1;
-                let Some(aged) = aged::<F>(at.word).filter(|_| !F::is_table(at.word, at.level)) else {
-                    continue;
-                };
-                let g1 = (page.start + (gfns.start.max(g2).0 - g2.0)).base(at.level);
-                // SAFETY: as above.
-                let row =
-                    unsafe { Rows::of(memory, at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
-                if row.is_some_and(|row: Row| !row.may_name(g1)) {
-                    continue;
-                }
-                if clears {
-                    let _ = at.entry.cas(at.word, aged);
-                }
-                let pages = Span::sized(g1, at.level.pages()).clamp(&g1s);
-                for bit in pages.start.0 - g1s.start.0..pages.end.0 - g1s.start.0 {
-                    bits[(bit / 64) as usize] |= 1 << (bit % 64);
-                }
-            }
-            entries
-        });
     }
 }
 
@@ -76,6 +63,6 @@ fn aged<F: Format>(word: Word) -> Option<Word> {
     if F::HARDWARE_AD {
         (F::is_present(word) && word.0 & F::ACCESSED != 0).then_some(Word(word.0 & !F::ACCESSED))
     } else {
-        F::is_present(word).then(|| Word::tracked(&F::read_leaf(word)))
+        F::is_present(word).then(|| Word::withdrawn(&F::read_leaf(word)))
     }
 }

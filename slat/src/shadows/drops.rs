@@ -24,13 +24,13 @@ pub(crate) struct Drops {
 
 impl Drops {
     /// Returns a guard for a walk that may take something.
-    pub(crate) fn taking<'a>(&'a self, active: &'a Active) -> Taking<'a> {
-        Taking { drops: self, active, begun: Cell::new(false) }
+    pub(crate) fn taking<'a>(&'a self, active: &'a Active) -> Dropping<'a> {
+        Dropping { drops: self, active, begun: Cell::new(false) }
     }
 
     /// Whether anything was taken since number `forgot`, or is being taken. Called after a look at the entries.
     pub(crate) fn since(&self, forgot: Version) -> bool {
-        // Pairs with the end of `Taking`: if none is under way, their numbers are seen.
+        // Pairs with the end of `Dropping`: if none is under way, their numbers are seen.
         let under_way = self.under_way.load(order!(drops.look, Acquire)) > 0;
         under_way || self.newest.load(Relaxed) > forgot.0
     }
@@ -49,14 +49,13 @@ impl Drops {
 }
 
 /// A walk that may take something from leaves.
-#[derive(Debug)]
-pub(crate) struct Taking<'a> {
+pub(crate) struct Dropping<'a> {
     drops: &'a Drops,
     pub(crate) active: &'a Active,
     begun: Cell<bool>,
 }
 
-impl Taking<'_> {
+impl Dropping<'_> {
     /// Called before the exchange that takes something.
     #[inline]
     pub(crate) fn begin(&self) {
@@ -79,7 +78,7 @@ impl Taking<'_> {
     }
 }
 
-impl Drop for Taking<'_> {
+impl Drop for Dropping<'_> {
     fn drop(&mut self) {
         if self.begun.get() {
             self.finish();

@@ -19,17 +19,15 @@
 //! R finds F's frozen entry, or F finds its hint doubted. A doubted hint counts as a hint for all walks. Only one thread
 //! doubts the hints of a page at a time ([`Doubts`]): a hint that F makes firm again is not taken for the doubted one.
 
-use crate::addr::Gfn;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
-use crate::table::entry::{Entry, Word};
-use crate::table::memory::Node;
-use crate::table::pool::NoMemory;
+use crate::table::{Entry, Node};
+use crate::{Gfn, NoMemory, Word};
 use alloc::vec::Vec;
 use core::ptr::{NonNull, null_mut};
 
 /// A place to look: this frame of L2, or the page that begins there, in this shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hint {
+pub(crate) struct RmapHint {
     pub(crate) shadow: usize,
     pub(crate) g2: Gfn,
 }
@@ -43,11 +41,11 @@ const THERE: u64 = 1 << 63;
 const DOUBTED: u64 = 1 << 62;
 
 /// Maximum number of shadows that hints can tell apart.
-pub(super) const MOST: usize = 1 << SHADOW_BITS;
+pub(super) const MAX_SHADOWS: usize = 1 << SHADOW_BITS;
 /// The word of a plane without a hint.
 pub(super) const NONE: Word = Word::OLDEST;
 
-impl Hint {
+impl RmapHint {
     /// Encodes the hint as the word of a plane, if that has bits for it.
     #[inline(always)]
     pub(super) fn word(self) -> Option<Word> {
@@ -64,7 +62,7 @@ impl Hint {
     }
 
     fn of_bits(bits: u64) -> Self {
-        let shadow = (bits >> WIDE_FRAME_BITS) as usize & (MOST - 1);
+        let shadow = (bits >> WIDE_FRAME_BITS) as usize & (MAX_SHADOWS - 1);
         Self { shadow, g2: Gfn(bits & ((1 << WIDE_FRAME_BITS) - 1)) }
     }
 
@@ -105,10 +103,10 @@ impl HintAt<'_> {
         }
     }
 
-    pub(super) fn hint(self) -> Hint {
+    pub(super) fn hint(self) -> RmapHint {
         match self {
-            Self::First(_, word) => Hint::of_word(word),
-            Self::Block(_, bits) => Hint::of_bits(bits),
+            Self::First(_, word) => RmapHint::of_word(word),
+            Self::Block(_, bits) => RmapHint::of_bits(bits),
         }
     }
 }
@@ -137,14 +135,14 @@ fn exchange(place: &AtomicU64, old: u64, new: u64) -> bool {
 
 impl HintBlock {
     /// Writes the first hints of a block that no other thread reaches.
-    pub(super) fn fill<const N: usize>(&self, hints: [Option<Hint>; N]) {
+    pub(super) fn fill<const N: usize>(&self, hints: [Option<RmapHint>; N]) {
         for (place, hint) in self.hints.iter().zip(hints) {
-            place.store(hint.map_or(0, Hint::bits), Relaxed);
+            place.store(hint.map_or(0, RmapHint::bits), Relaxed);
         }
     }
 
     /// Returns a hint by its index.
-    pub(super) fn at(&self, nth: usize, hint: Hint) -> HintAt<'_> {
+    pub(super) fn at(&self, nth: usize, hint: RmapHint) -> HintAt<'_> {
         HintAt::Block(&self.hints[nth], hint.bits())
     }
 
@@ -152,43 +150,26 @@ impl HintBlock {
     /// is gone.
     pub(super) fn enter(
         &self,
-        hint: Hint,
-        spare: &mut SpareHints,
+        hint: RmapHint,
+        spare: &mut Vec<SpareBlock>,
         (doubts, g1): (&Doubts, Gfn),
-        is_stale: impl Fn(Hint) -> bool,
+        is_stale: impl Fn(RmapHint) -> bool,
     ) -> Result<HintAt<'_>, NoMemory> {
         let wanted = hint.bits();
         loop {
             let path = self.path(hint);
-            let (mut vacant, mut found) = (None, None);
-            for (place, bits) in path.clone().flat_map(Self::places) {
-                if bits & !DOUBTED == wanted {
-                    found = Some((place, bits));
-                    break;
-                }
-                if bits == 0 && vacant.is_none() {
-                    vacant = Some(place);
-                }
-            }
+            let places = || path.clone().flat_map(Self::places);
             let is_there = |place| Ok(HintAt::Block(place, wanted));
-            match (found, vacant) {
-                (Some((place, bits)), _) => {
-                    // Firm again: the thread that doubts it then leaves it.
-                    if bits == wanted || exchange(place, bits, wanted) {
-                        return is_there(place);
-                    }
-                    continue;
+            let there = places().find(|(_, bits)| bits & !DOUBTED == wanted);
+            if let Some((place, bits)) = there.or_else(|| places().find(|(_, bits)| *bits == 0)) {
+                // A doubted hint is firm again: the thread that doubts it then leaves it.
+                if bits == wanted || exchange(place, bits, wanted) {
+                    return is_there(place);
                 }
-                (None, Some(place)) => {
-                    if exchange(place, 0, wanted) {
-                        return is_there(place);
-                    }
-                    continue;
-                }
-                (None, None) => {}
+                continue;
             }
             if let Some(doubt) = doubts.begin(g1) {
-                let stale = path.clone().flat_map(Self::places).find(|&(place, bits)| {
+                let stale = places().find(|&(place, bits)| {
                     bits == 0 || Doubt::replaces_stale(&doubt, (place, bits), wanted, &is_stale)
                 });
                 match stale {
@@ -200,7 +181,8 @@ impl HintBlock {
                 }
             }
             let (last, nth) = path.last().ok_or(NoMemory)?;
-            let fresh = spare.take().ok_or(NoMemory)?;
+            let spared = spare.pop().ok_or(NoMemory)?;
+            let fresh = spared.0;
             // SAFETY: a block that only this thread has.
             unsafe { fresh.as_ref() }.fill([Some(hint)]);
             // The hint before the link to its block.
@@ -211,12 +193,12 @@ impl HintBlock {
             }
             // SAFETY: as above: the block was not linked.
             unsafe { fresh.as_ref() }.fill([None]);
-            spare.put_back(fresh);
+            spare.push(spared);
         }
     }
 
     /// The blocks that may have the hint, each with the index of the link to the next one.
-    fn path(&self, hint: Hint) -> impl Iterator<Item = (&Self, usize)> + Clone {
+    fn path(&self, hint: RmapHint) -> impl Iterator<Item = (&Self, usize)> + Clone {
         // A product with an odd number: different hints have different paths.
         let mut turns = hint.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = Some(self);
@@ -291,9 +273,9 @@ impl Doubt<'_> {
         _: &Self,
         (place, bits): Place<'_>,
         wanted: u64,
-        is_stale: &impl Fn(Hint) -> bool,
+        is_stale: &impl Fn(RmapHint) -> bool,
     ) -> bool {
-        let (hint, doubted) = (Hint::of_bits(bits), bits | DOUBTED);
+        let (hint, doubted) = (RmapHint::of_bits(bits), bits | DOUBTED);
         if !is_stale(hint) {
             return false;
         }
@@ -310,55 +292,31 @@ impl Doubt<'_> {
     }
 }
 
-/// Spare blocks of a vCPU, or those that no vCPU has.
-#[derive(Debug, Default)]
-pub(crate) struct SpareHints(Vec<NonNull<HintBlock>>);
+/// A block without hints, which only its holder has.
+#[derive(Debug)]
+pub(crate) struct SpareBlock(pub(super) NonNull<HintBlock>);
 
-// SAFETY: blocks that only their holder has.
-unsafe impl Send for SpareHints {}
+// SAFETY: only its holder has the block.
+unsafe impl Send for SpareBlock {}
 
-impl SpareHints {
+impl SpareBlock {
     /// Number of blocks that a vCPU gets at a time. A fault needs one.
-    const AT_ONCE: usize = 8;
+    pub(super) const AT_ONCE: usize = 8;
 
-    /// One block, which stays for ever.
+    /// A block that stays for ever.
     #[cfg(all(test, loom))]
-    pub(super) fn one() -> Self {
-        Self([NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default()))].into())
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn take(&mut self) -> Option<NonNull<HintBlock>> {
-        self.0.pop()
-    }
-
-    /// Takes back a block that was taken, is empty, and was not linked.
-    pub(super) fn put_back(&mut self, block: NonNull<HintBlock>) {
-        self.0.push(block);
+    pub(super) fn leaked() -> Self {
+        Self(NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default())))
     }
 
     /// Makes blocks of a page that only the caller has.
-    pub(super) fn split(&mut self, page: Node) {
-        for nth in 0..(crate::addr::PAGE_SIZE as usize / size_of::<HintBlock>()) {
+    pub(super) fn split(page: Node) -> impl Iterator<Item = Self> {
+        (0..crate::PAGE_SIZE as usize / size_of::<HintBlock>()).map(move |nth| {
             // SAFETY: inside the page, which is aligned to its size.
             let block = unsafe { page.page().cast::<HintBlock>().add(nth) };
             // SAFETY: only the caller has the page.
             unsafe { block.write(HintBlock::default()) };
-            self.0.push(block);
-        }
-    }
-
-    /// Moves some blocks to a vCPU.
-    pub(super) fn lend(&mut self, to: &mut Self) {
-        let left = self.0.len().saturating_sub(Self::AT_ONCE);
-        to.0.extend(self.0.drain(left..));
-    }
-
-    /// Takes all blocks of a vCPU.
-    pub(super) fn append(&mut self, from: &mut Self) {
-        self.0.append(&mut from.0);
+            Self(block)
+        })
     }
 }

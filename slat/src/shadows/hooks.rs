@@ -1,27 +1,18 @@
 //! The hooks of a build with nested guests. Invalidations are in [`invalidate`](super::invalidate).
 
-use super::{Pages, Reach, Shadows, Stretches, VcpuShadows};
-use crate::addr::{Gfn, Span};
+use super::{Reach, Shadows, SplitPages, Stretches, VcpuShadows};
 use crate::hooks::{NestedHooks, NestedState};
-use crate::host::Host;
 use crate::notify::begun::{Begun, Extent};
 use crate::slots::bitmap::WORD;
-use crate::stats::NestedStats;
 use crate::sync::mode::{Edits, Mode};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::sync::tally::NestedCount;
-use crate::table::format::Format;
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vcpu::Vcpu;
-use crate::vm::Vm;
-use crate::walk::Walk;
-use crate::why::Reason;
+use crate::{Cause, FlushDebt, Format, Gfn, Host, NestedStats, Reason, Span, Vcpu, Vm, Walk};
 use alloc::boxed::Box;
 
 /// Nested guests by [`Shadows`].
-#[derive(Debug)]
 pub(crate) struct Shadowed;
 
 impl NestedState for Shadowed {
@@ -134,8 +125,8 @@ fn withdraw_write_from<F: Format, H: Host, M: Edits>(
 ) {
     let (vm, how, mut left) = (walk.vm, Reach::WithdrawWrite, Stretches::new(gfns));
     while !left.is_over() {
-        walk.rest();
-        if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut Pages::none()) {
+        walk.yield_section();
+        if shadows.reach(vm.tables(), &vm.active, (&mut left, gfns), how, &mut SplitPages::none()) {
             owed.owe_nested();
         }
     }
@@ -156,7 +147,7 @@ fn arm_in<F: Format, H: Host, M: Edits>(
             let skip = left.trailing_zeros();
             let run = (left >> skip).trailing_ones();
             let pages = Span::sized(page + u64::from(skip), run.into());
-            shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut Pages::none());
+            shadows.reach_whole(memory, active, pages, Reach::WithdrawWrite, &mut SplitPages::none());
             page = pages.end;
             left = left.checked_shr(skip + run).unwrap_or(0);
         }

@@ -9,16 +9,12 @@
 //! ```
 //! Hints are visited in [`Stretches`], each in a section of its own. Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
-use super::{Pages, Reach, Shadows, Stretches};
-use crate::addr::{Gfn, Span};
-use crate::host::Host;
+use super::{Reach, SplitPages, Stretches};
 use crate::notify::begun::{Begun, Extent, Scope};
 use crate::slots::behind::Behind;
 use crate::space::Space;
 use crate::sync::readside::BorrowedWithoutIdle;
-use crate::table::format::Format;
-use crate::vm::Vm;
-use crate::why::Reason;
+use crate::{Format, Gfn, Host, Reason, Span, Vm};
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Zaps the shadow entries of the frames in `extent`. If it `defers`, leaves for which there is no table page
@@ -26,30 +22,24 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     #[cold]
     #[inline(never)]
     pub(super) fn reach_all_spaces(&mut self, extent: &Extent<'_>, defers: bool) {
-        for space in &self.target.vm.get().spaces {
-            if let Some(shadows) = space.nested.get() {
-                self.reach_in(space, shadows, extent, defers);
-            }
-        }
-    }
-
-    /// Zaps the shadow entries of one space.
-    fn reach_in(&mut self, space: &Space<F>, shadows: &Shadows<F>, extent: &Extent<'_>, defers: bool) {
-        let (vm, mut any) = (self.target.vm.get(), false);
+        let vm = self.target.vm.get();
         let (memory, active) = (vm.tables(), &vm.active);
-        let mut pages = Pages { defers, ..Pages::of(&mut self.reserve.pages) };
-        let has_seat = for_frames(vm, space, extent, |left, all| {
-            any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
-        });
-        self.reserve.is_short |= pages.is_short;
-        // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
-        if !has_seat || self.target.why == Reason::Slot {
-            shadows.reach_all(memory, active, Reach::Zap);
-            any = true;
-        }
-        if any {
-            self.owed.owe_nested();
-            self.reached = true;
+        for space in &vm.spaces {
+            let (Some(shadows), mut any) = (space.nested.get(), false) else { continue };
+            let mut pages = SplitPages { defers, ..SplitPages::of(&mut self.reserve.pages) };
+            let has_seat = for_frames(vm, space, extent, |left, all| {
+                any |= shadows.reach(memory, active, (left, all), Reach::Zap, &mut pages);
+            });
+            self.reserve.is_short |= pages.is_short;
+            // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
+            if !has_seat || self.target.why == Reason::Slot {
+                shadows.reach_all(memory, active, Reach::Zap);
+                any = true;
+            }
+            if any {
+                self.owed.owe_nested();
+                self.reached = true;
+            }
         }
     }
 

@@ -12,24 +12,23 @@
 //!
 //! Two tables share a page of rows. While a table is linked, the list pointer of its page points to its rows.
 
-use super::hints::SpareHints;
-use crate::addr::{Gfn, Level, PAGE_SIZE, Span};
+use super::hints::SpareBlock;
 use crate::sync::prim::{AtomicU32, Relaxed};
-use crate::table::format::MemoryType;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
+use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::Beside;
+use crate::{Gfn, Level, MemoryType, PAGE_SIZE, Span, TableMemory};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 /// The row of a leaf. See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Row(u32);
+pub(crate) struct LeafRow(u32);
 
 const FRAME_BITS: u32 = 30;
 /// Bytes of a table's rows.
 const BYTES: usize = ENTRIES * size_of::<AtomicU32>();
 
-impl Row {
+impl LeafRow {
     const UNKNOWN: Self = Self(u32::MAX);
 
     /// The row of a leaf that T composes from `g1` with this type.
@@ -94,14 +93,14 @@ impl<'a> Rows<'a> {
 
 impl Rows<'_> {
     #[inline(always)]
-    pub(crate) fn get(self, index: usize) -> Row {
+    pub(crate) fn get(self, index: usize) -> LeafRow {
         // After the leaf, whose load is an Acquire one.
-        Row(self.0[index].load(Relaxed))
+        LeafRow(self.0[index].load(Relaxed))
     }
 
     /// Called by the fault that has the entry frozen.
     #[inline(always)]
-    pub(crate) fn set(self, index: usize, row: Row) {
+    pub(crate) fn set(self, index: usize, row: LeafRow) {
         // Before the leaf, whose exchange is a Release one.
         self.0[index].store(row.0, Relaxed);
     }
@@ -133,7 +132,7 @@ impl RowsOf {
     }
 
     /// # Safety
-    /// The table is linked for `'a`, or the caller is in a section or inside the door in which it was.
+    /// The table is linked for `'a`, or the caller is in a section or in a counted walk in which it was.
     #[inline(always)]
     pub(crate) unsafe fn rows<'a>(self) -> Rows<'a> {
         // SAFETY: half a page that only this table has.
@@ -166,7 +165,7 @@ impl Half {
     }
 
     /// Detaches the rows of a table that no other thread reaches any more.
-    pub(super) fn take_back(memory: &impl TableMemory, table: Node) -> Option<Self> {
+    pub(super) fn reclaim(memory: &impl TableMemory, table: Node) -> Option<Self> {
         // SAFETY: only the caller has it.
         let rows = unsafe { table.note_in(memory) }.next.take()?;
         Some(Self(rows.page()))
@@ -191,7 +190,7 @@ impl Half {
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     pub(super) rows: Vec<Half>,
-    pub(super) hints: SpareHints,
+    pub(super) hints: Vec<SpareBlock>,
 }
 
 impl Spare {
@@ -227,7 +226,7 @@ impl<M: TableMemory> Beside for Hanging<'_, M> {
         }
     }
 
-    fn take_back(&mut self, node: Node) {
-        self.0.rows.extend(Half::take_back(self.2, node));
+    fn reclaim(&mut self, node: Node) {
+        self.0.rows.extend(Half::reclaim(self.2, node));
     }
 }

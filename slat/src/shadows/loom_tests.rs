@@ -1,6 +1,6 @@
 //! Hints of one page of L1 in blocks: faults that enter theirs, and replace hints whose leaves are gone.
 
-use super::hints::{Doubts, Hint, HintBlock, SpareHints};
+use super::hints::{Doubts, HintBlock, RmapHint, SpareBlock};
 use super::{Frozen, HOLE, frozen};
 use crate::loom_tests::{explore, explore_within};
 use crate::sync::prim::{AtomicBool, Relaxed, SeqCst, fence};
@@ -24,8 +24,8 @@ struct Page {
     announced: AtomicBool,
 }
 
-fn hint(nth: usize) -> Hint {
-    Hint { shadow: 0, g2: Gfn(nth as u64) }
+fn hint(nth: usize) -> RmapHint {
+    RmapHint { shadow: 0, g2: Gfn(nth as u64) }
 }
 
 impl Page {
@@ -40,8 +40,13 @@ impl Page {
 
     /// F7 to F9: enters the hint of an entry, and maps the page there.
     fn fault(&self, nth: usize) {
-        let is_gone = |other: Hint| self.entries[other.g2.0 as usize].load().is_hole();
-        let entered = self.first.enter(hint(nth), &mut SpareHints::one(), (&self.doubts, Gfn(0)), is_gone);
+        let is_gone = |other: RmapHint| self.entries[other.g2.0 as usize].load().is_hole();
+        let entered = self.first.enter(
+            hint(nth),
+            &mut alloc::vec![SpareBlock::leaked()],
+            (&self.doubts, Gfn(0)),
+            is_gone,
+        );
         let entered = entered.expect("there is a block");
         if let Ok(frozen) = Frozen::new(&self.entries[nth], HOLE, frozen(VcpuId(nth as u32))) {
             fence(SeqCst);

@@ -14,11 +14,11 @@
 //!
 //! **The reverse map unlinks no table and no block** before the VM is dropped, so it is walked in no section. Tables of a shadow may
 //! be [reclaimed](reclaim) at any time: faults walk them in a section of the read side, all other walks inside the
-//! [`door`]. Roots stay. When all shadows are in use, the one that no vCPU holds and that was unused for longest serves
+//! [`counted_walks`]. Roots stay. When all shadows are in use, the one that no vCPU pins and that was unused for longest serves
 //! the next table of L1. Each vCPU then flushes before its first entry there.
 
 mod aging;
-mod door;
+mod counted_walks;
 mod drops;
 mod hints;
 mod hooks;
@@ -32,32 +32,29 @@ mod shadow;
 mod split;
 mod vcpu_state;
 
-pub(crate) use door::Inside;
-pub(crate) use drops::{Drops, Taking};
-pub(crate) use hints::{Hint, HintAt};
+pub(crate) use counted_walks::CountedWalk;
+pub(crate) use drops::{Dropping, Drops};
+pub(crate) use hints::{HintAt, RmapHint};
 pub(crate) use hooks::Shadowed;
-pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
+pub(crate) use leaf_rows::{LeafRow, Rows, RowsOf, Spare};
 
 pub(crate) use reverse::Stretches;
 pub(crate) use shadow::{FlushLine, Frozen, HOLE, Shadow, drop_leaf, edit, frozen, is_leaf, maps};
-pub(crate) use split::Pages;
+pub(crate) use split::SplitPages;
 pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]
-pub(crate) use {door::Door, reclaim::unlink};
+pub(crate) use {counted_walks::WalkCount, reclaim::unlink};
 
-use crate::addr::{Gfn, Level, Span};
 use crate::notify::active::Active;
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
-use crate::table::entry::{Entry, Version};
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
-use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::retire::{TableCount, count_tables};
+use crate::table::retire::count_tables;
+use crate::table::{Cache, Entry, Pool, TableCount, Version};
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
-use hints::MOST;
+use hints::MAX_SHADOWS;
 use leaf_rows::Half;
 use reverse::Reverse;
 
@@ -65,7 +62,6 @@ use reverse::Reverse;
 pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
 
 /// The shadows of an address space. See the module's header.
-#[derive(Debug)]
 // Aligned, so that the allocator does not decide which words share a cache line.
 #[repr(align(64))]
 pub(crate) struct Shadows<F> {
@@ -81,19 +77,18 @@ pub(crate) struct Shadows<F> {
 }
 
 /// The table of L1 that a shadow is for.
-#[derive(Debug)]
 struct Named {
     table: AnyTable,
     /// The number at which it got this table, unique among shadows.
     since: Version,
-    /// Number of vCPUs that hold it.
-    holders: u32,
+    /// Number of vCPUs that pin it.
+    pins: u32,
     used: Version,
 }
 
-/// A shadow that a vCPU holds.
+/// A shadow that a vCPU pins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hold {
+pub(crate) struct Pin {
     pub(crate) index: usize,
     /// The number at which it got this table of L1.
     pub(crate) since: Version,
@@ -111,7 +106,7 @@ pub(crate) enum Reach {
 impl<F: Format> Shadows<F> {
     /// Shadows for `many` tables of L1 at once, at least eight.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool, many: usize) -> Result<Self, NoMemory> {
-        let many = many.clamp(8, MOST);
+        let many = many.clamp(8, MAX_SHADOWS);
         Ok(Self {
             reverse: Reverse::new(memory, pool)?,
             all: (0..many).map(|_| Once::default()).collect(),
@@ -123,24 +118,15 @@ impl<F: Format> Shadows<F> {
         })
     }
 
-    /// Gives its memory back to the pool.
-    ///
-    /// # Safety
-    /// No thread but this one has ever reached it.
-    pub(crate) unsafe fn give_back_unused<M: TableMemory>(self, memory: &M, pool: &Pool) {
-        // SAFETY: the caller's word. There are no shadows yet.
-        unsafe { self.reverse.give_back(memory, pool) };
-    }
-
     /// Returns the shadow with this number, which a vCPU holds or a hint names.
     pub(crate) fn shadow(&self, index: usize) -> Option<&Shadow<F>> {
         self.all.get(index)?.get()
     }
 
-    /// Returns the shadow, and enters its door, for a walk outside of a fault.
-    pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, Inside<'_>)> {
+    /// Returns the shadow, and begins a counted walk of it, for a walk outside of a fault.
+    pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, CountedWalk<'_>)> {
         let shadow = self.shadow(index)?;
-        Some((shadow, shadow.door.enter()))
+        Some((shadow, shadow.walks.enter()))
     }
 
     fn shadows(&self) -> impl Iterator<Item = &Shadow<F>> {
@@ -157,50 +143,50 @@ impl<F: Format> Shadows<F> {
         (self.shadows().count() as u64, quiet(&self.passes).load(Relaxed))
     }
 
-    /// Returns the shadow for `table`, held for a vCPU until [`let_go`](Self::let_go).
-    pub(crate) fn hold<T: Copy + Eq + Send + Sync + 'static, M: TableMemory>(
+    /// Returns the shadow for `table`, pinned for a vCPU until [`let_go`](Self::let_go).
+    pub(crate) fn pin<T: Copy + Eq + Send + Sync + 'static, M: TableMemory>(
         &self,
         (memory, pool, active): (&M, &Pool, &Active),
         table: T,
-    ) -> Result<Hold, NoMemory> {
+    ) -> Result<Pin, NoMemory> {
         let mut directory = self.directory.lock();
         let is_it = |named: &Named| named.table.downcast_ref::<T>() == Some(&table);
         let used = active.now();
         if let Some(index) = directory.iter().position(is_it) {
             let named = &mut directory[index];
-            (named.holders, named.used) = (named.holders + 1, used);
-            return Ok(Hold { index, since: named.since });
+            (named.pins, named.used) = (named.pins + 1, used);
+            return Ok(Pin { index, since: named.since });
         }
         let since = active.fresh();
-        let fresh = Named { table: Box::new(table), since, holders: 1, used };
+        let fresh = Named { table: Box::new(table), since, pins: 1, used };
         let index = if directory.len() < self.all.len() {
             let index = directory.len();
             self.all[index].set(Shadow::new(memory, pool)?);
             directory.push(fresh);
             index
         } else {
-            let free = directory.iter().enumerate().filter(|(_, named)| named.holders == 0);
+            let free = directory.iter().enumerate().filter(|(_, named)| named.pins == 0);
             let (index, _) = free.min_by_key(|(_, named)| named.used).ok_or(NoMemory)?;
             directory[index] = fresh;
             index
         };
-        Ok(Hold { index, since: directory[index].since })
+        Ok(Pin { index, since: directory[index].since })
     }
 
-    /// Ends a vCPU's hold.
-    pub(crate) fn let_go(&self, hold: Hold) {
-        self.directory.lock()[hold.index].holders -= 1;
+    /// Ends a pin.
+    pub(crate) fn let_go(&self, hold: Pin) {
+        self.directory.lock()[hold.index].pins -= 1;
     }
 
     /// Calls `visit` with each shadow that is for a table of this format for which `covers` is true.
     pub(crate) fn for_tables<T: Copy + Eq + Send + Sync + 'static>(
         &self,
         covers: impl Fn(&T) -> bool,
-        mut visit: impl FnMut(Hold, T),
+        mut visit: impl FnMut(Pin, T),
     ) {
         for (index, named) in self.directory.lock().iter().enumerate() {
             if let Some(table) = named.table.downcast_ref::<T>().filter(|table| covers(table)) {
-                visit(Hold { index, since: named.since }, *table);
+                visit(Pin { index, since: named.since }, *table);
             }
         }
     }
@@ -221,7 +207,7 @@ impl<F: Format> Shadows<F> {
     /// Takes a vCPU's spare rows and blocks back.
     pub(crate) fn give_back(&self, spare: &mut Spare) {
         self.halves.lock().append(&mut spare.rows);
-        self.reverse.take_back(&mut spare.hints);
+        self.reverse.reclaim(&mut spare.hints);
     }
 
     /// F7: enters a hint for a page of `level` around `g1`, or finds it: see [`HintAt::stands`].
@@ -230,16 +216,16 @@ impl<F: Format> Shadows<F> {
         memory: &M,
         spare: (&mut Cache, &mut Spare),
         (g1, level): (Gfn, Level),
-        hint: Hint,
+        hint: RmapHint,
     ) -> Result<HintAt<'a>, NoMemory> {
         let page = Span::sized(g1.base(level), level.pages());
         self.reverse.add(memory, spare, (g1, level), hint, |other| self.is_gone(memory, (page, level), other))
     }
 
     /// Whether no leaf is left that the hint of a page of L1 leads to. A frozen entry may become one.
-    fn is_gone<M: TableMemory>(&self, memory: &M, (page, level): (Span<Gfn>, Level), hint: Hint) -> bool {
+    fn is_gone<M: TableMemory>(&self, memory: &M, (page, level): (Span<Gfn>, Level), hint: RmapHint) -> bool {
         let Some((shadow, _inside)) = self.visit(hint.shadow) else { return true };
-        // SAFETY: inside the door.
+        // SAFETY: in a counted walk.
         let at = unsafe { shadow.radix.descend(memory, hint.g2) };
         if at.level >= level {
             // SAFETY: as above.
@@ -272,7 +258,7 @@ impl<F: Format> Shadows<F> {
         active: &Active,
         (left, all): (&mut Stretches, Span<Gfn>),
         how: Reach,
-        pages: &mut Pages<'_>,
+        pages: &mut SplitPages<'_>,
     ) -> bool {
         let (mut any, taking) = (false, self.drops.taking(active));
         // After the fence in `Ticket::announce`, which pairs with the one in `stands`.
@@ -293,7 +279,7 @@ impl<F: Format> Shadows<F> {
         active: &Active,
         g1s: Span<Gfn>,
         how: Reach,
-        pages: &mut Pages<'_>,
+        pages: &mut SplitPages<'_>,
     ) -> bool {
         let (mut any, mut left) = (false, Stretches::new(g1s));
         while !left.is_over() {

@@ -5,7 +5,7 @@
 //! unlinked     a link becomes a hole; a drop, from before it until after it
 //! the line     moves: a fault that remembers a table reads the line first, and had read it before it walked to the table
 //! flush        of L2's tag: no processor has a link to the tables any more
-//! grace        faults that were in a section, and walks that were inside the door, have ended
+//! grace        faults that were in a section, and walks that were in a counted walk, have ended
 //! freed
 //! ```
 //! A fault that is in an unlinked table may install a leaf there, which is harmless. The leaf has its hint, so a later
@@ -15,19 +15,15 @@
 //! memory, and the others last, by a clock over their links ([`crate::budget`]). The reverse map stays: 8 bytes for
 //! each L1 frame that L2 has ever used, and blocks of 64 bytes for those that it used at several places at once.
 
-use super::drops::Taking;
 use super::leaf_rows::Half;
-use super::{HOLE, Shadow, Shadows};
-use crate::addr::{Gfn, Level, Span};
+use super::{Dropping, HOLE, Shadow, Shadows};
 use crate::callbacks::Finally;
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::memory::{Node, NodeList, TableMemory};
-use crate::table::pool::Pool;
+use crate::table::memory::NodeList;
 use crate::table::retire::for_tables;
+use crate::table::{Cursor, Entry, Node, Pool};
+use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 use alloc::vec::Vec;
 
 /// Maximum number of subtrees reclaimed at once from a shadow that vCPUs run on.
@@ -48,7 +44,7 @@ impl<F: Format> Shadows<F> {
     ) -> u64 {
         // Locked to the end: one reclaim at a time, and no vCPU gets an unheld shadow meanwhile.
         let directory = self.directory.lock();
-        let which = directory.iter().enumerate().filter(|(_, named)| (named.holders > 0) == held);
+        let which = directory.iter().enumerate().filter(|(_, named)| (named.pins > 0) == held);
         let mut which: Vec<_> = which.map(|(index, named)| (named.used, index)).collect();
         which.sort_unstable();
         let found = which.into_iter().find_map(|(_, index)| {
@@ -61,7 +57,7 @@ impl<F: Format> Shadows<F> {
         // Also if a kick panics, which `flush` lets out when it is over. Otherwise the tables would be lost.
         let freed = Finally::with((tops, grace), |(tops, grace)| {
             grace();
-            shadow.door.outlast();
+            shadow.walks.outlast();
             self.free(memory, pool, tops);
         });
         flush();
@@ -73,7 +69,7 @@ impl<F: Format> Shadows<F> {
         let (mut back, mut halves) = (NodeList::default(), self.halves.lock());
         for &(top, level) in tops {
             for_tables::<F, M>(memory, top, level, &mut |node| {
-                halves.extend(Half::take_back(memory, node));
+                halves.extend(Half::reclaim(memory, node));
                 back.push(node);
             });
         }
@@ -100,7 +96,7 @@ impl<F: Format> Shadows<F> {
 
 impl<F: Format> Shadow<F> {
     /// Unlinks all tables below the root; or some cold ones, from the clock's hand on.
-    fn unlink<M: TableMemory>(&self, memory: &M, taking: &Taking<'_>, only_cold: bool) -> Vec<Top> {
+    fn unlink<M: TableMemory>(&self, memory: &M, taking: &Dropping<'_>, only_cold: bool) -> Vec<Top> {
         let mut tops = Vec::new();
         let from = Gfn(self.hand.load(Relaxed));
         // The first round may only clear bits. The last one ends where the first began.
@@ -134,7 +130,7 @@ impl<F: Format> Shadow<F> {
 }
 
 /// Makes a link a hole, even if hardware sets bits in it meanwhile: only unlinking changes the linked table.
-pub(crate) fn unlink<F: Format>(taking: &Taking<'_>, entry: &Entry, mut word: Word, level: Level) -> bool {
+pub(crate) fn unlink<F: Format>(taking: &Dropping<'_>, entry: &Entry, mut word: Word, level: Level) -> bool {
     taking.begin();
     while F::is_table(word, level) {
         match entry.cas(word, HOLE) {

@@ -18,28 +18,23 @@
 //! wait. Another fault on the same frame may replace it by its own once its leaf is gone.
 
 use super::Spare;
-use super::hints::{Doubts, Hint, HintAt, HintBlock, NONE, SpareHints};
-use crate::addr::{Gfn, Level, PAGE_SHIFT, Pfn, Span};
+use super::hints::{Doubts, HintAt, HintBlock, NONE, RmapHint, SpareBlock};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, Node, TableMemory};
-use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::radix::{Radix, Reached};
+use crate::table::{Cache, Cursor, ENTRIES, Entry, Node, Pool, Radix, Reached, Version};
+use crate::{Format, Gfn, Level, NoMemory, PAGE_SHIFT, Pfn, Span, TableMemory, Word};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 /// The sizes of pages that have hints, and a table each.
 const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
-/// Maximum number of entries that are visited before a walk rests, in the reverse map and in shadows; and of frames of a
+/// Maximum number of entries that are visited before a walk yields, in the reverse map and in shadows; and of frames of a
 /// page of 1 GiB.
 pub(super) const STRETCH: u64 = 4096;
 const PART: u64 = 8 * STRETCH;
 
-/// The rest of some frames whose hints are visited stretch by stretch, with a rest in between.
+/// The rest of some frames whose hints are visited stretch by stretch, with a yield in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stretches {
     g1s: Span<Gfn>,
@@ -68,12 +63,11 @@ impl Stretches {
 }
 
 /// The reverse map. See the module's header.
-#[derive(Debug)]
 pub(crate) struct Reverse<F> {
     planes: [Radix<F>; SIZES.len()],
     doubts: Doubts,
     /// Blocks that no vCPU has; next, the number of pages that were made into blocks.
-    spare: Mutex<SpareHints>,
+    spare: Mutex<Vec<SpareBlock>>,
     block_pages: AtomicU64,
 }
 
@@ -135,7 +129,7 @@ impl<F: Format> Reverse<F> {
     ///
     /// # Safety
     /// No thread but this one has ever reached it.
-    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
+    pub(crate) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
         // SAFETY: required of the caller.
         unsafe { give_back(self.planes, memory, pool) };
     }
@@ -145,19 +139,20 @@ impl<F: Format> Reverse<F> {
     }
 
     /// Gives a vCPU spare blocks: blocks that no vCPU has, or a page of its `cache`.
-    pub(super) fn refill(&self, to: &mut SpareHints, cache: &mut Cache) {
+    pub(super) fn refill(&self, to: &mut Vec<SpareBlock>, cache: &mut Cache) {
         let mut spare = self.spare.lock();
         if spare.is_empty()
             && let Some(page) = cache.take()
         {
-            spare.split(page);
+            spare.extend(SpareBlock::split(page));
             self.block_pages.fetch_add(1, Relaxed);
         }
-        spare.lend(to);
+        let left = spare.len().saturating_sub(SpareBlock::AT_ONCE);
+        to.extend(spare.drain(left..));
     }
 
     /// Takes a vCPU's spare blocks back.
-    pub(super) fn take_back(&self, from: &mut SpareHints) {
+    pub(super) fn reclaim(&self, from: &mut Vec<SpareBlock>) {
         self.spare.lock().append(from);
     }
 
@@ -169,8 +164,8 @@ impl<F: Format> Reverse<F> {
         memory: &M,
         (cache, spare): (&mut Cache, &mut Spare),
         (g1, level): (Gfn, Level),
-        hint: Hint,
-        is_stale: impl Fn(Hint) -> bool,
+        hint: RmapHint,
+        is_stale: impl Fn(RmapHint) -> bool,
     ) -> Result<HintAt<'a>, NoMemory> {
         // Above the hints are links and holes only, and no link ever goes.
         // SAFETY: nothing is ever unlinked from a plane.
@@ -188,21 +183,21 @@ impl<F: Format> Reverse<F> {
                     is_stale,
                 );
             }
-            let there = (at.word != NONE).then(|| Hint::of_word(at.word));
+            let there = (at.word != NONE).then(|| RmapHint::of_word(at.word));
             let first = hint.word().filter(|_| there.is_none_or(|there| there == hint));
             let exchanged = if let Some(first) = first {
                 let done = if at.word == first { Ok(()) } else { at.entry.cas(at.word, first) };
                 done.map(|()| HintAt::First(at.entry, first))
             } else {
-                let fresh = spare.take().ok_or(NoMemory)?;
+                let fresh = spare.pop().ok_or(NoMemory)?;
                 // SAFETY: a block that only this thread has.
-                let made: &HintBlock = unsafe { fresh.as_ref() };
+                let made: &HintBlock = unsafe { fresh.0.as_ref() };
                 made.fill([Some(hint), there]);
                 // The Release in `cas`: the hints before the link to their block.
-                let done = at.entry.cas(at.word, link(memory, fresh));
+                let done = at.entry.cas(at.word, link(memory, fresh.0));
                 if done.is_err() {
                     made.fill([None, None]);
-                    spare.put_back(fresh);
+                    spare.push(fresh);
                 }
                 done.map(|()| made.at(0, hint))
             };

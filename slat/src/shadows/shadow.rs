@@ -11,29 +11,21 @@
 //! entry, and then checks that the line is as it was before it read T. A flush can therefore leave holes as they are:
 //! it meets the frozen entry, or the fault finds the line moved.
 
-use super::Reach;
-use super::door::Door;
-use super::drops::Taking;
+use super::counted_walks::WalkCount;
 use super::reverse::STRETCH;
-use crate::addr::{Gfn, Level, Span};
+use super::{Dropping, Reach};
 use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
-use crate::table::format::Format;
-use crate::table::memory::TableMemory;
-use crate::table::pool::{NoMemory, Pool};
-use crate::table::radix::{At, Radix};
-use crate::trace::VcpuId;
+use crate::table::{At, Cursor, Entry, Pool, Radix, Version};
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, VcpuId, Word};
 
 /// A shadow. See the module's header.
-#[derive(Debug)]
 // As for `Shadows`.
 #[repr(align(64))]
 pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
-    pub(crate) door: Door,
+    pub(crate) walks: WalkCount,
     /// Where the clock over its links continues.
     pub(super) hand: AtomicU64,
     /// The number at the begin of the newest flush that has ended.
@@ -103,13 +95,13 @@ impl<F: Format> Shadow<F> {
         Ok(Self {
             radix,
             line: FlushLine::default(),
-            door: Door::default(),
+            walks: WalkCount::default(),
             hand: AtomicU64::new(0),
             flushed: Mutex::new(Version::default()),
         })
     }
 
-    /// Calls `visit` with all entries down to level `lowest`, inside the door, which it leaves now and then: tables of
+    /// Calls `visit` with all entries down to level `lowest`, in a counted walk, which it leaves now and then: tables of
     /// this shadow may go meanwhile. `visit` returns a link that it has found, if it looked again.
     pub(super) fn visit<M: TableMemory>(
         &self,
@@ -119,12 +111,12 @@ impl<F: Format> Shadow<F> {
     ) {
         let mut left = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         while !left.is_empty() {
-            let _inside = self.door.enter();
+            let _inside = self.walks.enter();
             // SAFETY: the root stays.
             let mut cursor = Cursor::<F>::new(unsafe { self.radix.root(memory) }, left, lowest);
             let mut entries = 0;
             left.start = loop {
-                // SAFETY: inside the door.
+                // SAFETY: in a counted walk.
                 let Some(step) = (unsafe { cursor.next(memory) }) else { break left.end };
                 entries += 1;
                 if let Some(link) = visit(&step.at, step.gfns) {
@@ -152,14 +144,13 @@ impl<F: Format> Shadow<F> {
 }
 
 /// Drops a leaf that does not serve, without a flush: the L1 frame that it was made of keeps its hint.
-pub(crate) fn drop_leaf(taking: &Taking<'_>, entry: &Entry, word: Word) {
+pub(crate) fn drop_leaf(taking: &Dropping<'_>, entry: &Entry, word: Word) {
     taking.begin();
     let _ = entry.cas(word, HOLE);
 }
 
 /// An entry that this thread has frozen, condemned or not. Dropping it makes the entry a hole. Only the thread whose
 /// exchange froze the entry has one, so no thread thaws what another froze.
-#[derive(Debug)]
 #[must_use = "a frozen entry that is dropped is a hole at once"]
 pub(crate) struct Frozen<'w> {
     entry: &'w Entry,
@@ -196,7 +187,7 @@ impl Drop for Frozen<'_> {
 
 /// Edits one entry until `how` is done. Returns the link if the entry is one.
 pub(crate) fn edit<F: Format>(
-    taking: &Taking<'_>,
+    taking: &Dropping<'_>,
     entry: &Entry,
     mut word: Word,
     level: Level,
@@ -230,8 +221,8 @@ pub(crate) fn maps<F: Format>(at: &At<'_>) -> bool {
     is_leaf::<F>(at.word) && !F::is_table(at.word, at.level)
 }
 
-/// Whether an entry that is no link is a leaf, present or tracked.
+/// Whether an entry that is no link is a leaf, present or withdrawn.
 #[inline(always)]
 pub(crate) fn is_leaf<F: Format>(word: Word) -> bool {
-    F::is_present(word) || word.is_tracked()
+    F::is_present(word) || word.is_withdrawn()
 }

@@ -16,22 +16,16 @@
 //!
 //! Without spare table pages the whole leaf is zapped.
 
-use super::leaf_rows::{Half, Rows};
-use super::shadow::{Frozen, edit};
-use super::{Inside, Reach, Shadow, Shadows, Taking, maps};
-use crate::addr::{Gfn, Level, Span};
+use super::leaf_rows::Half;
+use super::{CountedWalk, Dropping, Frozen, Reach, Rows, Shadow, Shadows, edit, maps};
 use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
-use crate::table::cursor::Cursor;
-use crate::table::entry::Word;
-use crate::table::format::Format;
-use crate::table::memory::{ENTRIES, TableMemory};
-use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::{At, link_parts};
+use crate::table::radix::link_parts;
+use crate::table::{At, Cache, Cursor, ENTRIES};
+use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, Word};
 
 /// Table pages to split leaves with.
-#[derive(Debug)]
-pub(crate) struct Pages<'p> {
+pub(crate) struct SplitPages<'p> {
     pub(crate) cache: Option<&'p mut Cache>,
     /// Whether a leaf to be split stays if there is no page: the caller then repeats the edit.
     pub(crate) defers: bool,
@@ -39,7 +33,7 @@ pub(crate) struct Pages<'p> {
     pub(crate) is_short: bool,
 }
 
-impl<'p> Pages<'p> {
+impl<'p> SplitPages<'p> {
     /// No pages: large leaves are zapped whole.
     pub(crate) fn none() -> Self {
         Self { cache: None, defers: false, is_short: false }
@@ -64,16 +58,16 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn reach_in<M: TableMemory>(
         &self,
         memory: &M,
-        (shadow, inside): (&Shadow<F>, &Inside<'_>),
-        taking: &Taking<'_>,
+        (shadow, inside): (&Shadow<F>, &CountedWalk<'_>),
+        taking: &Dropping<'_>,
         ((g2s, all), how): ((Span<Gfn>, Span<Gfn>), Reach),
-        pages: &mut Pages<'_>,
+        pages: &mut SplitPages<'_>,
     ) -> u64 {
         let mut entries = 0;
         // SAFETY: the root stays.
         let root = unsafe { shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
-        // SAFETY: inside the door.
+        // SAFETY: in a counted walk.
         while let Some(step) = unsafe { cursor.next(memory) } {
             entries += 1;
             let mut at = step.at;
@@ -96,10 +90,10 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn split<M: TableMemory>(
         &self,
         memory: &M,
-        (shadow, _inside): (&Shadow<F>, &Inside<'_>),
-        taking: &Taking<'_>,
+        (shadow, _inside): (&Shadow<F>, &CountedWalk<'_>),
+        taking: &Dropping<'_>,
         (at, g2): (At<'_>, Gfn),
-        pages: &mut Pages<'_>,
+        pages: &mut SplitPages<'_>,
     ) -> Result<Word, NoMemory> {
         let cache = pages.cache.as_deref_mut();
         let taken = cache.and_then(|cache| {
@@ -119,7 +113,7 @@ impl<F: Format> Shadows<F> {
         half.hang(memory, node);
         let split = match Frozen::new(at.entry, at.word, mine) {
             Ok(frozen) => {
-                // SAFETY: `at` was met inside the door. The new table is in no other.
+                // SAFETY: `at` was met in a counted walk. The new table is in no other.
                 let (large, small) = unsafe { (Rows::of(memory, at.node), Rows::of(memory, node)) };
                 if let (Some(large), Some(small)) = (large, small) {
                     let row = large.get(F::index(g2, at.level));
@@ -134,7 +128,7 @@ impl<F: Format> Shadows<F> {
             Err(found) => Err(found),
         };
         split.or_else(|found| {
-            self.halves.lock().extend(Half::take_back(memory, node));
+            self.halves.lock().extend(Half::reclaim(memory, node));
             cache.put_back(node);
             Ok(found)
         })

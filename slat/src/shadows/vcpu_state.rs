@@ -1,6 +1,6 @@
 //! A vCPU's state of shadows between its visits to L2.
 
-use super::{AnyTable, Hold, Spare};
+use super::{AnyTable, Pin, Spare};
 use crate::addr::Gfn;
 use crate::table::entry::Version;
 use alloc::boxed::Box;
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 #[derive(Debug, Default)]
 pub(crate) struct VcpuShadows {
     /// The shadow on which it last ran L2. No other table of L1 gets it meanwhile.
-    pub(crate) held: Option<Hold>,
+    pub(crate) held: Option<Pin>,
     /// The shadows that it has ever run on.
     visited: Vec<Visited>,
     /// Entries whose leaf T has refused: L1 may have changed T since, without a flush.
@@ -24,7 +24,7 @@ pub(crate) struct VcpuShadows {
 /// A shadow that a vCPU has run on, with its table at that time.
 #[derive(Debug)]
 struct Visited {
-    hold: Hold,
+    hold: Pin,
     table: AnyTable,
     /// The newest number at L1's last flush on this vCPU; `None` once it is carried out.
     asked: Option<Version>,
@@ -32,7 +32,7 @@ struct Visited {
 
 impl VcpuShadows {
     /// Returns the held shadow, if it is for this table.
-    pub(crate) fn holds<T: Copy + Eq + 'static>(&self, table: T) -> Option<Hold> {
+    pub(crate) fn pins<T: Copy + Eq + 'static>(&self, table: T) -> Option<Pin> {
         let held = self.held?;
         let named = self.visited.iter().find(|visited| visited.hold == held)?;
         (named.table.downcast_ref::<T>() == Some(&table)).then_some(held)
@@ -43,7 +43,7 @@ impl VcpuShadows {
     /// flush reads, may panic.
     pub(crate) fn visits<T: Send + Sync + 'static>(
         &mut self,
-        hold: Hold,
+        hold: Pin,
         table: T,
         now: Version,
     ) -> Option<Version> {
@@ -58,7 +58,7 @@ impl VcpuShadows {
     }
 
     /// Records that the flush that was due on this shadow is carried out.
-    pub(crate) fn flushed(&mut self, hold: Hold) {
+    pub(crate) fn flushed(&mut self, hold: Pin) {
         for visited in self.visited.iter_mut().filter(|visited| visited.hold == hold) {
             visited.asked = None;
         }

@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION};
 use super::schedules::explore;
-use super::vm_on_host::{LOST, World, at_once};
+use super::vm_on_host::{World, at_once};
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
 

@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary};
 use super::schedules::explore;
-use super::vm_on_host::{STALE, World, at_once, idle};
+use super::vm_on_host::{World, at_once, idle};
 use crate::baselines::Baseline;
 use crate::table::formats::{Ept4NoAd, Pae};
 use crate::{Access::*, Gfn, Span, Why};

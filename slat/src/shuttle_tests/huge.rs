@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION};
 use super::schedules::explore;
-use super::vm_on_host::{STALE, World, at_once, idle};
+use super::vm_on_host::{World, at_once, idle};
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Level, Span, Why};
 

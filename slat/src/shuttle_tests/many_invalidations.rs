@@ -5,7 +5,7 @@
 
 use super::host::{Change, Primary, REGION, hva};
 use super::schedules::explore;
-use super::vm_on_host::{GONE, STALE, World, at_once, idle};
+use super::vm_on_host::{World, at_once, idle};
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Reason, Slot, SlotId, Span};
 

@@ -133,7 +133,7 @@ impl Nest {
                 drop(guest);
                 if left > 0 {
                     let done = l2.fault(idle, L1Access::new(Gpa(0), Access::Read));
-                    assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+                    assert!(matches!(done, Ok(L2Next::Handled { .. })), "{done:?}");
                 }
             }
         });
@@ -146,7 +146,7 @@ impl Nest {
             let mut l2 = vcpu.nested(idle, table()).expect("there is memory");
             let done = l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Read));
             assert!(
-                matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+                matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })),
                 "{done:?}"
             );
         });

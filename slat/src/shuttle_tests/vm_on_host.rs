@@ -31,11 +31,6 @@ pub(super) const PAGES: &str = "table pages were lost";
 pub(super) const LEAVES: &str = "leaves were miscounted";
 pub(super) const LENT: &str = "memory for tables did not come back";
 
-/// Messages where a page is used, or left behind, that the host has taken back.
-pub(super) const STALE: &[&str] = &[FRAME, MAPPED];
-/// Messages where a page is used, or left behind, that is in no table any more.
-pub(super) const GONE: &[&str] = &[STRAYED, FRAME, MAPPED, PAGES, LEAVES];
-
 /// A VM on its host. See the module's header.
 pub(super) struct World<F: Format> {
     pub(super) vm: Vm<F, Handle>,

@@ -6,7 +6,6 @@ use crate::sync::readside::Within;
 use slat_slots::Place;
 
 /// The rest of a host range whose frames are edited, slot by slot.
-#[derive(Debug)]
 pub(crate) struct Behind {
     hvas: Span<Hva>,
     /// The first place that is not done.
@@ -16,7 +15,6 @@ pub(crate) struct Behind {
 }
 
 /// The frames of one slot in such a range.
-#[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) gfns: Span<Gfn>,
     /// Whether no other slot overlaps the range.

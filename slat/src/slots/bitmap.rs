@@ -16,7 +16,6 @@ use crate::sync::prim::{AtomicPtr, AtomicU64, Relaxed};
 #[cfg(not(loom))]
 use alloc::alloc::{Layout, dealloc};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use slat_slots::{Log, Slot};
@@ -36,6 +35,17 @@ pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
         word &= word.wrapping_sub(1);
         (bit < u64::BITS).then_some(bit)
     })
+}
+
+/// The bits of word number `word` that stand for pages of a slot with `pages` pages.
+pub(crate) fn existing(word: u64, pages: u64) -> u64 {
+    ones(pages.saturating_sub(word * WORD).min(WORD) as u32)
+}
+
+/// The lowest `count` bits; all from 64 on.
+#[inline(always)]
+pub(crate) const fn ones(count: u32) -> u64 {
+    if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
 }
 
 /// The bits of one chunk.
@@ -62,12 +72,9 @@ impl Bitmap {
     /// A log in which all or none of `pages` pages are dirty. `None` if memory for the directory is missing.
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
-        let mut directory = Vec::new();
-        if !fallible::reserve_exact(&mut directory, chunks) {
-            return None;
-        }
-        directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
-        Some(Self { directory: directory.into_boxed_slice(), pages, serial, takings: Takings::default() })
+        let directory =
+            fallible::boxed(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() })).ok()?;
+        Some(Self { directory, pages, serial, takings: Takings::default() })
     }
 
     /// A number that distinguishes successive logs of a slot.
@@ -158,18 +165,13 @@ impl Bitmap {
         let words = unsafe { &fresh.as_ref().0 };
         for word in self.words_of(chunk) {
             // The link publishes it.
-            words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
+            words[word as usize % CHUNK].store(existing(word, self.pages), Relaxed);
         }
         // If this fails, another thread has linked a chunk.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
         // The link before later loads of this thread; see `other_chunk`.
         fence!(bitmap_all.divide);
         Some(())
-    }
-
-    /// Returns all page bits of a word.
-    fn whole_word(&self, word: u64) -> u64 {
-        u64::MAX >> (WORD - (self.pages - word * WORD).min(WORD))
     }
 
     /// Takes the marks of word number `word` in `mask`; none if the chunk is [whole](Self::is_whole).
@@ -218,7 +220,7 @@ impl Bitmap {
     pub(crate) fn word(&self, word: u64) -> u64 {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
             Dirty::Nothing => 0,
-            Dirty::All => self.whole_word(word),
+            Dirty::All => existing(word, self.pages),
             // Orders nothing: the marks stay, and a harvest finds them again.
             Dirty::Bits(words) => words[word as usize % CHUNK].load(Relaxed),
         }

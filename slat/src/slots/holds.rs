@@ -69,7 +69,6 @@ pub(crate) struct HeldAs {
 }
 
 /// Number of held frames by region.
-#[derive(Debug)]
 struct Regions([AtomicU64; REGIONS]);
 
 impl Default for Regions {
@@ -79,7 +78,6 @@ impl Default for Regions {
 }
 
 /// All held frames of a VM; see the module's header.
-#[derive(Debug)]
 pub(crate) struct Holds {
     /// Number of held frames. If zero, nothing else is read.
     frames: AtomicU64,

@@ -1,39 +1,28 @@
 //! Counts how often pages were taken from a log, so that a reader sees whether another took some.
 
-#[cfg(not(loom))]
 use crate::sync::prim::Mutex;
 
 /// How often pages were taken, and how often that has ended. A lock, held for a few instructions: what is taken between
-/// [`begin`](Self::begin) and [`end`](Self::end) stays between them. No protocol depends on it, so loom does not see it.
+/// [`begin`](Self::begin) and [`end`](Self::end) stays between them. No protocol depends on it.
 #[derive(Default)]
 pub(crate) struct Takings {
-    #[cfg(not(loom))]
     counts: Mutex<(u64, u64)>,
 }
 
 impl Takings {
     /// Call it before the first page is taken.
     pub(crate) fn begin(&self) {
-        #[cfg(not(loom))]
-        {
-            self.counts.lock().0 += 1;
-        }
+        self.counts.lock().0 += 1;
     }
 
     /// Call it after the last page is taken.
     pub(crate) fn end(&self) {
-        #[cfg(not(loom))]
-        {
-            self.counts.lock().1 += 1;
-        }
+        self.counts.lock().1 += 1;
     }
 
     /// Returns how often pages were taken, and whether none are being taken now.
     pub(crate) fn count(&self) -> (u64, bool) {
-        #[cfg(not(loom))]
         let (begun, ended) = *self.counts.lock();
-        #[cfg(loom)]
-        let (begun, ended) = (0, 0);
         (begun, begun == ended)
     }
 }

@@ -10,10 +10,9 @@
 //! When it falls, no permission is taken, and none must follow.
 
 use super::SpaceId;
-use crate::addr::{Gfn, Gpa, Span};
 use crate::fallible;
-use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicPtr, AtomicU64, Mutex, Relaxed};
+use crate::{Gfn, Gpa, Idle, Span};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,7 +27,7 @@ const LANES: u64 = 4;
 const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
 const FRAMES: u64 = LANES * WORDS as u64;
 /// Maximum number of watches of one frame.
-const MOST: u64 = 0xffff;
+const MAX_WATCHES: u64 = 0xffff;
 
 /// A store to watched frames, as listeners see it.
 #[derive(Clone, Copy, Debug)]
@@ -126,12 +125,10 @@ impl Watched {
     /// begun.
     pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
-        if !fallible::reserve(&mut watches.list, 1) {
-            return None;
-        }
+        fallible::reserve(&mut watches.list, 1).ok()?;
         for (first, part) in parts(gfns) {
             let counts = self.make_counts(first)?;
-            if (part.start.0..part.end.0).any(|gfn| counts.of(gfn) == MOST) {
+            if (part.start.0..part.end.0).any(|gfn| counts.of(gfn) == MAX_WATCHES) {
                 return None;
             }
         }
@@ -173,7 +170,7 @@ impl Watched {
                 let (word, shift) = counts.place(gfn);
                 let (old, all) = (counts.of(gfn), word.load(Relaxed));
                 let new = change(old);
-                word.store(all & !(MOST << shift) | new << shift, Relaxed);
+                word.store(all & !(MAX_WATCHES << shift) | new << shift, Relaxed);
                 let (before, after) = (u64::from(old != 0), u64::from(new != 0));
                 counts.watched.store(counts.watched.load(Relaxed) + after - before, Relaxed);
                 self.frames.store(self.frames.load(Relaxed) + after - before, Relaxed);
@@ -228,7 +225,7 @@ impl Counts {
 
     fn of(&self, gfn: u64) -> u64 {
         let (word, shift) = self.place(gfn);
-        word.load(Relaxed) >> shift & MOST
+        word.load(Relaxed) >> shift & MAX_WATCHES
     }
 }
 
@@ -253,17 +250,12 @@ unsafe fn follow<T>(cell: &AtomicPtr<()>) -> Option<&T> {
 
 /// # Safety
 /// As [`follow`]; and no other thread allocates here meanwhile.
-unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> Option<&T> {
+unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnMut() -> T) -> Option<&T> {
     // SAFETY: the caller guarantees it.
     if let Some(found) = unsafe { follow(cell) } {
         return Some(found);
     }
-    let mut fresh = Vec::new();
-    if !fallible::reserve_exact(&mut fresh, 1) {
-        return None;
-    }
-    fresh.push(make());
-    let fresh = Box::into_raw(fresh.into_boxed_slice()).cast::<T>();
+    let fresh = Box::into_raw(fallible::boxed(1, make).ok()?).cast::<T>();
     // It is complete before another thread finds it.
     cell.store(fresh.cast(), order!(watched.link, Release));
     // SAFETY: made just now; it lives until the cell is dropped.
@@ -348,7 +340,7 @@ mod tests {
     fn a_frame_with_the_maximum_number_of_watches_is_refused() {
         let watched = Watched::default();
         let gfns = Span::sized(Gfn(3), 1);
-        for _ in 0..MOST {
+        for _ in 0..MAX_WATCHES {
             watched.watch(gfns, Arc::new(Nothing)).unwrap();
         }
         assert!(watched.watch(Span::sized(Gfn(2), 3), Arc::new(Nothing)).is_none());

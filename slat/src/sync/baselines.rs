@@ -115,7 +115,7 @@ struct Waits {
 }
 
 /// A lock that is held. Dropping it releases the lock.
-pub(crate) enum Held<'g> {
+pub(crate) enum Locked<'g> {
     NoLock,
     Mutex(&'g RawMutex),
     Read(&'g RawRwLock),
@@ -134,27 +134,27 @@ impl Lock {
 
     /// Takes the side of mode `M`.
     #[inline(always)]
-    pub(crate) fn take<M: Mode>(&self) -> Held<'_> {
+    pub(crate) fn take<M: Mode>(&self) -> Locked<'_> {
         match (self.policy, M::SIDE) {
-            (MmuLock::None, _) | (_, Side::Neither) => Held::NoLock,
+            (MmuLock::None, _) | (_, Side::Neither) => Locked::NoLock,
             (MmuLock::ReadWrite, Side::Read) => {
                 if !self.rwlock.try_lock_shared() {
                     self.wait(|| self.rwlock.lock_shared());
                 }
-                Held::Read(&self.rwlock)
+                Locked::Read(&self.rwlock)
             }
             (MmuLock::ReadWrite, Side::Write) => {
                 if !self.rwlock.try_lock_exclusive() {
                     self.wait(|| self.rwlock.lock_exclusive());
                 }
-                Held::Write(&self.rwlock)
+                Locked::Write(&self.rwlock)
             }
             (MmuLock::Exclusive, _) => {
                 // Called through the trait: spin's own `lock` returns a guard that would release it at once.
                 if !lock_api::RawMutex::try_lock(&self.mutex) {
                     self.wait(|| lock_api::RawMutex::lock(&self.mutex));
                 }
-                Held::Mutex(&self.mutex)
+                Locked::Mutex(&self.mutex)
             }
         }
     }
@@ -176,32 +176,32 @@ impl Lock {
     }
 }
 
-impl Held<'_> {
+impl Locked<'_> {
     /// Lets waiters in, and takes the lock again.
     pub(crate) fn bump(&self) {
         match self {
-            Held::NoLock => {}
+            Locked::NoLock => {}
             // SAFETY: this thread holds that side of that lock, and holds it again afterwards.
-            Held::Mutex(lock) => unsafe { lock.bump() },
+            Locked::Mutex(lock) => unsafe { lock.bump() },
             // SAFETY: as above.
-            Held::Read(lock) => unsafe { lock.bump_shared() },
+            Locked::Read(lock) => unsafe { lock.bump_shared() },
             // SAFETY: as above.
-            Held::Write(lock) => unsafe { lock.bump_exclusive() },
+            Locked::Write(lock) => unsafe { lock.bump_exclusive() },
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         match self {
-            Held::NoLock => {}
+            Locked::NoLock => {}
             // SAFETY: this took exactly that side of that lock, on this thread, and gives it back once.
-            Held::Mutex(lock) => unsafe { lock.unlock() },
+            Locked::Mutex(lock) => unsafe { lock.unlock() },
             // SAFETY: as above.
-            Held::Read(lock) => unsafe { lock.unlock_shared() },
+            Locked::Read(lock) => unsafe { lock.unlock_shared() },
             // SAFETY: as above.
-            Held::Write(lock) => unsafe { lock.unlock_exclusive() },
+            Locked::Write(lock) => unsafe { lock.unlock_exclusive() },
         }
     }
 }

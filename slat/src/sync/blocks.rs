@@ -6,7 +6,6 @@
 use super::prim::{AtomicPtr, Padded, Relaxed};
 use crate::fallible;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::ptr::null_mut;
 
 /// A growing set of cells. See the module's header. It grows by at most `BLOCKS` blocks.
@@ -42,12 +41,8 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
     #[cold]
     pub(crate) fn grow(&self) -> bool {
         let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
-        let (len, mut fresh) = (self.len << block, Vec::new());
-        if !fallible::reserve_exact(&mut fresh, len) {
-            return false;
-        }
-        fresh.resize_with(len, Padded::<T>::default);
-        let fresh = Box::into_raw(fresh.into_boxed_slice());
+        let Ok(fresh) = fallible::boxed(self.len << block, Padded::<T>::default) else { return false };
+        let fresh = Box::into_raw(fresh);
         // The cells before the link.
         let order = order!(blocks.link, Release);
         if self.blocks[block].compare_exchange(null_mut(), fresh.cast(), order, Relaxed).is_err() {

@@ -5,11 +5,11 @@
 //! faults also are SRCU sections. With a lock alone, a version of the slots could be freed during a walk.
 
 #[cfg(feature = "baselines")]
-pub(crate) use super::baselines::{Baseline, Held, Lock};
+pub(crate) use super::baselines::{Baseline, Lock, Locked};
 use super::mode::Mode;
 use super::readside::{ReadSide, Seat, Section, Within};
 #[cfg(not(feature = "baselines"))]
-pub(crate) use none::{Baseline, Held, Lock};
+pub(crate) use none::{Baseline, Lock, Locked};
 
 /// No baselines.
 #[cfg(not(feature = "baselines"))]
@@ -39,7 +39,7 @@ mod none {
     }
 
     pub(crate) struct Lock;
-    pub(crate) struct Held<'g>(PhantomData<&'g Lock>);
+    pub(crate) struct Locked<'g>(PhantomData<&'g Lock>);
 
     impl Lock {
         pub(crate) fn new(_: Baseline) -> Self {
@@ -47,12 +47,12 @@ mod none {
         }
 
         #[inline(always)]
-        pub(crate) fn take<M: Mode>(&self) -> Held<'_> {
-            Held(PhantomData)
+        pub(crate) fn take<M: Mode>(&self) -> Locked<'_> {
+            Locked(PhantomData)
         }
     }
 
-    impl Held<'_> {
+    impl Locked<'_> {
         #[inline(always)]
         pub(crate) fn bump(&self) {}
     }
@@ -61,7 +61,7 @@ mod none {
 /// An open gate. Dropping it leaves.
 pub(crate) struct Gate<'g> {
     /// Released before the section ends.
-    held: Held<'g>,
+    held: Locked<'g>,
     section: Section<'g>,
 }
 
@@ -84,9 +84,9 @@ impl Gate<'_> {
 
     /// Leaves, lets waiters in, and enters again in the same mode.
     #[inline]
-    pub(crate) fn rest(&mut self, reads: &ReadSide) {
+    pub(crate) fn yield_section(&mut self, reads: &ReadSide) {
         self.held.bump();
-        self.section.rest(reads);
+        self.section.yield_section(reads);
     }
 }
 

@@ -53,7 +53,6 @@ thread_local! {
 
 /// While this lives, its thread cannot take its token: it is in a call that has not got the token and opens a section.
 /// Without `std` the caller of [`Idle::assume`] guarantees that.
-#[derive(Debug)]
 pub(crate) struct NoIdle {
     _thread: PhantomData<*mut ()>,
 }

@@ -1,10 +1,10 @@
-//! For tests: the greatest number of entries that a thread visits between two rests, in a section of the read side or
-//! inside a shadow's door.
+//! For tests: the greatest number of entries that a thread visits between two yields, in a section of the read side or
+//! in a counted walk of a shadow.
 
 use core::cell::Cell;
 
 std::thread_local! {
-    /// Open sections and doors.
+    /// Open sections and counted walks.
     static OPEN: Cell<u32> = const { Cell::new(0) };
     /// Entries since the first of them was opened; and the maximum.
     static NOW: Cell<u64> = const { Cell::new(0) };

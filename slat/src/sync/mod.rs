@@ -44,3 +44,8 @@ pub(crate) mod once;
 pub(crate) mod prim;
 pub(crate) mod readside;
 pub(crate) mod tally;
+
+pub(crate) use gate::{Gate, Lock};
+pub(crate) use mode::{Edits, Exclusive, Lockless, Mode, Shared};
+pub(crate) use readside::{Borrowed, BorrowedWithoutIdle, ReadSide, Seat, Section};
+pub(crate) use tally::{Count, RetryCause, Tally};

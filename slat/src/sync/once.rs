@@ -6,7 +6,6 @@ use core::marker::PhantomData;
 use core::ptr::null_mut;
 
 /// A lazily made value. See the module's header.
-#[derive(Debug)]
 pub(crate) struct Once<T>(AtomicPtr<T>, PhantomData<T>);
 
 impl<T> Default for Once<T> {

@@ -16,11 +16,11 @@
 //! The upper count wraps, which is harmless: a writer that sees the same odd word again continues to wait.
 //!
 //! The heavy barrier interrupts every CPU that runs a thread of the process, for microseconds. Only threads that may be
-//! entering a section need it: no other thread sees their store yet. A seat **at rest** is not about to be entered: no
-//! thread holds it, or its vCPU is in the guest. Rest begins and ends with a fence, whose cost is small beside an entry
-//! into the guest. A writer also **asks** an awake seat for a moment of rest: the next section on it begins with that
+//! entering a section need it: no other thread sees their store yet. A **parked** seat is not about to be entered: no
+//! thread holds it, or its vCPU is in the guest. Parking and unparking are fences, whose cost is small beside an entry
+//! into the guest. A writer also **asks** an awake seat for a quiescent moment: the next section on it begins with that
 //! fence. A vCPU that faults continuously answers at once, for two transfers of its seat's line. When every seat was
-//! seen at rest or has answered, the grace period is over. The barrier covers holders that are awake but enter no
+//! seen parked or has answered, the grace period is over. The barrier covers holders that are awake but enter no
 //! section.
 //!
 //! **The number of seats grows.** A thread that holds a seat, by a snapshot of the memslots or a walk, may need another
@@ -41,14 +41,14 @@ use core::marker::PhantomData;
 
 /// No thread holds the seat.
 const FREE: u8 = 0;
-/// Its holder may enter a section at any moment. Without this bit the seat is at rest.
+/// Its holder may enter a section at any moment. Without this bit the seat is parked.
 const AWAKE: u8 = 1;
 /// With [`AWAKE`]: its holder enters by one store, since barriers are asymmetric and there is no lock to take.
 const LIGHT: u8 = 2;
-/// With [`AWAKE`]: a writer asks for a moment of rest.
+/// With [`AWAKE`]: a writer asks for a quiescent moment.
 const ASKED: u8 = 4;
 /// Its holder is in the guest, or waits for an invalidation to end. It wakes the seat before it enters a section.
-const RESTING: u8 = 8;
+const PARKED: u8 = 8;
 
 /// Polls of awake seats before the heavy barrier is used: about as long as the barrier takes on a virtual machine,
 /// where it is expensive.
@@ -70,39 +70,35 @@ const OTHER: u64 = 1 << 49;
 pub(crate) struct Seat {
     /// The word of the module's header. Only the seat's holder writes it.
     word: AtomicU64,
-    /// [`FREE`], [`RESTING`], or [`AWAKE`] with its flags.
+    /// [`FREE`], [`PARKED`], or [`AWAKE`] with its flags.
     state: AtomicU8,
     /// Counters of its holders.
     pub(crate) tally: Tally,
 }
 
 /// All seats of one VM, and the barrier that makes their light stores visible.
-#[derive(Debug)]
 pub(crate) struct ReadSide {
     seats: Blocks<Seat, BLOCKS>,
     pub(crate) barrier: Barrier,
 }
 
 /// A read section: memory reachable at its begin stays allocated until its end.
-#[derive(Debug)]
 pub(crate) struct Section<'s> {
     seat: &'s Seat,
     /// The seat's word before it.
     before: u64,
 }
 
-/// Proof that a section is open for all of `'s`: it borrows the section, which can then neither end nor rest. A function
+/// Proof that a section is open for all of `'s`: it borrows the section, which can then neither end nor yield. A function
 /// that must run in a section takes one, and binds to it the references that it returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Within<'s>(PhantomData<&'s ()>);
 
 /// A seat held by a thread without its own; dropping it gives the seat back.
-#[derive(Debug)]
 pub(crate) struct Borrowed<'s>(&'s Seat);
 
 /// A [`Borrowed`] seat for a call that has not got the thread's [`Idle`](super::idle::Idle). While this lives, the
 /// thread cannot take it.
-#[derive(Debug)]
 pub(crate) struct BorrowedWithoutIdle<'s> {
     seat: Borrowed<'s>,
     _no_idle: NoIdle,
@@ -136,7 +132,7 @@ impl ReadSide {
         let claim = order!(seat.claim, Acquire);
         let won = seat.state.load(Relaxed) == FREE
             && seat.state.compare_exchange(FREE, AWAKE, claim, Relaxed).is_ok();
-        // ORDER(rest): awake before every load of a section; pairs with the fence in `all_rest`.
+        // ORDER(park): awake before every load of a section; pairs with the fence in `all_parked`.
         fence_after_rmw();
         // Constructed only if won: dropping one gives the seat back.
         won.then(|| Borrowed(seat))
@@ -180,7 +176,7 @@ impl ReadSide {
 
     /// Returns the number of 4 KiB pages counted by the ends of sections.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.all().map(Seat::mapped).sum()
+        self.all().map(|seat| seat.word.load(Relaxed) % OTHER / MAPPED).sum()
     }
 
     /// Returns the number of sections that did anything but map a 4 KiB page.
@@ -229,17 +225,17 @@ impl ReadSide {
     /// Waits for a grace period: every section that may have seen what the caller unlinked has ended. The caller must
     /// be inside no section (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
-        if !self.all_rest() {
+        if !self.all_parked() {
             self.outlast(u32::MAX);
         }
     }
 
     /// Like [`synchronize`](Self::synchronize), but returns false if a section takes long.
     pub(crate) fn try_synchronize(&self) -> bool {
-        self.all_rest() || self.outlast(LOOKS)
+        self.all_parked() || self.outlast(LOOKS)
     }
 
-    /// Waits by the heavy barrier, without looking for rest. Polls an open section at most `most` times, without bound
+    /// Waits by the heavy barrier, without looking for parked seats. Polls an open section at most `most` times, without bound
     /// if that is `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
@@ -264,16 +260,16 @@ impl ReadSide {
         })
     }
 
-    /// Whether every seat was seen at rest, after the caller's unlinking. A vCPU in a fault will soon be back in the
+    /// Whether every seat was seen parked, after the caller's unlinking. A vCPU in a fault will soon be back in the
     /// guest, or fault again, so a short wait is worthwhile.
-    fn all_rest(&self) -> bool {
+    fn all_parked(&self) -> bool {
         // The unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`: either the seat
         // is seen awake here, or its next section sees the unlinking.
-        fence!(rest.look);
-        // Pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs continue: the loads of earlier
+        fence!(park.look);
+        // Pairs with the Release in `park`, `answer`, `Borrowed::drop`, which RMWs continue: the loads of earlier
         // sections are over.
-        let state = |seat: &Seat| seat.state.load(order!(rest.seen, Acquire));
-        // All are asked before any answer is waited for. A seat at rest needs no answer.
+        let state = |seat: &Seat| seat.state.load(order!(park.seen, Acquire));
+        // All are asked before any answer is waited for. A seat parked needs no answer.
         for seat in self.all() {
             let mut now = state(seat);
             while now & (AWAKE | ASKED) == AWAKE
@@ -284,7 +280,7 @@ impl ReadSide {
         }
         let mut looks = 0;
         self.all().all(|seat| {
-            // No longer asked: it was at rest after it was seen to be asked, by any writer.
+            // No longer asked: it was parked after it was seen to be asked, by any writer.
             while state(seat) & (AWAKE | ASKED) == AWAKE | ASKED {
                 looks += 1;
                 if looks > LOOKS {
@@ -298,7 +294,7 @@ impl ReadSide {
 }
 
 impl Seat {
-    /// Whether one store enters the next section: the seat was [lightened](Self::lighten), and no writer asks for rest.
+    /// Whether one store enters the next section: the seat was [lightened](Self::lighten), and no writer asks for a quiescent moment.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.state.load(Relaxed) == AWAKE | LIGHT
@@ -313,31 +309,31 @@ impl Seat {
         self.state.load(Relaxed) & ASKED != 0
     }
 
-    /// A moment of rest: in no section, with a full fence.
+    /// A quiescent moment: in no section, with a full fence.
     #[cold]
     fn answer(&self) {
-        // Release for the sections before. ORDER(rest): answered before every load of the next one. See `all_rest`.
-        self.state.fetch_and(!ASKED, order!(rest.answer, Release));
+        // Release for the sections before. ORDER(park): answered before every load of the next one. See `all_parked`.
+        self.state.fetch_and(!ASKED, order!(park.answer, Release));
         fence_after_rmw();
     }
 
-    /// Puts the seat at rest: its holder enters no section until [`wake`](Self::wake). A full fence.
-    pub(crate) fn rest(&self) {
+    /// Puts the seat parked: its holder enters no section until [`unpark`](Self::unpark). A full fence.
+    pub(crate) fn park(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
-        // See `all_rest`.
-        self.state.swap(RESTING, order!(rest.begin, Release));
+        // See `all_parked`.
+        self.state.swap(PARKED, order!(park.begin, Release));
         fence_after_rmw();
     }
 
-    /// Whether a held seat is at rest.
-    pub(crate) fn is_resting(&self) -> bool {
-        self.state.load(Relaxed) == RESTING
+    /// Whether a held seat is parked.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.state.load(Relaxed) == PARKED
     }
 
     /// Wakes the seat: its holder is back, as [light](Self::is_light) as before. A full fence.
-    pub(crate) fn wake(&self, light: bool) {
+    pub(crate) fn unpark(&self, light: bool) {
         self.state.swap(AWAKE | if light { LIGHT } else { 0 }, Relaxed);
-        // ORDER(rest): awake before every load of the next section; pairs with the fence in `all_rest`.
+        // ORDER(park): awake before every load of the next section; pairs with the fence in `all_parked`.
         fence_after_rmw();
     }
 
@@ -345,11 +341,6 @@ impl Seat {
     pub(crate) fn mapped_under_lock(&self) {
         // Release, because a writer that waits for the section before may see this word instead of its end.
         self.word.store(self.word.load(Relaxed) + MAPPED, order!(grace_end.counted, Release));
-    }
-
-    /// Returns the number of sections that mapped a 4 KiB page.
-    fn mapped(&self) -> u64 {
-        self.word.load(Relaxed) % OTHER / MAPPED
     }
 }
 
@@ -362,7 +353,7 @@ impl Section<'_> {
     }
 
     /// Ends the section and begins another: what was reachable may be freed.
-    pub(crate) fn rest(&mut self, side: &ReadSide) {
+    pub(crate) fn yield_section(&mut self, side: &ReadSide) {
         self.before = self.before.wrapping_add(OTHER);
         self.seat.word.store(self.before, order!(grace_end.pause, Release));
         // ORDER(grace): as in `enter`.

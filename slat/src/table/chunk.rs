@@ -25,7 +25,6 @@ pub(super) struct Chunk(NonNull<Note>);
 unsafe impl Send for Chunk {}
 
 /// The chunk's own note.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Head {
     /// Free pages, by number.

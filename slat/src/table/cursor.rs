@@ -8,15 +8,12 @@
 //! the cursor back to the root at any time; it continues at its **goal**, the first frame that has not been visited
 //! yet.
 
-use super::entry::{Entry, Word};
-use super::format::Format;
-use super::memory::{ENTRIES, Node, TableMemory};
-use super::radix::{At, below};
+use super::radix::below;
+use super::{At, ENTRIES, Entry, Format, Node, TableMemory, Word};
 use crate::addr::{Gfn, Level, Span};
 use core::marker::PhantomData;
 
 /// The position of a cursor; see the module's header.
-#[derive(Debug)]
 pub(crate) struct Cursor<F> {
     span: Span<Gfn>,
     /// The lowest level of visited entries.

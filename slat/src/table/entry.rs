@@ -5,21 +5,21 @@
 //! | 00 | **hole** | maps nothing. Carries the [`Version`] of the last invalidation that covered it. An install is a CAS from the hole that the fault read, allowed only if its version is not newer than the fault's stamp |
 //! | 01 | **frozen** | one thread owns the entry for a moment, and its mark is in the word. Other threads' faults retry |
 //! | 10 | **mmio** | a hole that also says that no memslot was there as of its version, so a fault need not look one up |
-//! | 11 | **tracked** | a leaf withdrawn from the hardware to detect the next access. The word keeps the leaf |
+//! | 11 | **withdrawn** | a leaf withdrawn from the hardware to detect the next access. The word keeps the leaf |
 //!
 //! ```text
 //! 63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
 //! 1  | version 51..35 | 1 1 1 1 1 | version 34..5  | 0  |  4..0  | tag | 0 0 0    hole, frozen (mark), mmio
 //!
 //! 63 |   62 61     |  60   |     59        | 58 57 56 | 55 ............... 12 | 11 .. 5 | 4 3 | 2 1 0
-//! 1  | memory type | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    tracked
+//! 1  | memory type | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    withdrawn
 //! ```
 //! The fixed bits suit every 64-bit format. Bits 2..0 clear mean not-present to EPT, and bit 0 to all others. Bit 10
 //! clear keeps mode-based execution off. Bit 63 set suppresses #VE. Bits 45..41 set point above 62 TiB, where no
 //! processor with L1TF can have memory. The version bits are in order of significance, so of two holes, plain or mmio,
 //! the newer one is the larger *word*. The check of an install is one integer comparison.
 //!
-//! A tracked word does contain the address of real memory. L1TF may leak that frame at the guest address that maps it.
+//! A withdrawn word does contain the address of real memory. L1TF may leak that frame at the guest address that maps it.
 //! It is the guest's own memory, which the guest could read before and may read again at any time. When the guest loses
 //! the frame, the word becomes a hole, as a present leaf does.
 
@@ -58,9 +58,9 @@ pub(super) const TAG: u64 = 0b11 << 3;
 pub(super) const TAG_HOLE: u64 = 0;
 const TAG_FROZEN: u64 = 0b01 << 3;
 pub(super) const TAG_MMIO: u64 = 0b10 << 3;
-pub(super) const TAG_TRACKED: u64 = 0b11 << 3;
+pub(super) const TAG_WITHDRAWN: u64 = 0b11 << 3;
 
-/// The fields of a leaf in a tracked word.
+/// The fields of a leaf in a withdrawn word.
 mod kept {
     pub(super) const FRAME: u64 = ((1 << 44) - 1) << 12;
     pub(super) const PERMS: u32 = 56;
@@ -129,16 +129,16 @@ impl Word {
     }
 
     /// Returns `leaf` withdrawn from the hardware until a vCPU accesses it. The Accessed bit is not stored; every
-    /// tracked leaf is old.
+    /// withdrawn leaf is old.
     #[inline]
-    pub const fn tracked(leaf: &Leaf) -> Self {
+    pub const fn withdrawn(leaf: &Leaf) -> Self {
         let host_write = if leaf.host_writable { kept::HOST_WRITE } else { 0 };
         let dirty = if leaf.dirty { kept::DIRTY } else { 0 };
         let perms = (leaf.perms.bits() as u64) << kept::PERMS;
         let memory = leaf.memory.bits() << kept::MEMORY;
         Self(
             NO_VE
-                | TAG_TRACKED
+                | TAG_WITHDRAWN
                 | leaf.pfn.0 << PAGE_SHIFT & kept::FRAME
                 | perms
                 | memory
@@ -167,13 +167,13 @@ impl Word {
 
     /// Whether the word is a leaf withdrawn from the hardware.
     #[inline]
-    pub const fn is_tracked(self) -> bool {
-        self.0 & (TAG | ALWAYS_CLEAR) == TAG_TRACKED
+    pub const fn is_withdrawn(self) -> bool {
+        self.0 & (TAG | ALWAYS_CLEAR) == TAG_WITHDRAWN
     }
 
-    /// Returns the leaf in a tracked word. Meaningless for other words.
+    /// Returns the leaf in a withdrawn word. Meaningless for other words.
     #[inline]
-    pub const fn tracked_leaf(self) -> Leaf {
+    pub const fn withdrawn_leaf(self) -> Leaf {
         Leaf {
             pfn: Pfn((self.0 & kept::FRAME) >> PAGE_SHIFT),
             perms: Perms::from_bits((self.0 >> kept::PERMS) as u8),
@@ -382,14 +382,14 @@ mod tests {
         }
 
         #[test]
-        fn a_tracked_leaf_survives_and_is_present_to_no_walker(leaf in leaf()) {
-            let word = Word::tracked(&leaf);
-            prop_assert_eq!(word.tracked_leaf(), leaf);
-            prop_assert_eq!(Word::tracked(&Leaf { accessed: true, ..leaf }), word);
+        fn a_withdrawn_leaf_survives_and_is_present_to_no_walker(leaf in leaf()) {
+            let word = Word::withdrawn(&leaf);
+            prop_assert_eq!(word.withdrawn_leaf(), leaf);
+            prop_assert_eq!(Word::withdrawn(&Leaf { accessed: true, ..leaf }), word);
             prop_assert!(hardware_sees_nothing(word));
             for level in [Level::K4, Level::M2, Level::G1] {
-                prop_assert_eq!(word.kind::<Ept4>(level), Kind::Tracked);
-                prop_assert_eq!(word.kind::<Npt5>(level), Kind::Tracked);
+                prop_assert_eq!(word.kind::<Ept4>(level), Kind::Withdrawn);
+                prop_assert_eq!(word.kind::<Npt5>(level), Kind::Withdrawn);
             }
         }
 
@@ -398,15 +398,15 @@ mod tests {
             let words = [
                 Word::hole(Version(number)),
                 Word::mmio(Version(number)),
-                Word::tracked(&leaf),
+                Word::withdrawn(&leaf),
                 Word::frozen(number),
                 Word::frozen_link(Pfn(5)),
             ];
             for (index, word) in words.into_iter().enumerate() {
                 prop_assert!(hardware_sees_nothing(word));
-                prop_assert_eq!([word.is_hole(), word.is_mmio(), word.is_tracked()], [0, 1, 2].map(|i| i == index));
+                prop_assert_eq!([word.is_hole(), word.is_mmio(), word.is_withdrawn()], [0, 1, 2].map(|i| i == index));
                 let points_at_no_memory = word.0 & 0x000f_ffff_ffff_f000 >= 62 << 40;
-                prop_assert!(points_at_no_memory || word.is_tracked(), "above 62 TiB");
+                prop_assert!(points_at_no_memory || word.is_withdrawn(), "above 62 TiB");
             }
         }
     }
@@ -424,7 +424,7 @@ mod tests {
         for word in
             [Ept4::leaf(&leaf, Level::K4), Npt4::leaf(&leaf, Level::M2), Ept4::link(Pfn(3), Level::M2)]
         {
-            assert!(!word.is_hole() && !word.is_mmio() && !word.is_tracked());
+            assert!(!word.is_hole() && !word.is_mmio() && !word.is_withdrawn());
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Page-table formats: geometry, encoding, decoding. Each format is one small file under [`formats`](super::formats).
 //!
-//! A format defines links and leaves. It does not define *absent* entries: the engine lays out holes, tracked leaves
+//! A format defines links and leaves. It does not define *absent* entries: the engine lays out holes, withdrawn leaves
 //! and frozen entries once for every 64-bit format, in [`entry`](super::entry), inside the bits that all hardware
 //! ignores in an entry that is not present.
 //!
-//! To add a format: copy the nearest file in `formats/`, change the bits, keep the assertions at its end, add a line to
-//! `formats/mod.rs` and the type to `for_all!` in its tests. Another crate may define formats, too: [`Format`] is an
+//! To add a format: copy the nearest file in `formats/`, change the bits, add a line to `formats/mod.rs`, and the
+//! type to the assertions and to `for_all!` in its tests. Another crate may define formats, too: [`Format`] is an
 //! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and
 //! [`Map::new`](crate::map::Map::new) check its constants at compile time.
 
-use super::entry::{ALWAYS_CLEAR, TAG, TAG_HOLE, TAG_MMIO, TAG_TRACKED, Version, Word, gather};
+use super::entry::{ALWAYS_CLEAR, TAG, TAG_HOLE, TAG_MMIO, TAG_WITHDRAWN, Version, Word, gather};
 pub use super::leaf::{Access, Leaf, MemoryType, Perms};
 use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
 use core::fmt::Debug;
@@ -25,8 +25,8 @@ pub enum Kind {
     Hole(Version),
     /// A hole without a memslot, as of this number.
     Mmio(Version),
-    /// A leaf withdrawn from the hardware; [`Word::tracked_leaf`] decodes it.
-    Tracked,
+    /// A leaf withdrawn from the hardware; [`Word::withdrawn_leaf`] decodes it.
+    Withdrawn,
     /// Owned for a moment by the thread with this mark.
     Frozen(u64),
 }
@@ -41,14 +41,14 @@ impl Word {
             match self.0 & TAG {
                 TAG_HOLE => Kind::Hole(self.version()),
                 TAG_MMIO => Kind::Mmio(self.version()),
-                TAG_TRACKED => Kind::Tracked,
+                TAG_WITHDRAWN => Kind::Withdrawn,
                 _ => Kind::Frozen(gather(self.0)),
             }
         }
     }
 
     /// Returns the leaf of the word, found at `level` of a table of format `F`: of a mapped page, whether the hardware
-    /// sees it or it is withdrawn ([`Kind::Tracked`]). `None` for links and for words that map nothing.
+    /// sees it or it is withdrawn ([`Kind::Withdrawn`]). `None` for links and for words that map nothing.
     ///
     /// ```
     /// use slat::{Leaf, Level, Pfn, table::{Version, Word, formats::Ept4NoAd}, Format};
@@ -66,7 +66,7 @@ impl Word {
     /// Whether the word, found at `level`, maps a page.
     #[inline(always)]
     pub(crate) fn maps<F: Format>(self, level: Level) -> bool {
-        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Tracked)
+        matches!(self.kind::<F>(level), Kind::Leaf | Kind::Withdrawn)
     }
 }
 
@@ -168,7 +168,7 @@ impl Word {
 ///
 /// * **Links.** For a frame that fits [`ADDRESS`](Self::ADDRESS), `link(pfn, level)` is present, `is_table` is true for
 ///   it, and `pfn` returns the frame. Bits of [`touch_link`](Self::touch_link) change none of that.
-/// * **Leaves.** `leaf` encodes a leaf that allows loads as a present word, or as a [tracked](Word::tracked) one if the
+/// * **Leaves.** `leaf` encodes a leaf that allows loads as a present word, or as a [withdrawn](Word::withdrawn) one if the
 ///   leaf is not accessed and [`HARDWARE_AD`](Self::HARDWARE_AD) is false. No such word links a table, at any `level`
 ///   up to [`MAX_LEAF`](Self::MAX_LEAF), nor does a word that `touch`, `set_write` or `write_withdrawn` made of it.
 ///   `read_leaf` is the inverse of `leaf`.
@@ -202,7 +202,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// false. Of two bits the walker sets one; each of them marks the page dirty.
     const DIRTY: u64;
     /// Whether walkers set Accessed and Dirty. If not, a present leaf is accessed, and a writable one is dirty. A leaf
-    /// that no vCPU has accessed is a [tracked word](Word::tracked), which a fault restores at the next access.
+    /// that no vCPU has accessed is a [withdrawn word](Word::withdrawn), which a fault restores at the next access.
     const HARDWARE_AD: bool = true;
     /// The bits of each [`MemoryType`] in a leaf, in the order of [`MemoryType::ALL`]. `None` if the format has only
     /// write-back; memslots and host pages of other types are then refused.
@@ -210,10 +210,10 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
 
     /// Encodes a link in an entry of `level` to the table in frame `pfn`. Links allow everything; leaves decide.
     fn link(pfn: Pfn, level: Level) -> Word;
-    /// Encodes a leaf of size `level`: as a present word, or as a tracked one if a present word cannot say "not
+    /// Encodes a leaf of size `level`: as a present word, or as a withdrawn one if a present word cannot say "not
     /// accessed".
     fn leaf(leaf: &Leaf, level: Level) -> Word;
-    /// Decodes a present leaf. Meaningless for other words; [`decode`](Self::decode) reads tracked ones too.
+    /// Decodes a present leaf. Meaningless for other words; [`decode`](Self::decode) reads withdrawn ones too.
     fn read_leaf(word: Word) -> Leaf;
     /// Number of pages of the root, a power of two. A root with more than 512 entries has contiguous pages, together
     /// aligned to their size. Each page is an ordinary table; [`root_page`](Self::root_page) selects it.
@@ -248,31 +248,31 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         word.0 & Self::WRITE != 0
     }
 
-    /// Decodes a leaf, present or tracked.
+    /// Decodes a leaf, present or withdrawn.
     #[inline]
     fn decode(word: Word) -> Leaf {
-        if word.is_tracked() { word.tracked_leaf() } else { Self::read_leaf(word) }
+        if word.is_withdrawn() { word.withdrawn_leaf() } else { Self::read_leaf(word) }
     }
 
-    /// Converts a tracked word of `level` to a present leaf, accessed now.
+    /// Converts a withdrawn word of `level` to a present leaf, accessed now.
     #[inline]
     fn restore(word: Word, level: Level) -> Word {
-        Self::leaf(&Leaf { accessed: true, ..word.tracked_leaf() }, level)
+        Self::leaf(&Leaf { accessed: true, ..word.withdrawn_leaf() }, level)
     }
 
-    /// Whether the host allowed writes when this leaf, present or tracked, was made.
+    /// Whether the host allowed writes when this leaf, present or withdrawn, was made.
     #[inline(always)]
     fn host_writable(word: Word) -> bool {
-        if word.is_tracked() { word.tracked_leaf().host_writable } else { word.0 & Self::HOST_WRITE != 0 }
+        if word.is_withdrawn() { word.withdrawn_leaf().host_writable } else { word.0 & Self::HOST_WRITE != 0 }
     }
 
-    /// Sets or clears the write permission of a leaf, present or tracked. Everything else stays, including Dirty bits.
+    /// Sets or clears the write permission of a leaf, present or withdrawn. Everything else stays, including Dirty bits.
     #[inline(always)]
     fn set_writable(word: Word, on: bool) -> Word {
-        if word.is_tracked() {
-            let mut leaf = word.tracked_leaf();
+        if word.is_withdrawn() {
+            let mut leaf = word.withdrawn_leaf();
             leaf.perms = if on { leaf.perms.with(Perms::WRITE) } else { leaf.perms.without(Perms::WRITE) };
-            return Word::tracked(&leaf);
+            return Word::withdrawn(&leaf);
         }
         Self::set_write(word, on)
     }
@@ -283,12 +283,12 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Word(word.0 & !Self::WRITE | if on { Self::WRITE } else { 0 })
     }
 
-    /// Returns the leaf, present or tracked, after the host has withdrawn the write permission.
+    /// Returns the leaf, present or withdrawn, after the host has withdrawn the write permission.
     #[inline(always)]
     fn write_withdrawn(word: Word) -> Word {
-        if word.is_tracked() {
-            let leaf = Self::set_writable(word, false).tracked_leaf();
-            return Word::tracked(&Leaf { host_writable: false, ..leaf });
+        if word.is_withdrawn() {
+            let leaf = Self::set_writable(word, false).withdrawn_leaf();
+            return Word::withdrawn(&Leaf { host_writable: false, ..leaf });
         }
         Word(Self::set_writable(word, false).0 & !Self::HOST_WRITE)
     }

@@ -6,7 +6,6 @@
 use super::entry::{Entry, Word};
 
 /// An entry that this thread has frozen. Dropping it restores the old word.
-#[derive(Debug)]
 pub(crate) struct Freeze<'w> {
     entry: &'w Entry,
     was: Word,

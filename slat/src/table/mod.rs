@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`mod@format`], [`formats`] | geometry, encoding, decoding; EPT, NPT, PAE, the host's own |
-//! | [`entry`] | the atomic entry; holes with versions, tracked leaves, frozen entries |
+//! | [`entry`] | the atomic entry; holes with versions, withdrawn leaves, frozen entries |
 //! | `freeze` | an entry that one thread owns for a moment |
 //! | `radix`, `cursor` | the descent to one entry, and the iteration over a range |
 //! | [`memory`], `pool`, `retire` | allocation of table pages, their grace period, and their release |
@@ -30,7 +30,13 @@ pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
 
+pub use crate::fallible::NoMemory;
+pub(crate) use cursor::{Cursor, Step};
 pub use entry::{Entry, Version, Word};
 pub use format::{Access, Format, HostPaging, Kind, Leaf, Perms};
+pub(crate) use freeze::Freeze;
 pub use memory::{CHUNK_BYTES, CHUNK_PAGES, Heap, Own, TableMemory, TablesOf};
-pub use pool::NoMemory;
+pub(crate) use memory::{ENTRIES, Node};
+pub(crate) use pool::{Cache, PageShortage, Pool, Scratch};
+pub(crate) use radix::{At, Radix, Reached};
+pub(crate) use retire::TableCount;

@@ -1,8 +1,6 @@
 //! A table page as the engine sees it, and the note that it keeps beside each.
 
-use super::entry::{Entry, Word};
-use super::memory::{CHUNK_BYTES, CHUNK_PAGES, ENTRIES, TableMemory};
-use super::page_notes;
+use super::{CHUNK_BYTES, CHUNK_PAGES, ENTRIES, Entry, TableMemory, Word, page_notes};
 use crate::addr::{Level, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
 use crate::sync::prim::read_whole;
@@ -10,7 +8,6 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 /// The engine's own data beside a table page.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Note {
     /// The page of this note.
@@ -39,7 +36,6 @@ impl Note {
 }
 
 /// The 512 entries of a table.
-#[derive(Debug)]
 #[repr(C, align(4096))]
 pub(crate) struct TablePage(pub(crate) [Entry; ENTRIES]);
 

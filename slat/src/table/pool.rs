@@ -10,17 +10,12 @@ use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
 use crate::callbacks::{Caught, Finally};
+use crate::fallible::NoMemory;
 use crate::inject::{Point, strikes};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 
 /// Maximum number of chunks returned under one hold of the lock.
 const BATCH: usize = 32;
-
-/// Memory for table pages is missing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoMemory;
-
-errors! { NoMemory: Self => "the host has no more memory for table pages"; }
 
 /// The table pages of one VM or address space. Alone on its cache lines: threads that fetch pages write here, and each
 /// fault reads its neighbours, for example the root.
@@ -86,7 +81,6 @@ impl Drop for Scratch<'_> {
 }
 
 /// A root that is in no space yet. It returns when this is dropped.
-#[derive(Debug)]
 pub(crate) struct FreshRoot<'p> {
     pool: &'p Pool,
     node: Option<Node>,

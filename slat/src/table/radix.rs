@@ -3,10 +3,7 @@
 //! Both MMUs use it: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one ([`Map`](crate::map::Map): hva →
 //! frame). It is generic over format and memory. The compiler unrolls the loop over levels.
 
-use super::entry::{Entry, Word};
-use super::format::{Format, Kind, Leaf};
-use super::memory::{Node, TableMemory};
-use super::pool::{Cache, NoMemory, Pool};
+use super::{Cache, Entry, Format, Kind, Leaf, NoMemory, Node, Pool, TableMemory, Word};
 use crate::addr::{Gfn, Level, Pfn};
 use crate::sync::prim::AtomicU64;
 use core::marker::PhantomData;
@@ -83,12 +80,12 @@ pub(crate) trait Beside {
     /// Called when a table of this level is about to be linked.
     fn hang(&mut self, node: Node, level: Level);
     /// Called when the link lost a race.
-    fn take_back(&mut self, node: Node);
+    fn reclaim(&mut self, node: Node);
 }
 
 impl Beside for () {
     fn hang(&mut self, _: Node, _: Level) {}
-    fn take_back(&mut self, _: Node) {}
+    fn reclaim(&mut self, _: Node) {}
 }
 
 impl<F: Format> Radix<F> {
@@ -203,31 +200,16 @@ impl<F: Format> Radix<F> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: required of the caller.
-        unsafe { Self::link_down(memory, cache, gfn, self.descend(memory, gfn), level) }
+        unsafe { Self::link_down(memory, cache, &mut (), gfn, self.descend(memory, gfn), level) }
     }
 
-    /// Links tables below the hole `at` until `level` is reached. Needs no stamp: a new table is filled with the hole
-    /// that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Goes on through tables that
-    /// other threads link meanwhile, however many.
+    /// Links tables below the hole `at` until `level` is reached, and calls `beside` for each. Needs no stamp: a new table
+    /// is filled with the hole that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Goes on
+    /// through tables that other threads link meanwhile, however many.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
     pub(crate) unsafe fn link_down<'w, M: TableMemory>(
-        memory: &M,
-        cache: &mut Cache,
-        gfn: Gfn,
-        at: At<'w>,
-        level: Level,
-    ) -> Result<Reached<'w>, NoMemory> {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::link_down_beside(memory, cache, &mut (), gfn, at, level) }
-    }
-
-    /// Links tables like [`link_down`](Self::link_down), and calls `beside` for each.
-    ///
-    /// # Safety
-    /// As [`descend`](Self::descend).
-    pub(crate) unsafe fn link_down_beside<'w, M: TableMemory>(
         memory: &M,
         cache: &mut Cache,
         beside: &mut impl Beside,
@@ -252,7 +234,7 @@ impl<F: Format> Radix<F> {
             at.word = match at.entry.cas(at.word, link) {
                 Ok(()) => link,
                 Err(found) => {
-                    beside.take_back(node);
+                    beside.reclaim(node);
                     cache.put_back(node);
                     found
                 }
@@ -303,8 +285,8 @@ pub(crate) fn link_parts<F: Format, M: TableMemory>(
 pub(crate) fn fill_parts<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
     for (index, entry) in entries.iter().enumerate() {
         let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
-        // A tracked leaf is split into tracked leaves.
-        entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
+        // A withdrawn leaf is split into withdrawn leaves.
+        entry.fill(if word.is_withdrawn() { Word::withdrawn(&small) } else { F::leaf(&small, level) });
     }
 }
 

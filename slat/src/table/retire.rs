@@ -19,11 +19,8 @@
 //! The engine therefore counts and takes apart dead tables by plain loads, a page at a time, when no other thread can
 //! reach them. That is many times faster than an exchange for each entry. (`model/` checks all of this.)
 
-use super::entry::{Entry, Word};
-use super::format::Format;
-use super::memory::{Node, NodeList, TableMemory};
-use super::pool::Pool;
-use super::radix::At;
+use super::memory::NodeList;
+use super::{At, Entry, Format, Node, Pool, TableMemory, Word};
 use crate::addr::{Gfn, Level, Span};
 use crate::callbacks::Finally;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
@@ -60,7 +57,6 @@ impl Unlinked {
 }
 
 /// Subtrees that a thread took from the queue before it waits for a grace period.
-#[derive(Debug)]
 #[must_use = "pass it to `mark_dead` after a grace period"]
 pub(crate) struct AwaitingGrace {
     flushed: Flushed,
@@ -335,7 +331,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
     let present = |&word: &u64| u32::from(word as u32 & F::PRESENT as u32 != 0);
     let mut leaves = u64::from(words.iter().map(present).sum::<u32>());
     if !F::HARDWARE_AD {
-        leaves += words.iter().filter(|&&word| Word(word).is_tracked()).count() as u64;
+        leaves += words.iter().filter(|&&word| Word(word).is_withdrawn()).count() as u64;
     }
     if level > Level::K4 {
         for &word in words.iter().filter(|&&word| F::is_table(Word(word), level)) {
@@ -371,8 +367,7 @@ pub(crate) fn for_tables<F: Format, M: TableMemory>(
     }
 }
 
-/// Counts the pages of a table along a walk, which may visit entries again after a rest.
-#[derive(Debug)]
+/// Counts the pages of a table along a walk, which may visit entries again after a yield.
 pub(crate) struct TableCount<F> {
     pages: u64,
     /// The last link that was counted. A walk visits an entry before those below it.

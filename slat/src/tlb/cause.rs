@@ -38,11 +38,7 @@ impl Flushes {
     /// Returns what was counted since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
-        Self {
-            requested: self.requested.saturating_sub(earlier.requested),
-            paid: self.paid.saturating_sub(earlier.paid),
-            pages: self.pages.saturating_sub(earlier.pages),
-        }
+        since!(self, earlier: requested, paid, pages;)
     }
 }
 
@@ -96,33 +92,23 @@ impl fmt::Debug for FlushesByCause {
     }
 }
 
-/// The counters of one cause.
+/// The counters of each cause: shootdowns requested, shootdowns paid, pages.
 #[derive(Debug, Default)]
-struct CauseCounters {
-    requested: AtomicU64,
-    paid: AtomicU64,
-    pages: AtomicU64,
-}
-
-/// The counters of all causes.
-#[derive(Debug, Default)]
-pub(crate) struct ByCause(Padded<[CauseCounters; Cause::COUNT]>);
+pub(crate) struct ByCause(Padded<[[AtomicU64; 3]; Cause::COUNT]>);
 
 impl ByCause {
     /// Counts one shootdown, for `edits` edits of `pages` pages.
     pub(crate) fn paid(&self, cause: Cause, edits: u64, pages: u64) {
-        let counted = &self.0[cause.index()];
-        counted.requested.fetch_add(edits, Relaxed);
-        counted.paid.fetch_add(1, Relaxed);
-        counted.pages.fetch_add(pages, Relaxed);
+        for (counter, more) in self.0[cause.index()].iter().zip([edits, 1, pages]) {
+            counter.fetch_add(more, Relaxed);
+        }
     }
 
     /// Returns all counters, in the order of [`Cause::ALL`].
     pub(crate) fn read(&self) -> FlushesByCause {
-        FlushesByCause(self.0.each_ref().map(|counted| Flushes {
-            requested: counted.requested.load(Relaxed),
-            paid: counted.paid.load(Relaxed),
-            pages: counted.pages.load(Relaxed),
+        FlushesByCause(self.0.each_ref().map(|counters| {
+            let [requested, paid, pages] = counters.each_ref().map(|counter| counter.load(Relaxed));
+            Flushes { requested, paid, pages }
         }))
     }
 }

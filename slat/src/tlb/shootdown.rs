@@ -173,7 +173,6 @@ impl VcpuTlb {
 }
 
 /// The replacement of a root: see [`Tlb::replaces_root`].
-#[derive(Debug)]
 #[must_use]
 pub(crate) struct Replacing<'t>(&'t AtomicU64);
 

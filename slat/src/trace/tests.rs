@@ -146,7 +146,7 @@ fn guest<F: Format>(vcpu: &mut Vcpu<'_, F, Counting>, idle: &mut Idle, random: &
     let access = [Access::Read, Access::Write, Access::Fetch][random.usize(..3)];
     if random.u32(..16) == 0 {
         let young = random.bool();
-        _ = vcpu.prefault_as(idle, span(random), Prefault { access, young });
+        _ = vcpu.prefault(idle, span(random), Prefault { access, young });
     } else {
         _ = vcpu.fault(idle, Fault { gpa: Gfn(random.u64(..PAGES + 64)).gpa(), access });
     }

@@ -1,11 +1,8 @@
 //! `Vcpu::run`: from the entry into the guest to its next exit, with all kicks in between.
 
-use super::{Go, InGuest, Vcpu};
-use crate::addr::Pfn;
-use crate::host::{Host, Token};
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::tlb::shootdown::Translations;
+use super::Vcpu;
+use super::entry::{Go, InGuest};
+use crate::{Format, Host, Idle, Pfn, Token, Translations};
 use core::ops::{Deref, DerefMut};
 
 /// A processor that runs a guest: see [`Vcpu::run`], which has an example.

@@ -38,6 +38,7 @@ impl Translations for Forgets<'_> {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
@@ -46,13 +47,13 @@ fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let vm = &vm;
-            vm.host.0.wait();
+            vm.host().0.wait();
             passed.send(vm.reads.try_synchronize()).unwrap();
-            vm.host.0.wait();
+            vm.host().0.wait();
         });
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
-        vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2))).unwrap();
+        vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2)), Prefault::OLD).unwrap();
     });
     assert!(!answer.recv().unwrap(), "the grace period ends while `prefault` is in its section");
 }

@@ -1,9 +1,6 @@
 //! `Vm::unanswered`: the vCPUs for which flushes wait.
 
-use crate::host::Host;
-use crate::table::format::Format;
-use crate::tlb::Unanswered;
-use crate::vm::Vm;
+use crate::{Format, Host, Unanswered, Vm};
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Returns the vCPUs that are in the guest and have not answered a flush, in order. [`FlushDebt::settle`] and every

@@ -23,39 +23,28 @@
 //! # Steps
 //! A walk is a section of the read side, or holds a lock under a baseline policy. No hold may grow with the VM, because
 //! grace periods wait for sections, and vCPUs for locks. After a fixed number of entries the next step therefore
-//! **rests**: it leaves, enters again in the same mode, and continues from the root at the goal frame. KVM's iterator
+//! **yields**: it leaves, enters again in the same mode, and continues from the root at the goal frame. KVM's iterator
 //! forbids its caller to use anything that it held before a yield. Here that does not compile: a step borrows the walk,
 //! and the caller must drop it before the next step.
 //!
-//! Mappings of nested guests are walked in stretches of their own, with a rest of the walk between them.
+//! Mappings of nested guests are walked in stretches of their own, with a yield of the walk between them.
 //!
-//! What a walk owes stays owed over a rest. KVM must flush before it releases its lock, because other threads assume
+//! What a walk owes stays owed over a yield. KVM must flush before it releases its lock, because other threads assume
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
 //! unflushed one owes the flush, too (rule 7 of [`crate::notify`]).
 
 mod pass;
 
-use crate::addr::{Gfn, Level, Span};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::slots::SlotsVersion;
 use crate::slots::behind::{Behind, Part};
 use crate::slots::publish::Published;
 use crate::space::Space;
-use crate::sync::gate::Gate;
-use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Mode, Shared};
 use crate::sync::prim::spin_loop;
-use crate::sync::readside::{Borrowed, BorrowedWithoutIdle, Seat};
-use crate::table::cursor::{Cursor, Step};
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, Kind, Leaf};
-use crate::table::memory::{ENTRIES, Node};
-use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::{At, Radix, Reached};
+use crate::sync::{Borrowed, BorrowedWithoutIdle, Edits, Gate, Mode, Seat, Shared};
+use crate::table::{At, Cache, Cursor, ENTRIES, Entry, Kind, Node, Radix, Reached, Step};
 use crate::tlb::debt::Owed;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vm::Vm;
+use crate::{Cause, FlushDebt, Format, Gfn, Host, Idle, Leaf, Level, NoMemory, Span, Vm, Word};
 use core::marker::PhantomData;
 
 /// An open walk; see the [module](self).
@@ -63,7 +52,7 @@ pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) vm: &'g Vm<F, H>,
     pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
-    /// Number of entries visited since the walk was opened or last rested.
+    /// Number of entries visited since the walk was opened or last yielded.
     taken: u64,
     /// Dropped before the seat: fields drop in order.
     gate: Gate<'g>,
@@ -110,8 +99,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 impl<'g, F: Format, H: Host> Walk<'g, F, H, Shared> {
     /// Calls [`write_protect`](Self::write_protect), and ends the walk.
     pub(crate) fn write_protected(mut self, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        let mut owed = Owed::default();
-        self.write_protect_into(gfns, &mut owed);
+        let owed = self.withdraw_write(gfns);
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 }
@@ -137,7 +125,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Self { vm, space, seat, taken: 0, gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }
 
-    /// The memslots that are published now. They borrow the walk, so nothing keeps them when it rests or ends.
+    /// The memslots that are published now. They borrow the walk, so nothing keeps them when it yields or ends.
     #[inline(always)]
     pub(crate) fn slots(&self) -> SlotsVersion<'_> {
         self.published().version
@@ -171,26 +159,26 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 
     /// Iterates over the entries of `gfns`, down to entries of level `lowest`.
     pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        Steps { cursor: Cursor::new(self.root(), gfns, lowest), walk: self, rests: true }
+        Steps { cursor: Cursor::new(self.root(), gfns, lowest), walk: self, yields: true }
     }
 
-    /// The same for a caller that must not rest while it holds something: the steps end when a rest is due.
-    pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        Steps { rests: false, ..self.steps(gfns, lowest) }
+    /// The same for a caller that must not yield while it holds something: the steps end when a yield is due.
+    pub(crate) fn steps_up_to_a_yield(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
+        Steps { yields: false, ..self.steps(gfns, lowest) }
     }
 
-    /// Whether the walk must rest before its next step.
+    /// Whether the walk must yield before its next step.
     pub(crate) fn is_rest_due(&self) -> bool {
         self.taken >= ENTRIES_A_SECTION
     }
 
     /// Leaves the section and enters again. Nothing borrows the walk, so nothing reached before is used later.
-    pub(crate) fn rest(&mut self) {
-        self.gate.rest(&self.vm.reads);
+    pub(crate) fn yield_section(&mut self) {
+        self.gate.yield_section(&self.vm.reads);
         self.taken = 0;
     }
 
-    /// Returns the current mapping of `gfn`. A tracked leaf counts as mapped and not accessed.
+    /// Returns the current mapping of `gfn`. A withdrawn leaf counts as mapped and not accessed.
     pub fn translate(&self, gfn: Gfn) -> Option<Mapping> {
         if gfn.0 >> F::FRAME_BITS != 0 {
             return None;
@@ -203,11 +191,11 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// Calls `visit` with every leaf that maps any of `gfns`, in order, as it was when the walk passed. Skips a leaf if
-    /// all of its frames have been visited. A long walk rests in between. Later leaves may then reflect changes that
+    /// all of its frames have been visited. A long walk yields in between. Later leaves may then reflect changes that
     /// earlier ones do not, and a large leaf may follow some of the small ones that it replaced.
     pub fn for_each(&mut self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
         let mut steps = self.steps(gfns, Level::K4);
-        // After a rest the walk visits a large leaf again, or enters a table that has replaced it.
+        // After a yield the walk visits a large leaf again, or enters a table that has replaced it.
         let mut seen = Gfn(0);
         while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
@@ -231,7 +219,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         level: Level,
     ) -> Result<Reached<'w>, NoMemory> {
         // SAFETY: as in `descend`.
-        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, gfn, at, level) }
+        unsafe { Radix::<F>::link_down(self.vm.tables(), cache, &mut (), gfn, at, level) }
     }
 
     /// Descends from an entry that links a table to `gfn`'s entry in it.
@@ -243,12 +231,12 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Takes the write permission from every leaf in the range. The leaf still records that the host allows writes, so
     /// the next store restores the permission by one CAS ([`fault`](crate::fault)). This tracks writes.
     pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
-        let mut owed = Owed::default();
-        self.write_protect_into(gfns, &mut owed);
+        let owed = self.withdraw_write(gfns);
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 
-    fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+    fn withdraw_write(&mut self, gfns: Span<Gfn>) -> Owed {
+        let mut owed = Owed::default();
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((walk, step)) = steps.next() {
             let at = step.at;
@@ -256,13 +244,13 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             loop {
                 let new: Word = match word.kind::<F>(at.level) {
                     // A clear W never proves that no TLB writes. Tightening such a leaf owes a flush, too.
-                    Kind::Leaf | Kind::Tracked if F::host_writable(word) => F::set_writable(word, false),
+                    Kind::Leaf | Kind::Withdrawn if F::host_writable(word) => F::set_writable(word, false),
                     // Rule 7: the invalidation that zapped or tightened this may not have flushed yet.
                     Kind::Hole(version) | Kind::Mmio(version) if walk.vm.active.unflushed(version) => {
                         owed.owe(step.gfns);
                         break;
                     }
-                    Kind::Leaf | Kind::Tracked if walk.vm.active.unflushed_over(step.gfns) => {
+                    Kind::Leaf | Kind::Withdrawn if walk.vm.active.unflushed_over(step.gfns) => {
                         owed.owe(step.gfns);
                         break;
                     }
@@ -284,20 +272,20 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
             steps.saw(word);
         }
-        Nested::withdraw_write(self, gfns, owed);
+        Nested::withdraw_write(self, gfns, &mut owed);
+        owed
     }
 }
 
-/// Number of entries between two rests: about ten microseconds of work.
+/// Number of entries between two yields: about ten microseconds of work.
 const ENTRIES_A_SECTION: u64 = 8 * ENTRIES as u64;
 
-/// The steps of an open walk along a range, with rests.
-#[derive(Debug)]
+/// The steps of an open walk along a range, with yields.
 pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     walk: &'s mut Walk<'g, F, H, M>,
     cursor: Cursor<F>,
-    /// Whether the steps rest by themselves; otherwise they end when a rest is due.
-    rests: bool,
+    /// Whether the steps yield by themselves; otherwise they end when a yield is due.
+    yields: bool,
 }
 
 impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
@@ -310,13 +298,13 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(&Walk<'g, F, H, M>, Step<'_>)> {
         if self.walk.is_rest_due() {
-            if !self.rests {
+            if !self.yields {
                 return None;
             }
-            self.rest();
+            self.yield_section();
         }
         self.walk.taken += 1;
-        // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next rest. A
+        // SAFETY: the walk is one section from its opening or last yield, where the cursor began, to the next yield. A
         // step borrows `self`, so it ends before that.
         let step = unsafe { self.cursor.next(self.walk.vm.tables()) };
         step.map(|step| (&*self.walk, step))
@@ -341,8 +329,8 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
     }
 
     #[cold]
-    fn rest(&mut self) {
-        self.walk.rest();
+    fn yield_section(&mut self) {
+        self.walk.yield_section();
         self.cursor.restart(self.walk.root());
     }
 }

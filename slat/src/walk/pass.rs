@@ -1,15 +1,12 @@
 //! Aging passes by an open walk: over guest frames, or over the mappings of a host range.
 
 use super::Walk;
-use crate::addr::{Gfn, Hva, Span};
-use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::{Accessed, Scan};
 use crate::hooks::{Nested, NestedHooks};
-use crate::host::Host;
 use crate::slots::behind::Behind;
 use crate::sync::mode::{Lockless, Mode};
-use crate::table::format::Format;
+use crate::{AccessedPages, Format, Gfn, Host, Hva, Span};
 
 impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// Calls `seen` with the pages of `gfns` that were accessed since the last pass, table by table in order, and
@@ -56,57 +53,40 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Makes a pass over `gfns`, with rests, including L2's use of them.
+    /// Makes a pass over `gfns`, with yields, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
-        let mut at = gfns.start;
-        while let Some(next) = Nested::next_used(self, Span::new(at, gfns.end)) {
-            let used = match next {
-                Ok(used) => used,
-                Err(goal) if goal >= gfns.end => break,
-                Err(goal) => Span::new(goal, goal),
-            };
-            let young = self.young_with_l2(used, how);
-            let goes_on =
-                self.pass_own(Span::new(at, used.start), how, &mut seen) && young.is_none_or(&mut seen);
-            if !goes_on {
-                return;
+        let (mut at, end, mut goes_on) = (gfns.start, gfns.end.min(Gfn(1 << F::FRAME_BITS)), true);
+        while goes_on && at < end {
+            at = self.pass_some(Span::new(at, end), how, |accessed| {
+                goes_on = seen(accessed);
+                goes_on
+            });
+            if at < end {
+                self.yield_section();
             }
-            at = used.end;
-            self.rest();
         }
-        self.pass_own(Span::new(at, gfns.end), how, &mut seen);
     }
 
-    /// Makes a pass over the guest's own mappings. Returns false if `seen` has stopped it.
-    fn pass_own(
-        &mut self,
-        gfns: Span<Gfn>,
-        how: How,
-        seen: &mut impl FnMut(AccessedPages<Gfn>) -> bool,
-    ) -> bool {
-        let (vm, mut goes_on) = (self.vm, true);
-        let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, |accessed| {
-            goes_on = seen(accessed);
-            goes_on
-        });
-        let mut at = gfns.start;
-        while at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
-            // SAFETY: this walk is one section from its opening or last rest, after which it read the root, to the next
-            // rest.
-            at = unsafe { pass.stretch(self.root(), Span::new(at, gfns.end)) };
-            if at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
-                self.rest();
+    /// Makes a pass over a first part of `gfns`, without a yield: over pages that L2 uses, if they begin there, or up to
+    /// them. Returns where to go on, after a yield unless it is the end.
+    fn pass_some(&self, gfns: Span<Gfn>, how: How, seen: impl FnMut(AccessedPages<Gfn>) -> bool) -> Gfn {
+        let end = match Nested::next_used(self, gfns) {
+            Some(Ok(used)) if used.start == gfns.start => {
+                self.young_with_l2(used, how).map(seen);
+                return used.end;
             }
-        }
-        goes_on
+            Some(Ok(used)) => used.start,
+            Some(Err(goal)) => goal,
+            None => gfns.end,
+        };
+        let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, seen);
+        // SAFETY: this walk is one section from its opening or last rest, after which it reads the root, to the next rest.
+        unsafe { pass.stretch(self.root(), Span::new(gfns.start, end)) }
     }
 
     /// Returns the pages of `gfns`, within 2 MiB, that the guest or L2 has accessed.
     #[cold]
     fn young_with_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
-        if gfns.is_empty() {
-            return None;
-        }
         let mut bits = Nested::young(self, gfns, how.clears());
         let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, |own: AccessedPages<Gfn>| {
             let by = own.first().0 - gfns.start.0;
@@ -116,14 +96,14 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             true
         });
-        // One leaf table, so no rest is due.
-        // SAFETY: as in `pass_own`.
+        // One leaf table, so no yield is due.
+        // SAFETY: as in `pass_some`.
         unsafe { pass.stretch(self.root(), gfns) };
         let count = bits.iter().map(|word| word.count_ones()).sum();
         (count > 0).then(|| AccessedPages::new(gfns.start, (gfns.len() as u32, count), bits))
     }
 
-    /// Makes a pass over all mappings of `hvas`. After a rest it looks the slots up again, because frames may have
+    /// Makes a pass over all mappings of `hvas`. After a yield it looks the slots up again, because frames may have
     /// other pages by then.
     pub(crate) fn pass_behind(
         &mut self,
@@ -131,34 +111,15 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         how: How,
         mut seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
-        let vm = self.vm;
-        let mut left = Behind::new(hvas);
-        let mut go_on = true;
-        while go_on && let Some(part) = self.behind(&left) {
-            let mut told = |accessed: AccessedPages<Gfn>| {
-                go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
-                go_on
-            };
-            let used = Nested::next_used(self, part.gfns);
-            let goal = if let Some(Ok(used)) = used
-                && used.start == part.gfns.start
-            {
-                self.young_with_l2(used, how).map(&mut told);
-                used.end
-            } else {
-                let end = match used {
-                    Some(Ok(used)) => used.start,
-                    Some(Err(goal)) => goal,
-                    None => part.gfns.end,
-                };
-                let own = Span::new(part.gfns.start, end);
-                let mut pass = Pass::<F, Accessed, _, _>::new(vm.tables(), how, told);
-                // SAFETY: as above.
-                unsafe { pass.stretch(self.root(), own) }
-            };
+        let (mut left, mut goes_on) = (Behind::new(hvas), true);
+        while goes_on && let Some(part) = self.behind(&left) {
+            let goal = self.pass_some(part.gfns, how, |accessed| {
+                goes_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
+                goes_on
+            });
             left = left.after(&part, goal);
             if goal < part.gfns.end {
-                self.rest();
+                self.yield_section();
             }
         }
     }

@@ -266,7 +266,7 @@ fn dirty_is_kept<F: Format>() -> bool {
         });
         for gfn in (0..512).map(|page| Gfn(page * 7 % 512)) {
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-            // Without a Dirty bit, the fault that restores a tracked leaf marks it.
+            // Without a Dirty bit, the fault that restores a withdrawn leaf marks it.
             while !store(vm, gfn) {
                 let _ =
                     vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();

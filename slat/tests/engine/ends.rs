@@ -80,8 +80,8 @@ fn everything<F: Format>(gfn: Gfn, hva: Hva, log: DirtyLog) {
         }
         drop(vcpu.enter(idle, &mut Tlb));
         for gfns in frames {
-            let _ = vcpu.prefault(idle, gfns);
-            let _ = vcpu.prefault_as(idle, gfns, Prefault::young(Access::Write));
+            let _ = vcpu.prefault(idle, gfns, Prefault::OLD);
+            let _ = vcpu.prefault(idle, gfns, Prefault::young(Access::Write));
         }
     };
     for hvas in ranges {
@@ -209,7 +209,7 @@ fn a_memslot_is_cut_beside_an_aging_pass() {
         })
         .unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let _ = vcpu.prefault_as(idle, Span::new(Gfn(0), Gfn(MANY)), Prefault::young(Access::Write)).unwrap();
+    let _ = vcpu.prefault(idle, Span::new(Gfn(0), Gfn(MANY)), Prefault::young(Access::Write)).unwrap();
     let (calls, seen) = (Cell::new(0), Cell::new(0));
     std::thread::scope(|scope| {
         vm.age(idle, Span::sized(hva, MANY * PAGE_SIZE), &mut |pages| {

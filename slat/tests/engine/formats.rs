@@ -40,7 +40,7 @@ impl<F: Format> Machine<F> {
 
     fn prefault(&mut self, from: u64, to: u64) -> u64 {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.prefault(&mut self.idle, frames(from, to)).unwrap()
+        vcpu.prefault(&mut self.idle, frames(from, to), Prefault::OLD).unwrap()
     }
 
     fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
@@ -324,7 +324,7 @@ fn the_end_of_all<F: Format>() {
 }
 
 #[test]
-fn an_access_gives_a_tracked_leaf_back_without_the_host() {
+fn an_access_gives_a_withdrawn_leaf_back_without_the_host() {
     for access in [Access::Read, Access::Fetch, Access::Write] {
         let mut machine = Machine::<Ept4NoAd>::new();
         machine.prefault(0, 4);
@@ -348,7 +348,7 @@ fn a_page_taken_away_while_tracked_does_not_come_back() {
     machine.prefault(0, 4);
     let change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Reason::Migrate);
     let debt = change.apply(&mut machine.idle);
-    assert_eq!(debt.pages(), 1, "it was in TLBs before it was tracked");
+    assert_eq!(debt.pages(), 1, "it was in TLBs before it was withdrawn");
     drop(debt.settle());
     assert_eq!(machine.leaf(2), None);
     let asked = machine.asks(|machine| {

@@ -182,7 +182,7 @@ fn a_leaf_is_visited_once_however_often_the_walk_rests() {
     let more = Slot::new(SlotId(1), Gfn(2 * GIB), 40 * GIB, RAM + 2 * Level::G1.bytes());
     vm.memory().commit(&mut idle, |tx| tx.create(more)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.prefault(&mut idle, frames(0, 42 * GIB)), Ok(42 * GIB));
+    assert_eq!(vcpu.prefault(&mut idle, frames(0, 42 * GIB), Prefault::OLD), Ok(42 * GIB));
     let mut starts = Vec::new();
     vm.memory()
         .lockless(&mut idle)

@@ -71,7 +71,7 @@ fn a_budget_can_be_lowered_and_lifted_while_the_vm_runs() {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, 1 << 20);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(400 * TABLE))), Ok(400 * TABLE));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(400 * TABLE)), Prefault::OLD), Ok(400 * TABLE));
     assert!(vm.stats().table_bytes > 400 * PAGE_SIZE);
     vm.set_table_budget(&mut idle, 100 * PAGE_SIZE);
     assert!(vm.stats().table_bytes <= 100 * PAGE_SIZE);

@@ -19,6 +19,7 @@
 //! | [`words`] | the words of errors and values |
 //! | [`held`] | frames that the VMM, or hardware, uses beside the tables |
 //! | [`write_tracking`] | stores that come to a listener |
+//! | [`published`] | published bugs of other second-stage MMUs |
 //! | [`documented`] | the examples: of each type that an embedder names, and those in `examples/`, which are run |
 
 mod common;
@@ -41,6 +42,7 @@ mod mmio;
 mod pending;
 mod prefault;
 mod private;
+mod published;
 mod reasons;
 mod ring;
 mod scale;

@@ -126,6 +126,7 @@ fn a_fetch_that_the_host_refuses_is_an_error_until_it_allows_it() {
 
 /// A page becomes writable, and has another type since: the old translations are flushed before the new one is mapped.
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_page_that_is_writable_now_and_of_another_type_is_not_upgraded_in_place() {
     let device = HostPage { memory: MemoryType::Device, ..HostPage::PLAIN };
     let no_execute = HostPage { execute: false, ..HostPage::PLAIN };
@@ -143,6 +144,7 @@ fn a_page_that_is_writable_now_and_of_another_type_is_not_upgraded_in_place() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_change_of_type_that_is_told_page_by_page_leaves_no_leaf_of_the_old_type() {
     let (mut idle, vm) = vm::<Ept4>(says(HostPage { writable: false, ..HostPage::PLAIN }), slot(), false);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -170,7 +172,7 @@ fn a_leaf_withdrawn_to_learn_of_an_access_comes_back_as_it_was() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let _ = vcpu.fault(&mut idle, fault(5, Access::Write)).unwrap();
     let before = leaf(&vm, &mut idle, 5);
-    vcpu.prefault(&mut idle, Span::new(Gfn(6), Gfn(7))).unwrap();
+    vcpu.prefault(&mut idle, Span::new(Gfn(6), Gfn(7)), Prefault::OLD).unwrap();
     assert_eq!(
         leaf(&vm, &mut idle, 6),
         Leaf { pfn: before.pfn + 1, accessed: false, dirty: false, ..before }

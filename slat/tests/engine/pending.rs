@@ -1,5 +1,6 @@
 //! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and changes meanwhile.
 
+use slat::entry::Go;
 use slat::table::formats::Npt4;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,15 +195,15 @@ fn a_prefault_ends_before_a_page_on_its_way_and_is_told_when_to_go_on() {
     (0..3).chain(4..8).for_each(|gfn| vm.host().comes(hva(gfn)));
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for how in [Prefault::OLD, Prefault::young(Access::Write)] {
-        assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), how), Ok(3));
+        assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8)), how), Ok(3));
         let error = FaultError::Host(HostError::Pending);
-        assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(3), Gfn(8)), how), Err(error));
+        assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(3), Gfn(8)), how), Err(error));
     }
     assert_eq!(vm.waiters(token(3)), [VcpuId(0)]);
     vm.host().comes(hva(3));
     vm.ready(token(3));
     assert_eq!(vcpu.take_ready(), Some(token(3)));
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(3), Gfn(8))), Ok(5));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(3), Gfn(8)), Prefault::OLD), Ok(5));
 }
 
 /// KVM's user fault: an exit to the VMM, which provides the page; the access is then repeated.
@@ -213,10 +214,10 @@ fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
     let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
     assert_eq!(vcpu.fault(&mut idle, store), Ok(Next::Leave(Leave::NeedsPage)));
     let error = FaultError::Host(HostError::NeedsPage);
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))), Err(error));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6)), Prefault::OLD), Err(error));
     vm.host().comes(hva(5));
     assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Next::Resume(Resume::Mapped(Level::K4))));
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(8))), Ok(1));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(8)), Prefault::OLD), Ok(1));
     assert_eq!(vcpu.take_ready(), None);
 }
 

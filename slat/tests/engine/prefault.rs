@@ -3,7 +3,6 @@
 use crate::common::identity::Identity;
 use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Npt4, Sv39x4NoAd};
 use slat::*;
-use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::Ordering::Relaxed;
 
 const RAM: SlotId = SlotId(0);
@@ -26,7 +25,7 @@ fn found<F: Format>(young: bool) -> ([Next; 3], bool) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let gfns = |access| Span::sized(Gfn(access as u64 * 8), 8);
     for access in ACCESSES {
-        assert_eq!(vcpu.prefault_as(&mut idle, gfns(access), Prefault { access, young }), Ok(8));
+        assert_eq!(vcpu.prefault(&mut idle, gfns(access), Prefault { access, young }), Ok(8));
         let leaf = vm.memory().translate(&mut idle, gfns(access).start + 3).unwrap().leaf;
         assert!(leaf.perms.allows(access), "{}: {access:?}", F::NAME);
         assert_eq!(leaf.accessed, young, "{}: {access:?}", F::NAME);
@@ -61,8 +60,8 @@ fn a_page_that_is_mapped_as_for_a_store_is_logged() {
         let vm = vm::<F>(&mut idle, Level::K4, Slot::log_dirty);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         // One page is there already, for loads.
-        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(5), 1)), Ok(1));
-        assert_eq!(vcpu.prefault_as(&mut idle, Span::sized(Gfn(4), 3), how), Ok(3));
+        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(5), 1), Prefault::OLD), Ok(1));
+        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(4), 3), how), Ok(3));
         let writable = |gfn: u64| vm.memory().lockless(&mut idle).translate(Gfn(gfn)).unwrap().leaf.perms;
         assert_eq!([4, 5, 6].map(writable).map(|perms| perms.allows(how.access)), [true; 3]);
         let mut dirty = Vec::new();
@@ -84,33 +83,8 @@ fn a_prefault_ends_where_the_access_is_a_devices() {
     let vm = vm::<Npt4>(&mut idle, Level::K4, Slot::readonly);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let gfns = Span::sized(Gfn(PAGES - 2), 4);
-    assert_eq!(vcpu.prefault_as(&mut idle, gfns, Prefault::young(Access::Write)), Ok(0), "a ROM");
-    assert_eq!(vcpu.prefault_as(&mut idle, gfns, Prefault::young(Access::Read)), Ok(2), "no memslot beyond");
-}
-
-#[test]
-fn population_reports_each_stretch_and_stops_where_it_is_told() {
-    let mut idle = Idle::take().unwrap();
-    let vm = vm::<Ept4>(&mut idle, Level::M2, |slot| slot);
-    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let how = Prefault::young(Access::Write);
-    let mut reports = Vec::new();
-    let some = vcpu.populate(&mut idle, RAM, how, |done, all| {
-        reports.push((done, all));
-        if reports.len() == 3 { Break(()) } else { Continue(()) }
-    });
-    let stretch = 1 << 15;
-    assert_eq!(some, Ok(3 * stretch));
-    assert_eq!(reports, [1, 2, 3].map(|n| (n * stretch, PAGES)));
-    assert_eq!(vm.stats().mapped_bytes(), 3 * stretch * PAGE_SIZE);
-    reports.clear();
-    let all = vcpu.populate(&mut idle, RAM, how, |done, _| {
-        reports.push((done, PAGES));
-        Continue(())
-    });
-    assert_eq!((all, reports.len(), reports.last()), (Ok(PAGES), 9, Some(&(PAGES, PAGES))));
-    assert_eq!(vm.stats().mapped_bytes(), PAGES * PAGE_SIZE);
-    assert_eq!(vcpu.populate(&mut idle, SlotId(9), how, |_, _| panic!("no such slot")), Ok(0));
+    assert_eq!(vcpu.prefault(&mut idle, gfns, Prefault::young(Access::Write)), Ok(0), "a ROM");
+    assert_eq!(vcpu.prefault(&mut idle, gfns, Prefault::young(Access::Read)), Ok(2), "no memslot beyond");
 }
 
 /// Three vCPUs populate `gfns` together. Returns the spans that they did not populate.
@@ -128,7 +102,7 @@ fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Identity>, P
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-                std::iter::from_fn(|| vcpu.populate_with(&mut idle, population)).collect::<Vec<_>>()
+                std::iter::from_fn(|| vcpu.populate(&mut idle, population)).collect::<Vec<_>>()
             })
         };
         let all = [0, 1, 2].map(vcpu);

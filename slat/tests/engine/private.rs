@@ -88,7 +88,7 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     // All of it becomes private: private frames stay.
     vm.memory().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
     assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), Prefault::OLD), Ok(LARGE));
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::K4)));
     assert_eq!(vm.memory().recover(&mut idle, all), 1, "one kind again");
     assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::M2)));
@@ -112,7 +112,7 @@ fn halves() -> (Idle, Vm<Npt4, Both>) {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
     vm.memory().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
     let all = Span::new(Gfn(0), Gfn(8));
-    let done = vm.vcpu(VcpuId(0)).unwrap().prefault_as(&mut idle, all, Prefault::young(Access::Write));
+    let done = vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, all, Prefault::young(Access::Write));
     assert_eq!(done, Ok(8));
     (idle, vm)
 }
@@ -164,7 +164,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
         // Withdrawn, if the format has no Accessed bit.
-        vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
+        vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1), Prefault::OLD).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
         assert!(!vm.memory().translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
         let _ = vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
@@ -295,4 +295,40 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     assert_eq!(slots.find(&mut idle, Gfn(11)).unwrap().hva_of(Gfn(11)), SHARED + 11 * PAGE_SIZE);
     slots.commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert_eq!(still(&vm, &mut idle), [3, 4]);
+}
+
+/// CVE-2024-26991: conversions near the ends of a memslot whose ends are inside of large pages.
+#[test]
+fn memslots_at_any_alignment_are_converted_page_by_page() {
+    for (first, pages) in [(0, LARGE), (1, LARGE), (7, 3 * LARGE), (LARGE - 1, 2), (LARGE + 1, 2 * LARGE - 2)]
+    {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(Both(Level::M2)).build().unwrap();
+        let [hva, own] = [SHARED, PRIVATE].map(|at| at + first * PAGE_SIZE);
+        let slot = Slot::new(SlotId(0), Gfn(first), pages, hva);
+        vm.memory().commit(&mut idle, |tx| tx.create_with_private(slot, own)).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let end = first + pages;
+        let parts = [
+            (first, end),
+            (first, first + 1),
+            (end - 1, end),
+            (first + 1, end - 1),
+            (first + pages / 2, end),
+        ];
+        let mut kinds = vec![false; pages as usize];
+        for (nth, (from, to)) in parts.into_iter().chain(parts).enumerate() {
+            let is_private = !nth.is_multiple_of(3);
+            vm.memory().set_private(&mut idle, Span::new(Gfn(from), Gfn(to)), is_private).unwrap();
+            kinds[(from - first) as usize..(to - first) as usize].fill(is_private);
+            let _ = vcpu.prefault(&mut idle, slot.gfns, Prefault::OLD).unwrap();
+            for gfn in first..end {
+                let found = vm.memory().translate(&mut idle, Gfn(gfn)).unwrap();
+                assert!(slot.gfns.covers(&found.gfns), "{found:?} of {slot:?}");
+                let kind = kinds[(gfn - first) as usize];
+                let pfn = if kind { private(gfn) } else { shared(gfn) };
+                assert_eq!(found.leaf.pfn + (gfn - found.gfns.start.0), pfn, "{gfn} of {slot:?}, step {nth}");
+            }
+        }
+    }
 }

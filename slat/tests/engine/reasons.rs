@@ -320,7 +320,7 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     vm.memory().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for id in 1..4 {
-        assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
+        assert_eq!(vcpu.prefault(idle, slot(id).gfns, Prefault::OLD), Ok(MANY));
     }
     drop(vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Reason::Clear).apply(idle).settle());
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));

@@ -164,7 +164,7 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for one in [0, 1, 2].map(SpaceId) {
         assert!(vcpu.switch_to(one));
-        assert_eq!(vcpu.prefault_as(&mut idle, all, Prefault::young(Access::Write)), Ok(PAGES), "prefault");
+        assert_eq!(vcpu.prefault(&mut idle, all, Prefault::young(Access::Write)), Ok(PAGES), "prefault");
     }
     vcpu.switch_to(chosen);
     let seen = |idle: &mut Idle, id: SpaceId| -> Seen {

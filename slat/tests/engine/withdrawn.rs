@@ -57,13 +57,13 @@ fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
 /// Withdraws the leaf of `gfn`, as aging does without Accessed bits in the hardware.
 fn withdraw<F: Format>(vm: &Vm<F, Identity>, gfn: u64) {
     let (entry, word, _) = entry(vm, gfn);
-    // SAFETY: a tracked word links nothing.
-    unsafe { entry.cas_raw(word, Word::tracked(&F::read_leaf(word))) }.unwrap();
+    // SAFETY: a withdrawn word links nothing.
+    unsafe { entry.cas_raw(word, Word::withdrawn(&F::read_leaf(word))) }.unwrap();
 }
 
 fn is_withdrawn<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> bool {
     let (_, word, level) = entry(vm, gfn);
-    word.kind::<F>(level) == Kind::Tracked
+    word.kind::<F>(level) == Kind::Withdrawn
 }
 
 #[test]

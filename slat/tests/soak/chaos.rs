@@ -415,7 +415,7 @@ pub fn step<F: Format>(
     let access = random.pick(&[Access::Read, Access::Write, Access::Fetch]);
     // The extra slot may be gone, or its memory of the other kind.
     match random.below(7) {
-        0 => drop(vcpu.prefault_as(idle, gfns, Prefault::young(access))),
+        0 => drop(vcpu.prefault(idle, gfns, Prefault::young(access))),
         1 => vcpu.give_tables_back(),
         2 => drop(vcpu.fault_as(idle, Fault { gpa: gfns.start.gpa(), access }, random.one_in(2))),
         3 => {

@@ -185,11 +185,13 @@ fn negative_control_without_flushes_stale_translations_are_used() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn negative_control_a_host_that_changes_first_and_tells_later_is_found_out() {
     assert!(stale_uses(Mistake::RashHost) > 0);
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn negative_control_changes_at_once_that_are_made_when_they_have_ended_are_found_out() {
     assert!(stale_uses(Mistake::EndsFirst) > 0);
 }

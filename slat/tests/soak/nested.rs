@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::slot_places::{ALIASES, alias};
 use crate::vm_under_test::{World, Wrong, count};
 use crate::walker::{Missing, walk};
-use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::nested::{EptFeatures, EptTable, L1Access, L2Next};
 use slat::table::Word;
 use slat::*;
 use std::sync::Mutex;
@@ -185,11 +185,11 @@ pub fn stay<F: Format>(
         let Some(access) = fault else { return };
         share.about_to("fault in L2");
         match l2.fault(idle, access) {
-            Ok(L2Done::ForL1(_)) => {
+            Ok(L2Next::ForL1(_)) => {
                 // L1 maps another page, without a flush.
                 l1.store(access.gpa.gfn(), entry(some_page(random), true));
             }
-            Ok(L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa }) => {
+            Ok(L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), gpa }) => {
                 world.wrong(Wrong::Mmio, || format!("{gpa} of L1, for L2"));
                 return;
             }

@@ -81,7 +81,7 @@ impl<F: Format> VcpuThread<'_, F> {
                 let (first, _) = program.next(world, vcpu.space());
                 let ahead = Span::sized(first, program.random.below(AHEAD));
                 // If the first frame cannot be mapped, the reason is one of a fault's.
-                let _ = vcpu.prefault(idle, ahead);
+                let _ = vcpu.prefault(idle, ahead, Prefault::OLD);
                 count(&world.counts.prefaults);
             }
             12 => {
@@ -163,6 +163,8 @@ fn stay<F: Format>(
             },
         };
         world.judge(space, gfn, access, &found);
+        #[cfg(feature = "oracle")]
+        guest.uses(gfn, found.frame(gfn), access);
         uses += 1;
         if uses == STAY {
             break None;

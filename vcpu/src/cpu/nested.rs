@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Cpu, Exit, Program, Stay, Stayed, Under};
-use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Done, NestedError};
+use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Next, NestedError};
 use slat::{Fault, Format, Gfn, Host, HostError, Idle, Leave, Next, SpaceId, Span, Vcpu, Vm};
 use std::time::Instant;
 
@@ -144,8 +144,8 @@ fn deal_with<F: Format, H: Host, T: L1Format>(
         Err(error) => return Some(L2Exit::Own(Exit::Failed(Fault { gpa, access }, error))),
     };
     match done {
-        L2Done::ForL1(fault) => Some(L2Exit::ForL1(fault)),
-        L2Done::Handled { done, gpa } => {
+        L2Next::ForL1(fault) => Some(L2Exit::ForL1(fault)),
+        L2Next::Handled { next: done, gpa } => {
             let fault = Fault { gpa, access };
             match done {
                 Next::Emulate(_) => Some(L2Exit::Own(Exit::Mmio(fault))),

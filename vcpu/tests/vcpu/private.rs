@@ -239,7 +239,7 @@ fn run(seed: u64, mistake: Mistake) -> Result<u64, Verdict> {
             let mut vcpu = vm.vcpu(VcpuId(VCPUS)).unwrap();
             while at_work.load(SeqCst) > 0 {
                 let gfns = Span::sized(Gfn(random.u64(..PAGES)), random.u64(1..8));
-                vcpu.prefault_as(&mut idle, gfns, Prefault::young(Access::Write)).unwrap();
+                vcpu.prefault(&mut idle, gfns, Prefault::young(Access::Write)).unwrap();
             }
         });
         guests.into_iter().map(|guest| guest.join().unwrap()).sum()

@@ -104,7 +104,7 @@ fn a_prefaulted_page_faults_once_where_nothing_else_says_that_it_is_used() {
     let mut idle = Idle::take().unwrap();
     let machine = Machine::<Ept4NoAd>::new(&mut idle);
     let mut vcpu = machine.vm.vcpu(VcpuId(1)).unwrap();
-    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))), Ok(8));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8)), Prefault::OLD), Ok(8));
     let mut cpu = machine.cpu(0);
     for _ in 0..2 {
         assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x3000), Access::Read)), Exit::Stopped);

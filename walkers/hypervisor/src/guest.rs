@@ -12,9 +12,10 @@ use crate::options::{Options, Wanted};
 use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use slat::entry::Go;
 use slat::{
-    CpuId, Emulate, Fault, Format, Gfn, Go, Gpa, Idle, Leave, Level, Next, Resume, Span, Token, Translations,
-    Vcpu, VcpuId, Vm,
+    CpuId, Emulate, Fault, Format, Gfn, Gpa, Idle, Leave, Level, Next, Prefault, Resume, Span, Token,
+    Translations, Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
@@ -225,7 +226,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Next::Resume(Resume::Mapped(Level::K4)) if options.around > 1 => {
                 let first = Gfn(gpa.gfn().0 & !(options.around - 1));
                 // An error can be ignored: only the frame itself had to be mapped.
-                let _ = self.vcpu.prefault(idle, Span::sized(first, options.around));
+                let _ = self.vcpu.prefault(idle, Span::sized(first, options.around), Prefault::OLD);
                 Ok(After::Again)
             }
             _ => Ok(After::Again),

@@ -7,8 +7,9 @@ use crate::guest::{After, Cached, Cpu};
 use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise};
 use crate::options::Mistake;
 use alloc::format;
-use slat::nested::{L1Access, L1Format as _, L2Done};
-use slat::{Access, CpuId, Emulate, Format, Go, Gpa, Idle, Leave, Next};
+use slat::entry::Go;
+use slat::nested::{L1Access, L1Format as _, L2Next};
+use slat::{Access, CpuId, Emulate, Format, Gpa, Idle, Leave, Next};
 use slat_walker_x86::cpu::EFER;
 use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
 use slat_walker_x86::svm::{cut_short, msr_bits};
@@ -134,15 +135,15 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         };
         let mut guest = self.vcpu.nested(idle, table)?;
         match guest.fault(idle, access)? {
-            L2Done::Handled { done: Next::Leave(Leave::Pending(token)), .. } => Ok(After::Wait(token)),
-            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa: at } if at.gfn() == apic::PAGE => {
+            L2Next::Handled { next: Next::Leave(Leave::Pending(token)), .. } => Ok(After::Wait(token)),
+            L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), gpa: at } if at.gfn() == apic::PAGE => {
                 Ok(After::Controller(at))
             }
-            L2Done::Handled { done: Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly), gpa: at } => {
+            L2Next::Handled { next: Next::Emulate(Emulate::NoMemory | Emulate::ReadOnly), gpa: at } => {
                 Err(format!("not supported: L1 maps {at:x?} for L2, which is no memory of L1's: {access:x?}")
                     .into())
             }
-            L2Done::ForL1(fault) => {
+            L2Next::ForL1(fault) => {
                 nested.counts[3] += 1;
                 let told = table.injection(&fault);
                 self.leave(idle, (exit::NESTED_FAULT, told.info1, told.info2.0))?;

@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::modelled_vm::{Known, ModelledVm, SPACES, hvas};
 use crate::report::Report;
 use alloc::collections::BTreeSet;
-use slat::{Access, Format, Gfn, HostPage, Idle, Level, Reason, SlotId, SpaceId, Span};
+use slat::{Access, Format, Gfn, HostPage, Idle, Level, Prefault, Reason, SlotId, SpaceId, Span};
 
 impl<F: Format> ModelledVm<'_, F> {
     /// Does one operation of a host, a VMM or a migration.
@@ -40,7 +40,7 @@ impl<F: Format> ModelledVm<'_, F> {
             }
             19 => {
                 let gfns = self.range();
-                let _ = self.vcpu.prefault(idle, Span::sized(gfns.start, gfns.len().min(600)));
+                let _ = self.vcpu.prefault(idle, Span::sized(gfns.start, gfns.len().min(600)), Prefault::OLD);
             }
             20 => _ = self.vcpu.switch_to(SpaceId(self.random.below(u64::from(SPACES)) as u8)),
             _ => self.touch_much(idle, report),

@@ -23,7 +23,7 @@ pub struct Seen {
     /// Nothing was mapped, and the engine had noted that no memslot is there.
     pub mmio: u64,
     /// A leaf was withdrawn to see the next access.
-    pub tracked: u64,
+    pub withdrawn: u64,
     /// An entry was frozen.
     pub frozen: u64,
     /// The address is beyond the tables' range.
@@ -44,7 +44,7 @@ impl Seen {
             Kind::Table(_) | Kind::Leaf => &mut self.permission,
             Kind::Hole(_) => &mut self.hole,
             Kind::Mmio(_) => &mut self.mmio,
-            Kind::Tracked => &mut self.tracked,
+            Kind::Withdrawn => &mut self.withdrawn,
             Kind::Frozen(_) => &mut self.frozen,
         } += 1;
     }
@@ -113,10 +113,10 @@ impl<'m, M: Machine> Report<'m, M> {
     /// Prints the line of a run of look-ups.
     pub(crate) fn finish(self) -> Verdict {
         let Verdict { lookups, seen, differences, quirks } = &self.verdict;
-        let Seen { through: [small, large, gib], permission, hole, mmio, tracked, frozen, beyond } = seen;
+        let Seen { through: [small, large, gib], permission, hole, mmio, withdrawn, frozen, beyond } = seen;
         self.machine.log(format_args!(
             "     through 4K {small}, 2M {large}, 1G {gib}; refused by a permission {permission}, a hole {hole}, an mmio \
-             word {mmio}, a tracked one {tracked}, a frozen one {frozen}; beyond the tables {beyond}"
+             word {mmio}, a withdrawn one {withdrawn}, a frozen one {frozen}; beyond the tables {beyond}"
         ));
         let mut named = String::new();
         for (name, count) in quirks {

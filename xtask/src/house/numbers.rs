@@ -16,7 +16,7 @@ const NUMBERS: [(&str, &str); 8] = [
         "pages frames bytes table_bytes shrink compact requested paid flushes collected_not_reset takings_since lock_waits",
         "how many",
     ),
-    ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
+    ("prefault populate progress split recover map unmap", "pages mapped, split, or recovered"),
     ("dirty_bits clear_dirty collect_ring reset_rings reset_rings_in_part", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
     ("number get serial since", "a generation's, a version's, a log's or a flush's, for who writes it down"),

@@ -75,6 +75,8 @@ pub enum Tool {
     Fuzz,
     /// Small worlds under Miri: `slat/tests/miri`.
     Miri,
+    /// Misuse that the oracle beside a VM reports: `slat/tests/oracle`.
+    Oracle,
     /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
     /// program's name.
     Sanitizer,

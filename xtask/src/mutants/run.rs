@@ -28,6 +28,8 @@ pub enum Kind {
     Lib,
     /// An integration test.
     Test(&'static str),
+    /// The integration test of the oracle, with its feature.
+    Oracle,
     /// An integration test, under Miri.
     Miri(&'static str),
     /// An integration test, under `AddressSanitizer`.
@@ -45,6 +47,7 @@ impl fmt::Display for Kind {
             Self::Shuttle => "shuttle tests",
             Self::Lib => "unit tests",
             Self::Test(name) => return write!(f, "tests of {name}"),
+            Self::Oracle => "tests of oracle",
             Self::Miri(name) => return write!(f, "tests of {name} under Miri"),
             Self::Address(name) => return write!(f, "tests of {name} under AddressSanitizer"),
             Self::Thread(name) => return write!(f, "tests of {name} under ThreadSanitizer"),
@@ -74,6 +77,7 @@ impl Kind {
             Tool::Load => Self::Test("load"),
             Tool::Host => Self::Test("mm"),
             Tool::Miri => Self::Miri("miri"),
+            Tool::Oracle => Self::Oracle,
             Tool::Sanitizer => Self::Address("engine"),
             Tool::Fuzz => Self::Fuzz,
             Tool::Pager => Self::Test("pager"),
@@ -147,6 +151,7 @@ impl Programs {
             }
             Kind::Lib => ("test --no-run --lib", "target", "mutants"),
             Kind::Test(_) => ("test --no-run", "target", "mutants"),
+            Kind::Oracle => ("test --no-run --features oracle --test oracle", "target", "mutants"),
             Kind::Address(_) => ("test --no-run", "target", "chaos"),
             Kind::Thread(_) => ("test --no-run --profile fuzz", "target/thread", "mutants"),
             Kind::Fuzz => ("build", "target/fuzz-mutants", "mutants"),

@@ -198,7 +198,8 @@ mod tests {
             let tools = Request { tier, only: Some(SEEDED_BUGS) }.tools();
             tools.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
         };
-        let push = "Explore Fuzz History Host Inject Kvm Load Loom Model Pager Shared Shuttle Unit Worlds";
+        let push =
+            "Explore Fuzz History Host Inject Kvm Load Loom Model Oracle Pager Shared Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
         assert_eq!(
             tools(Tier::Nightly),

@@ -75,12 +75,12 @@ const HALF: &str =
 const HALF_WITHOUT_NESTED: &str = "cargo test -p slat --lib --no-default-features --features std --locked";
 const LOOM: &str =
     "cargo test -p slat --features baselines --release --locked --lib loom_tests -- --nocapture";
-const MUTANTS: &str =
-    "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host,Pager,Kvm";
+const MUTANTS: &str = "cargo xtask mutants --tool Loom,Shuttle,History,Unit,Inject,Explore,Worlds,Shared,Load,Host,Pager,Kvm,Oracle";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5";
 const SHUTTLE: &str =
     "cargo test -p slat --features baselines --release --locked --lib shuttle_tests -- --nocapture";
+const SHUTTLE_CHECKED: &str = "cargo test -p slat --features oracle-always,baselines --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
 pub const STEPS: &[Step] = &[
@@ -106,7 +106,7 @@ pub const STEPS: &[Step] = &[
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
             Line::new(QUICK, 120, 600, HALF),
-            Line::new(PUSH, 400, 1200, "cargo test --workspace --locked --no-fail-fast")
+            Line::new(PUSH, 430, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject"]),
             Line::new(NIGHTLY, 90, 400, HALF_WITHOUT_NESTED),
@@ -118,7 +118,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(ALL, 100, 300, LOOM)
+        lines: &[Line::new(ALL, 70, 300, LOOM)
             .with(&[
                 ("RUSTFLAGS", "--cfg loom"),
                 ("CARGO_TARGET_DIR", "target/loom"),
@@ -130,7 +130,7 @@ pub const STEPS: &[Step] = &[
         name: "shuttle",
         about: "whole VMs with up to six vCPUs: 1,500 schedules of each scenario, 50,000 at night",
         lines: &[
-            Line::new(PUSH, 80, 400, SHUTTLE)
+            Line::new(PUSH, 60, 400, SHUTTLE)
                 .with(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")])
                 .hears(&["Shuttle"]),
             Line::new(NIGHTLY, 1100, 1500, SHUTTLE)
@@ -146,8 +146,8 @@ pub const STEPS: &[Step] = &[
         name: "mutants",
         about: "each mistake of mistakes/, in a copy of the sources, and the test that must find it",
         lines: &[Line::new(PUSH_NIGHTLY, 300, 1500, MUTANTS).hears(&[
-            "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Pager", "Shared", "Shuttle",
-            "Unit", "Worlds",
+            "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Oracle", "Pager", "Shared",
+            "Shuttle", "Unit", "Worlds",
         ])],
     },
     Step {
@@ -161,10 +161,36 @@ pub const STEPS: &[Step] = &[
         ],
     },
     Step {
+        name: "proof",
+        about: "the protocol by induction, for any number of actors; at night under three seeds, and its mistakes",
+        lines: &[
+            Line::new(PUSH, 60, 400, "cargo xtask prove --require"),
+            Line::new(NIGHTLY, 180, 1200, "cargo xtask prove --require --seeds 3"),
+            Line::new(NIGHTLY, 60, 600, "cargo xtask prove --mistakes --require"),
+        ],
+    },
+    Step {
+        name: "oracle",
+        about: "embedders' misuse, each with a control; at night slat's own tests with every VM checked",
+        lines: &[
+            Line::new(PUSH, 60, 400, "cargo test -p slat --features oracle --locked --test oracle"),
+            Line::new(
+                PUSH,
+                20,
+                300,
+                "cargo clippy -p slat --features oracle --tests --locked -- -D warnings",
+            ),
+            Line::new(NIGHTLY, 400, 1500, "cargo test -p slat --features oracle-always --locked"),
+            Line::new(NIGHTLY, 80, 600, SHUTTLE_CHECKED)
+                .with(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")])
+                .hears(&["Shuttle"]),
+        ],
+    },
+    Step {
         name: "fuzz",
         about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 5,000 inputs, a minute at night",
         lines: &[
-            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --mistakes --runs 5000").hears(&["Fuzz"]),
+            Line::new(PUSH_NIGHTLY, 140, 480, "cargo xtask fuzz --mistakes --runs 5000").hears(&["Fuzz"]),
             Line::new(NIGHTLY, 360, 600, "cargo xtask fuzz --seconds 60").hears(&["Fuzz"]),
         ],
     },
@@ -172,7 +198,7 @@ pub const STEPS: &[Step] = &[
         name: "explore",
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
-            Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
+            Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
             Line::new(NIGHTLY, 1000, 1500, "cargo xtask explore --seeds 10000000 --minutes 15")
                 .hears(&["Explore"]),
         ],
@@ -181,7 +207,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1900, 3000, "cargo xtask chaos --seconds 1800").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 1600, 3000, "cargo xtask chaos --seconds 1500").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),

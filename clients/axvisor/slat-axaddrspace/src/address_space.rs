@@ -149,7 +149,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         let mut next = slot.gfns.start;
         while next < slot.gfns.end {
             let rest = Span::new(next, slot.gfns.end);
-            match vcpu.prefault_as(&mut idle, rest, Prefault::young(access)) {
+            match vcpu.prefault(&mut idle, rest, Prefault::young(access)) {
                 Ok(0) => return Err(AxError::BadState),
                 Ok(frames) => next = next + frames,
                 Err(FaultError::NoMemory | FaultError::Host(HostError::NoMemory)) => {

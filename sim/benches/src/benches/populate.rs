@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! faults     vCPU v: page by page of part v: leave the guest ─▶ Vcpu::fault ─▶ enter
-//! populate   vCPU v: the next stretch that no vCPU has taken ─▶ Vcpu::populate_with; no guest runs
+//! populate   vCPU v: the next stretch that no vCPU has taken ─▶ Vcpu::populate; no guest runs
 //! ```
 //! Once with pages of 4 KiB, once with pages of 2 MiB, which the host has all from the start. Figures are microseconds for each GiB of
 //! guest memory: 1,000,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
@@ -83,7 +83,7 @@ impl<'s> Ground<'s> {
                 let mut idle = Idle::take().expect("each CPU has one vCPU");
                 let mut vcpu = self.vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
                 // What cannot be mapped is not counted, and so found by the checks.
-                while vcpu.populate_with(&mut idle, population).is_some() {}
+                while vcpu.populate(&mut idle, population).is_some() {}
             })
         };
         let stats = run(self.setting.costs, (0..self.setting.vcpus).map(job).collect());

@@ -8,7 +8,7 @@ use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Thread
 use crate::host::SimHost;
 use crate::world::{Job, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use slat::{Gfn, Idle, Level, Span, VcpuId};
+use slat::{Gfn, Idle, Level, Prefault, Span, VcpuId};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -42,7 +42,7 @@ impl Bench for PreFault {
                 for first in (part.start.0..part.end.0).step_by(Level::M2.pages() as usize) {
                     let request = Span::sized(Gfn(first), Level::M2.pages().min(part.end.0 - first));
                     // What fails is not counted, and so found by the checks.
-                    mapped.fetch_add(vcpu.prefault(&mut idle, request).unwrap_or(0), Relaxed);
+                    mapped.fetch_add(vcpu.prefault(&mut idle, request, Prefault::OLD).unwrap_or(0), Relaxed);
                 }
             })
         };

@@ -10,7 +10,8 @@ use crate::plan::Cpu;
 use crate::plan::op::Op;
 use slat::table::{Entry, Word};
 use slat::{
-    Access, Emulate, Fault, FaultError, Format, Gfn, Idle, InGuest, Leave, Next, Resume, Span, Vcpu, VcpuId,
+    Access, Emulate, Fault, FaultError, Format, Gfn, Idle, InGuest, Leave, Next, Prefault, Resume, Span,
+    Vcpu, VcpuId,
 };
 use slat_machine::{compute, guest as run_guest, pause, rest};
 
@@ -123,7 +124,7 @@ impl<F: Format> Guest<'_, F> {
             }
             Op::Prefault(gfns) => {
                 // An error means that nothing was mapped. The guest's own access reports the reason.
-                let mapped = self.vcpu.prefault(idle, *gfns);
+                let mapped = self.vcpu.prefault(idle, *gfns, Prefault::OLD);
                 world.story(|| format!("prefaults {:#x}: {mapped:?}", gfns.start.0));
             }
             Op::Rest(ns) => rest(*ns),

@@ -14,7 +14,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, SeqCst};
 use crate::sync::tally::Count;
 use crate::table::Version;
 use crate::table::entry::Word;
-use crate::table::formats::Npt4;
+use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::*;
 use std::sync::mpsc::channel;
 use std::thread::yield_now;
@@ -129,4 +129,20 @@ fn pages_that_a_ring_reports_are_armed_again() {
     assert_eq!(pages(&harvest), [PAGE]);
     harvest.commit();
     assert!(!vm.memory().translate(&mut idle, PAGE).unwrap().leaf.perms.allows(Access::Write));
+}
+
+/// Linux b64d740ea7dd was another way to lose stores to such a leaf.
+#[test]
+fn a_load_from_a_leaf_that_aging_withdrew_permits_no_store_that_the_log_misses() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
+    let slot = Slot::new(SLOT, Gfn(0), 64, Hva(0x4000_0000));
+    vm.memory().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    vm.age(&mut idle, slot.hvas(), &mut |_| ());
+    vm.memory().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+    let _ = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Read }).unwrap();
+    let leaf = vm.memory().translate(&mut idle, PAGE).unwrap().leaf;
+    assert!(leaf.accessed && !leaf.perms.allows(Access::Write), "{leaf:?}");
 }

@@ -156,7 +156,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
         Site {
             name: "a withdrawn leaf is restored",
             before: |vcpu, idle| {
-                vcpu.prefault_as(idle, Span::sized(GFN, 1), Prefault::OLD).unwrap();
+                vcpu.prefault(idle, Span::sized(GFN, 1), Prefault::OLD).unwrap();
             },
             ..maps
         },
@@ -177,7 +177,7 @@ fn sites<F: Format>() -> Vec<Site<F>> {
 fn stores_of_l2<F: Format>(vcpu: &mut Vcpu<'_, F, Machine>, idle: &mut Idle) -> bool {
     let mut l2 = vcpu.nested(idle, table()).unwrap();
     let done = l2.fault(idle, L1Access::new(G2, Access::Write)).unwrap();
-    matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
+    matches!(done, L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })
 }
 
 /// Sites of a log by D bits. The D bit is marked when the leaf goes: by the move, or by the host.

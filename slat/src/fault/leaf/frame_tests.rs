@@ -71,7 +71,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
             let store = Fault { gpa: PAGE.gpa(), access: Access::Write };
             note("fault", vcpu.fault(&mut idle, store) == REFUSED);
             let range = Span::sized(PAGE, 1);
-            note("prefault", vcpu.prefault(&mut idle, range).is_err());
+            note("prefault", vcpu.prefault(&mut idle, range, Prefault::OLD).is_err());
             // The size of the page does not matter to a frame that is held alone, but the host's error does.
             note("hold", vm.memory().hold(&mut idle, PAGE, Access::Write).is_err());
             note("leaf", vm.memory().translate(&mut idle, PAGE).is_none());
@@ -90,6 +90,7 @@ fn mapped<F: Format>() -> Vec<std::string::String> {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn a_frame_that_the_format_cannot_hold_is_an_error_of_the_host() {
     let mut wrong = mapped::<Npt4>();
     wrong.extend([mapped::<Ept4>(), mapped::<Ept4NoAd>(), mapped::<Npt5>()].concat());

@@ -1,5 +1,6 @@
 //! Tests of the steps that prevent a lost wake-up.
 
+use crate::entry::Go;
 use crate::table::formats::Npt4;
 use crate::*;
 use std::sync::{Arc, Mutex, Weak};
@@ -34,7 +35,7 @@ impl Host for Quick {
 fn vm() -> (Idle, Arc<Vm<Npt4, Quick>>) {
     let mut idle = Idle::take().unwrap();
     let vm = Arc::new(Vm::builder(Quick::default()).build().unwrap());
-    *vm.host.vm.lock().unwrap() = Arc::downgrade(&vm);
+    *vm.host().vm.lock().unwrap() = Arc::downgrade(&vm);
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
     (idle, vm)
 }

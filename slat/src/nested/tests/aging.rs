@@ -48,7 +48,7 @@ impl<F: Format> Aged<F> {
         let mut l2 = vcpu.nested(&mut self.idle, ept).unwrap();
         let mut touch = |&g2: &u64| {
             let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Read)).unwrap();
-            matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
+            matches!(done, L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })
         };
         g2s.iter().map(&mut touch).collect()
     }

@@ -94,7 +94,7 @@ fn a_flush_of_shadows_alone_counts_as_one_edit() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut l2 = vcpu.nested(&mut idle, ept(CHAIN[0], 4, true)).unwrap();
     let done = l2.fault(&mut idle, L1Access::new(Gpa(0x123), Access::Read)).unwrap();
-    assert!(matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. }), "{done:?}");
+    assert!(matches!(done, L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. }), "{done:?}");
     put(CHAIN[3], 0);
     let before = vm.stats();
     vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 512), |_: &EptTable| true);

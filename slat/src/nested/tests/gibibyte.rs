@@ -128,7 +128,7 @@ fn ept() -> EptTable {
 fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Whole>, idle: &mut Idle, g2: u64) -> u8 {
     let mut l2 = vcpu.nested(idle, ept()).unwrap();
     match l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Write)).unwrap() {
-        L2Done::Handled { done: Next::Resume(Resume::Mapped(level)), .. } => level.number(),
+        L2Next::Handled { next: Next::Resume(Resume::Mapped(level)), .. } => level.number(),
         _ => 0,
     }
 }

@@ -25,18 +25,18 @@ use std::string::String;
 use std::vec::Vec;
 
 /// Pages of the guest. The tables are in the first; a page of 4 MiB is behind [`LARGE`].
-const PAGES: u64 = 40;
-const DATA: u64 = 24;
+pub(super) const PAGES: u64 = 40;
+pub(super) const DATA: u64 = 24;
 /// Frames of 2 MiB pages that the guest maps; the memslots have the first few frames of each.
-const LARGE: u64 = 1024;
-const LARGE_PAGES: u64 = 1024 + 4;
-const BASE: Hva = Hva(0x7000_0000);
+pub(super) const LARGE: u64 = 1024;
+pub(super) const LARGE_PAGES: u64 = 1024 + 4;
+pub(super) const BASE: Hva = Hva(0x7000_0000);
 const POISON: u64 = 0xdead_dead_dead_dead;
 
 /// A host: the frame behind each page of the guest, and whether it may be written. Frames hold one word of data per
 /// page, and tables.
-struct Bytes {
-    words: Vec<AtomicU64>,
+pub(super) struct Bytes {
+    pub(super) words: Vec<AtomicU64>,
     /// By page: its frame now, and whether it is writable.
     frames: Vec<AtomicU64>,
     /// By frame: its first word.
@@ -50,7 +50,7 @@ fn page(hva: Hva) -> usize {
 }
 
 impl Bytes {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let count = PAGES + LARGE_PAGES;
         Self {
             words: (0..DATA * 512).map(|_| AtomicU64::new(0)).collect(),
@@ -166,7 +166,8 @@ impl Layout {
     }
 }
 
-const PAGING: GuestPaging = GuestPaging { physical_bits: 40, large_1g: false, reserves_global: false };
+pub(super) const PAGING: GuestPaging =
+    GuestPaging { physical_bits: 40, large_1g: false, reserves_global: false };
 
 struct World<'vm> {
     rng: Rng,
@@ -260,7 +261,7 @@ impl World<'_> {
                 return Ok(use_page(vm.host(), leaf.pfn, access, value));
             }
             match guest.fault(idle, asked).map_err(|error| format!("{error}"))? {
-                L2Done::ForL1(fault) => {
+                L2Next::ForL1(fault) => {
                     let PageFault { address, code } = table.injection(&fault);
                     return if address == Gva(va) {
                         Ok(End::PageFault(code))
@@ -268,10 +269,10 @@ impl World<'_> {
                         Err(format!("{address}"))
                     };
                 }
-                L2Done::Handled { done: Next::Emulate(Emulate::NoMemory), gpa } => {
+                L2Next::Handled { next: Next::Emulate(Emulate::NoMemory), gpa } => {
                     return Ok(End::Device(gpa.gfn().0));
                 }
-                L2Done::Handled { .. } => {}
+                L2Next::Handled { .. } => {}
             }
         }
         Err(format!("the guest gets nowhere at {va:#x} by its shadow"))
@@ -551,7 +552,7 @@ fn stores_after_flush() -> bool {
     let loads = |nth: u64| table.access(Gva(nth << 12), Access::Read).unwrap();
     let store = table.access(Gva(2 << 12), Access::Write).unwrap();
     for nth in 0..2 {
-        assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Done::Handled { .. })));
+        assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Next::Handled { .. })));
     }
     // Withdraws stores to all pages, and INVLPG of one. That drops no leaf, so only the line tells the other vCPU.
     put(2, 0, 3 << 12 | 0x65);

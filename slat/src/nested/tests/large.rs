@@ -129,7 +129,7 @@ impl<'vm> World<'vm> {
     }
 
     /// An access that may fault. Returns what is mapped then.
-    fn touch(&mut self, idle: &mut Idle, g2: u64, access: Access) -> L2Done {
+    fn touch(&mut self, idle: &mut Idle, g2: u64, access: Access) -> L2Next {
         let mut l2 = self.vcpu.nested(idle, self.ept).unwrap();
         l2.fault(idle, L1Access::new(Gfn(g2).gpa(), access)).unwrap()
     }
@@ -153,8 +153,8 @@ impl<'vm> World<'vm> {
     }
 }
 
-fn is_mapped(done: L2Done, level: Level) -> bool {
-    matches!(done, L2Done::Handled { done: Next::Resume(Resume::Mapped(found)), .. } if found == level)
+fn is_mapped(done: L2Next, level: Level) -> bool {
+    matches!(done, L2Next::Handled { next: Next::Resume(Resume::Mapped(found)), .. } if found == level)
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn frames_whose_stores_are_watched_are_mapped_small() {
     let watch = Span::sized(Gfn(DATA + 3), 1);
     let _watch = world.vm.memory().track_writes(&mut idle, watch, std::sync::Arc::new(Deaf)).unwrap();
     let done = world.touch(&mut idle, 3, Access::Write);
-    assert!(matches!(done, L2Done::Handled { done: Next::Emulate(Emulate::Tracked), .. }), "{done:?}");
+    assert!(matches!(done, L2Next::Handled { next: Next::Emulate(Emulate::Tracked), .. }), "{done:?}");
     // Frames that are not watched have been split off.
     let parts = world.frames(&mut idle);
     assert!(parts[7].is_some() && parts[3].is_none());
@@ -301,7 +301,7 @@ fn world(seed: u64, steps: u32) -> Result<BTreeSet<u8>, String> {
         match rng.u8(..12) {
             0..=4 => {
                 let access = if rng.bool() { Access::Write } else { Access::Fetch };
-                if let L2Done::Handled { done: Next::Resume(Resume::Mapped(level)), .. } =
+                if let L2Next::Handled { next: Next::Resume(Resume::Mapped(level)), .. } =
                     world.touch(&mut idle, g2, access)
                 {
                     levels.insert(level.number());

@@ -61,7 +61,7 @@ impl<F: Format> World<F> {
         let mut l2 = vcpu.nested(&mut self.idle, ept()).unwrap();
         for g2 in g2s {
             let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Read));
-            assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+            assert!(matches!(done, Ok(L2Next::Handled { .. })), "{done:?}");
         }
     }
 

@@ -61,7 +61,7 @@ fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
         let mut l2 = vcpu.nested(idle, table).unwrap();
         let done = l2.fault(idle, access);
         let gpa = Gfn(frame).gpa();
-        let Ok(L2Done::Handled { done: Next::Leave(Leave::Pending(token)), gpa: at }) = done else {
+        let Ok(L2Next::Handled { next: Next::Leave(Leave::Pending(token)), gpa: at }) = done else {
             panic!("{frame:#x}: {done:?}")
         };
         assert_eq!(at.gfn().gpa(), gpa);
@@ -70,7 +70,7 @@ fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
         assert_eq!(l2.take_ready(), Some(token));
         let done = l2.fault(idle, access);
         assert!(
-            matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })),
+            matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })),
             "{frame:#x}: {done:?}"
         );
         vm.zap_all(idle).unwrap();

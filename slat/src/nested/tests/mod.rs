@@ -16,6 +16,7 @@
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
 //! | `sections` | is the host called inside sections, and outside, as it is promised? |
 //! | `windows` | does a fault of L2 miss an event at any moment during it? |
+//! | `published` | do the published bugs of other shadow MMUs happen here? |
 //! | `computed` | a host whose memory is a function, for `aging`, `many_places`, `reclaim` and `stretches` |
 
 mod aging;
@@ -33,6 +34,7 @@ mod large;
 mod manual;
 mod many_places;
 mod memory;
+mod published;
 mod random;
 mod reclaim;
 mod sections;

@@ -43,7 +43,7 @@ fn touches(vcpu: &mut Vcpu<'_, Npt4, Computed<Flat>>, idle: &mut Idle, root: u64
         let done = l2.fault(idle, L1Access::new(gpa, Access::Write)).unwrap();
         let is_there = matches!(
             done,
-            L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious), .. }
+            L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4) | Resume::Spurious), .. }
         );
         assert!(is_there, "{done:?}");
         assert_eq!(l2.translate(gpa).unwrap().pfn, Pfn((BASE.0 >> PAGE_SHIFT) + 512 + table));

@@ -137,7 +137,7 @@ fn calls() -> Calls {
         for access in accesses {
             let mut l2 = vcpu.nested(&mut idle, table).unwrap();
             let done = l2.fault(&mut idle, access);
-            assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+            assert!(matches!(done, Ok(L2Next::Handled { .. })), "{done:?}");
             drop(l2.enter(&mut idle, &mut NoTlb));
             let _ = vm.memory().try_walk_l1(&table, access);
             let _ = vm.memory().look_l1(&table, access.gpa);

@@ -176,15 +176,15 @@ impl World<'_> {
                 break;
             }
             match l2.fault(idle, access).map_err(|error| format!("{error}"))? {
-                L2Done::Handled { done: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {
+                L2Next::Handled { next: Next::Resume(Resume::Mapped(_) | Resume::Spurious), .. } => {
                     *happened.entry("mapped").or_default() += 1;
                 }
-                L2Done::ForL1(_) => {
+                L2Next::ForL1(_) => {
                     *happened.entry("refused").or_default() += 1;
                     refused = true;
                     break;
                 }
-                L2Done::Handled { .. } => {
+                L2Next::Handled { .. } => {
                     *happened.entry("device").or_default() += 1;
                     return Ok(());
                 }
@@ -427,7 +427,7 @@ fn a_shadow_goes_to_another_table_empty() {
     let mut l2 = vcpu.nested(&mut idle, table(8)).unwrap();
     assert!(matches!(
         l2.fault(&mut idle, access),
-        Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. })
+        Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. })
     ));
     // Eight shadows, for one vCPU: the ninth table gets the first one's.
     for root in 12..20 {
@@ -436,7 +436,7 @@ fn a_shadow_goes_to_another_table_empty() {
 }
 
 /// Returns the answers to two stores of L2, where the host names an impossible frame for the second one's page.
-fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
+fn impossible(sleeps: bool) -> [Result<L2Next, FaultError>; 2] {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Moving::new(sleeps)).build().unwrap();
     vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
@@ -454,10 +454,11 @@ fn impossible(sleeps: bool) -> [Result<L2Done, FaultError>; 2] {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn l2_gets_no_frame_that_the_format_cannot_hold() {
     for sleeps in [false, true] {
         let [right, wrong] = impossible(sleeps);
-        assert!(matches!(right, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(Level::K4)), .. })));
+        assert!(matches!(right, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), .. })));
         assert_eq!(wrong, Err(FaultError::Host(HostError::BadFrame)));
     }
 }

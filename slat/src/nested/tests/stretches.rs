@@ -1,4 +1,4 @@
-//! How long the operations of `ARCHITECTURE.md` hold a section, or the door of a shadow, in entries that they visit: the
+//! How long the operations of `ARCHITECTURE.md` hold a section, or a counted walk of a shadow, in entries that they visit: the
 //! same for a small and for a large memory of L1 that L2 uses.
 
 use super::computed::{BASE, Computed, Contents, RIGHTS};
@@ -52,7 +52,7 @@ impl World {
         let mut l2 = vcpu.nested(&mut self.idle, ept).unwrap();
         for g2 in 0..self.pages {
             let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Write));
-            assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+            assert!(matches!(done, Ok(L2Next::Handled { .. })), "{done:?}");
         }
         for g1 in (DATA..DATA + self.pages).step_by(64) {
             let _ = vcpu.fault(&mut self.idle, Fault { gpa: Gfn(g1).gpa(), access: Access::Write }).unwrap();

@@ -141,7 +141,7 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
     l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Read)).unwrap();
     if what == Meanwhile::Comeback {
         let refused = l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Write)).unwrap();
-        assert!(matches!(refused, L2Done::ForL1(_)));
+        assert!(matches!(refused, L2Next::ForL1(_)));
     } else {
         moves(vm, &mut idle, 0x50);
     }

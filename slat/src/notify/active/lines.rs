@@ -9,10 +9,9 @@
 //! invalidations listed on all lines, without an epoch: each memslot transaction would cost 256 exchanges.
 
 use super::places::PlaceBit;
-use crate::addr::{Hva, Level, Span};
 use crate::lent::Lent;
 use crate::sync::prim::{AtomicU64, Padded};
-use crate::table::Word;
+use crate::{Hva, Level, Span, Word};
 use alloc::boxed::Box;
 
 const REGION_SHIFT: u32 = Level::M2.bytes().ilog2();

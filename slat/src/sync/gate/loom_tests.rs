@@ -26,7 +26,7 @@ fn replaces(baseline: Baseline, grace: bool) -> impl Fn() + Send + Sync + 'stati
                     // SAFETY: the write to a place is what loom checks against.
                     unsafe { *value }
                 });
-                gate.rest(reads);
+                gate.yield_section(reads);
             }
         });
         let (lock, reads, current, places) = &*shared;

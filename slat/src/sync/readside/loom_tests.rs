@@ -103,7 +103,7 @@ fn a_grace_period_outlasts_the_parts_of_a_section_that_rests() {
     explore(replaced_beside(outlast, |side, seat, shared| {
         let mut section = side.enter(seat);
         shared.read();
-        section.rest(side);
+        section.yield_section(side);
         shared.read();
     }));
 }
@@ -120,7 +120,7 @@ fn mistake_reuse_without_a_grace_period() {
 }
 
 /// A vCPU comes back from the guest and enters a section by a plain store, as with asymmetric barriers. The writer
-/// reuses the place only if it saw every reader at rest: otherwise it would use the heavy barrier, which loom lacks.
+/// reuses the place only if it saw every reader parked: otherwise it would use the heavy barrier, which loom lacks.
 fn at_rest() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
@@ -129,15 +129,15 @@ fn at_rest() -> impl Fn() + Send + Sync + 'static {
             let (side, shared) = &*theirs;
             let seat = side.claim(0).expect("a free seat");
             shared.read();
-            seat.rest();
-            seat.wake(true);
+            seat.park();
+            seat.unpark(true);
             seat.word.store(INSIDE, Relaxed);
             shared.read();
             seat.word.store(OTHER, Release);
         });
         let (side, shared) = &*shared;
         shared.current.store(1, Relaxed);
-        if side.all_rest() {
+        if side.all_parked() {
             shared.reuse();
         }
         reader.join().expect("the reader ends");
@@ -145,7 +145,7 @@ fn at_rest() -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn a_seat_that_was_seen_at_rest_sees_what_was_replaced() {
+fn a_seat_that_was_seen_parked_sees_what_was_replaced() {
     explore(at_rest());
 }
 
@@ -153,7 +153,7 @@ fn a_seat_that_was_seen_at_rest_sees_what_was_replaced() {
 fn asked() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
-        // Never given back: that would be a rest.
+        // Never given back: that would be a quiescent moment.
         core::mem::forget(shared.0.claim(0));
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
@@ -172,7 +172,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
         });
         let (side, shared) = &*shared;
         shared.current.store(1, Relaxed);
-        if side.all_rest() {
+        if side.all_parked() {
             shared.reuse();
         }
         reader.join().expect("the reader ends");

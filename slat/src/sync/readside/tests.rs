@@ -93,7 +93,7 @@ fn poisoned_reads(grace: bool) -> usize {
     })
 }
 
-/// A reader rests, comes back, waits a little for the writer to replace what it reads, and reads. The writer poisons
+/// A reader parks, unparks, waits a little for the writer to replace what it reads, and reads. The writer poisons
 /// the old cell, after a grace period or (the negative control) at once. Returns how often the reader saw poison.
 fn poisoned_reads_beside_rest(grace: bool) -> usize {
     const ROUNDS: usize = 1000;
@@ -105,8 +105,8 @@ fn poisoned_reads_beside_rest(grace: bool) -> usize {
             let seat = side.claim(1).unwrap();
             let mut poisoned = 0;
             while !stop.load(Relaxed) {
-                seat.rest();
-                seat.wake(false);
+                seat.park();
+                seat.unpark(false);
                 let _section = side.enter(&seat);
                 let mine = current.load(Acquire);
                 // Bounded: the writer may be waiting for this very section.

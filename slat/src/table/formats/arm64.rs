@@ -19,20 +19,18 @@
 //! ([`max_page`](crate::Builder)).
 
 use super::{read_leaf, when};
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::{Access, Format, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
-const VALID: u64 = 1 << 0;
-const TABLE: u64 = 1 << 1;
+pub(crate) const VALID: u64 = 1 << 0;
+pub(crate) const TABLE: u64 = 1 << 1;
 const SHARED: u64 = 0b11 << 8;
 /// Normal write-back, Normal non-cacheable, Device-GRE, Device-nGnRE.
 const MEMORY: [u64; 4] = [0b1111 << 2, 0b0101 << 2, 0b0011 << 2, 0b0001 << 2];
-const READ: u64 = 1 << 6;
-const STORE: u64 = 1 << 7;
-const ACCESSED: u64 = 1 << 10;
+pub(crate) const READ: u64 = 1 << 6;
+pub(crate) const STORE: u64 = 1 << 7;
+pub(crate) const ACCESSED: u64 = 1 << 10;
 const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
-const DBM: u64 = 1 << 51;
+pub(crate) const DBM: u64 = 1 << 51;
 const NO_EXECUTE: u64 = 0b10 << 53;
 const HOST_WRITE: u64 = 1 << 55;
 const DIRTY_KEPT: u64 = 1 << 56;
@@ -50,7 +48,7 @@ pub type Arm64L48 = Arm64<48>;
 /// 48 bits, `VTCR_EL2.HA` and `HD` clear.
 pub type Arm64NoAd = Arm64<48, false>;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     const NAME: &'static str = match (IPA, AD) {
         (39, true) => "arm64-39",
@@ -81,23 +79,17 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
-        }
         let store = leaf.perms.allows(Access::Write);
-        Word(
-            leaf.pfn.0 << PAGE_SHIFT & ADDRESS
-                | VALID
-                | SHARED
-                | Self::memory_bits(leaf.memory)
-                | when(level == Level::K4, TABLE)
-                | when(leaf.perms.allows(Access::Read), READ)
-                | when(store, Self::WRITE)
-                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(AD && leaf.dirty, if store { STORE } else { DIRTY_KEPT }),
-        )
+        let bits = leaf.pfn.0 << PAGE_SHIFT & ADDRESS
+            | VALID
+            | SHARED
+            | when(level == Level::K4, TABLE)
+            | when(leaf.perms.allows(Access::Read), READ)
+            | when(store, Self::WRITE)
+            | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+            | when(leaf.accessed, ACCESSED)
+            | when(AD && leaf.dirty, if store { STORE } else { DIRTY_KEPT });
+        super::leaf::<Self>(leaf, bits)
     }
 
     #[inline]
@@ -122,11 +114,3 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
         0
     }
 }
-
-const _: () = {
-    assert_format::<Arm64L40>();
-    assert_format::<Arm64L48>();
-    assert_format::<Arm64NoAd>();
-    assert!(Arm64L39::LEVELS == 3 && Arm64L40::ROOT_PAGES == 2 && Arm64L48::LEVELS == 4);
-    assert!((HOST_WRITE | DIRTY_KEPT) & !(0xf << 55) == 0, "bits 58..55 are software's");
-};

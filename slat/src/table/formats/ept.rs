@@ -23,18 +23,17 @@
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
 use super::{read_leaf, when};
-use crate::addr::{Gfn, INDEX_BITS, Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::addr::INDEX_BITS;
+use crate::{Access, Format, Gfn, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
-const READ: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const EXECUTE: u64 = 1 << 2;
-const IGNORE_PAT: u64 = 1 << 6;
+pub(crate) const READ: u64 = 1 << 0;
+pub(crate) const WRITE: u64 = 1 << 1;
+pub(crate) const EXECUTE: u64 = 1 << 2;
+pub(crate) const IGNORE_PAT: u64 = 1 << 6;
 /// Write-back, write-combining, uncached, and uncached regardless of the guest.
 const MEMORY: [u64; 4] = [6 << 3, 1 << 3, 0, IGNORE_PAT];
-const ACCESSED: u64 = 1 << 8;
-const DIRTY: u64 = 1 << 9;
+pub(crate) const ACCESSED: u64 = 1 << 8;
+pub(crate) const DIRTY: u64 = 1 << 9;
 
 /// EPT with `LEVELS` levels. `AD`: the EPT pointer enables Accessed and Dirty. `SHARED`: the bit of shared addresses in
 /// a trust domain, whose shared memory this table maps.
@@ -58,7 +57,7 @@ pub type Ept5 = Ept<5>;
 /// Four levels, with an EPT pointer that does not enable Accessed and Dirty; or for software that sets neither.
 pub type Ept4NoAd = Ept<4, false>;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<LEVELS, AD, SHARED> {
     const NAME: &'static str = match (LEVELS, AD, SHARED) {
         (5, true, 0) => "ept5",
@@ -96,20 +95,14 @@ unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
-        }
-        Word(
-            address(leaf.pfn)
-                | Self::memory_bits(leaf.memory)
-                | when(leaf.perms.allows(Access::Read), READ)
-                | when(leaf.perms.allows(Access::Write), WRITE)
-                | when(leaf.perms.allows(Access::Fetch), EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, Self::ACCESSED)
-                | when(leaf.dirty, Self::DIRTY)
-                | when(level > Level::K4, LARGE),
-        )
+        let bits = address(leaf.pfn)
+            | when(leaf.perms.allows(Access::Read), READ)
+            | when(leaf.perms.allows(Access::Write), WRITE)
+            | when(leaf.perms.allows(Access::Fetch), EXECUTE)
+            | when(leaf.accessed, Self::ACCESSED)
+            | when(leaf.dirty, Self::DIRTY)
+            | when(level > Level::K4, LARGE);
+        super::leaf::<Self>(leaf, bits)
     }
 
     #[inline]
@@ -118,12 +111,3 @@ unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<
         read_leaf::<Self>(word, Perms::of(has(READ), has(WRITE), has(EXECUTE)))
     }
 }
-
-const _: () = {
-    assert_format::<Ept4>();
-    assert_format::<Ept5>();
-    assert_format::<Ept4NoAd>();
-    assert_format::<Ept<4, true, 47>>();
-    assert_format::<Ept<5, true, 51>>();
-    assert!(Ept4::FRAME_BITS + 12 == 48 && Ept5::FRAME_BITS + 12 == 57);
-};

@@ -36,14 +36,14 @@
 //! DBM. The engine therefore treats DBM as the permission to write, and the write permission as the Dirty bit. A leaf
 //! that loses DBM loses the write permission with it, and a software bit records that it was dirty.
 
-mod arm64;
-mod ept;
+pub(crate) mod arm64;
+pub(crate) mod ept;
 mod npt;
 mod pae;
-mod riscv;
+pub(crate) mod riscv;
 #[cfg(test)]
 mod tests;
-mod x86;
+pub(crate) mod x86;
 
 pub use arm64::{Arm64, Arm64L39, Arm64L40, Arm64L48, Arm64NoAd};
 pub use ept::{Ept, Ept4, Ept4NoAd, Ept5};
@@ -58,6 +58,15 @@ use super::format::{Format, Leaf, Perms};
 #[inline(always)]
 const fn when(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
+}
+
+/// Encodes a leaf of which `bits` are in this format only. Without A and D, a leaf that is not accessed is withdrawn.
+#[inline(always)]
+fn leaf<F: Format>(leaf: &Leaf, bits: u64) -> Word {
+    if !F::HARDWARE_AD && !leaf.accessed {
+        return Word::withdrawn(leaf);
+    }
+    Word(bits | F::memory_bits(leaf.memory) | when(leaf.host_writable, F::HOST_WRITE))
 }
 
 /// Decodes a leaf with permissions `perms`. Without A and D, a leaf is accessed, and a writable one is dirty.

@@ -14,9 +14,8 @@
 //! pages of an encrypted guest, the C-bit in the guest's own tables decides, whatever this table says.
 
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
-use crate::addr::{Level, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Format, HostPaging, Leaf, assert_format};
+use crate::table::format::HostPaging;
+use crate::{Format, Leaf, Level, Pfn, Word};
 
 /// Long-mode paging with `LEVELS` levels, as a nested table. `C_BIT`: the encryption bit, on a host that encrypts its
 /// memory.
@@ -45,7 +44,7 @@ impl<const LEVELS: u8, const C_BIT: u32> Npt<LEVELS, C_BIT> {
     const ENCRYPTED: u64 = if C_BIT == 0 { 0 } else { 1 << C_BIT };
 }
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const LEVELS: u8, const C_BIT: u32> Format for Npt<LEVELS, C_BIT> {
     const NAME: &'static str = match (LEVELS, C_BIT) {
         (5, 0) => "npt5",
@@ -85,11 +84,3 @@ unsafe impl<const LEVELS: u8, const C_BIT: u32> Format for Npt<LEVELS, C_BIT> {
 }
 
 impl<const LEVELS: u8, const C_BIT: u32> HostPaging for Npt<LEVELS, C_BIT> {}
-
-const _: () = {
-    assert_format::<Npt4>();
-    assert_format::<Npt5>();
-    assert_format::<Npt<4, 47>>();
-    assert_format::<Npt<5, 51>>();
-    assert!(Npt4::FRAME_BITS + 12 == 48 && Npt5::FRAME_BITS + 12 == 57);
-};

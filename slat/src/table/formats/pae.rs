@@ -16,9 +16,8 @@
 
 use super::when;
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, LARGE, MEMORY, PRESENT, USER, WRITE, address};
-use crate::addr::{Level, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Format, HostPaging, Leaf, assert_format};
+use crate::table::format::HostPaging;
+use crate::{Format, Leaf, Level, Pfn, Word};
 
 const HOST_WRITE: u64 = 1 << 9;
 
@@ -29,7 +28,7 @@ const ROOT: Level = Level::G1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pae;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl Format for Pae {
     const NAME: &'static str = "pae";
     const LEVELS: u8 = ROOT.number();
@@ -68,9 +67,3 @@ unsafe impl Format for Pae {
 }
 
 impl HostPaging for Pae {}
-
-const _: () = {
-    assert_format::<Pae>();
-    assert!(Pae::FRAME_BITS + 12 == 32);
-    assert!(HOST_WRITE & 0b111 << 9 != 0, "bits 11..9 are software's, in every entry");
-};

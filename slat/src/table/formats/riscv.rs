@@ -15,20 +15,18 @@
 //!
 //! **`AD`**: hardware sets A and D (`Svadu`, enabled in `menvcfg` or `henvcfg`). Without (`Svade`), an access through a
 //! leaf with A clear faults, and so does a store through one with D clear. A present leaf then has A, and D if it is
-//! writable; a leaf that has not been accessed is tracked ([`Format::HARDWARE_AD`]).
+//! writable; a leaf that has not been accessed is withdrawn ([`Format::HARDWARE_AD`]).
 
 use super::{read_leaf, when};
-use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::{Access, Format, Leaf, Level, Perms, Pfn, Word};
 
-const VALID: u64 = 1 << 0;
-const READ: u64 = 1 << 1;
-const WRITE: u64 = 1 << 2;
-const EXECUTE: u64 = 1 << 3;
-const USER: u64 = 1 << 4;
-const ACCESSED: u64 = 1 << 6;
-const DIRTY: u64 = 1 << 7;
+pub(crate) const VALID: u64 = 1 << 0;
+pub(crate) const READ: u64 = 1 << 1;
+pub(crate) const WRITE: u64 = 1 << 2;
+pub(crate) const EXECUTE: u64 = 1 << 3;
+pub(crate) const USER: u64 = 1 << 4;
+pub(crate) const ACCESSED: u64 = 1 << 6;
+pub(crate) const DIRTY: u64 = 1 << 7;
 const HOST_WRITE: u64 = 1 << 8;
 /// The platform's type, NC, IO, and IO with a software bit.
 const MEMORY: [u64; 4] = [0, 1 << 61, 2 << 61, 2 << 61 | 1 << 9];
@@ -49,7 +47,7 @@ pub type Sv57x4 = RiscV<5>;
 /// Three levels; faults supply A and D.
 pub type Sv39x4NoAd = RiscV<3, false>;
 
-// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+// SAFETY: `formats/tests.rs` checks constants, links, leaves and edits.
 unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
     const NAME: &'static str = match (LEVELS, AD) {
         (3, true) => "sv39x4",
@@ -80,22 +78,16 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, _level: Level) -> Word {
-        if !AD && !leaf.accessed {
-            return Word::tracked(leaf);
-        }
         let write = leaf.perms.allows(Access::Write);
-        Word(
-            leaf.pfn.0 << FRAME & ADDRESS
-                | VALID
-                | USER
-                | Self::memory_bits(leaf.memory)
-                | when(leaf.perms.allows(Access::Read), READ)
-                | when(write, WRITE)
-                | when(leaf.perms.allows(Access::Fetch), EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(if AD { leaf.dirty } else { write }, DIRTY),
-        )
+        let bits = leaf.pfn.0 << FRAME & ADDRESS
+            | VALID
+            | USER
+            | when(leaf.perms.allows(Access::Read), READ)
+            | when(write, WRITE)
+            | when(leaf.perms.allows(Access::Fetch), EXECUTE)
+            | when(leaf.accessed, ACCESSED)
+            | when(if AD { leaf.dirty } else { write }, DIRTY);
+        super::leaf::<Self>(leaf, bits)
     }
 
     #[inline]
@@ -121,12 +113,3 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
         Pfn((word.0 & ADDRESS) >> FRAME)
     }
 }
-
-const _: () = {
-    assert_format::<Sv39x4>();
-    assert_format::<Sv48x4>();
-    assert_format::<Sv57x4>();
-    assert_format::<Sv39x4NoAd>();
-    assert!(Sv39x4::FRAME_BITS + PAGE_SHIFT == 41 && Sv57x4::FRAME_BITS == 5 * INDEX_BITS + 2);
-    assert!(HOST_WRITE & 0b11 << 8 != 0, "bits 9..8 are software's");
-};

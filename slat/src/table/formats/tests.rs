@@ -1,11 +1,11 @@
 //! Tests of all formats: decoding inverts encoding, and no reserved bit is ever set.
 
 use super::*;
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
 use crate::edges::near_edges;
 use crate::table::entry::Word;
 use crate::table::format::Kind;
-use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
+use crate::table::format::{Access, Format, Leaf, MemoryType, Perms, assert_format};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,6 +14,36 @@ use proptest::prelude::*;
 
 type EptOfTrustDomain = Ept<4, true, 47>;
 type NptEncrypted = Npt<4, 51>;
+
+const _: () = {
+    assert_format::<Ept4>();
+    assert_format::<Ept5>();
+    assert_format::<Ept4NoAd>();
+    assert_format::<EptOfTrustDomain>();
+    assert_format::<Ept<5, true, 51>>();
+    assert_format::<Npt4>();
+    assert_format::<Npt5>();
+    assert_format::<Npt<4, 47>>();
+    assert_format::<Npt<5, 51>>();
+    assert_format::<Pae>();
+    assert_format::<Arm64L39>();
+    assert_format::<Arm64L40>();
+    assert_format::<Arm64L48>();
+    assert_format::<Arm64NoAd>();
+    assert_format::<Sv39x4>();
+    assert_format::<Sv48x4>();
+    assert_format::<Sv57x4>();
+    assert_format::<Sv39x4NoAd>();
+    assert!(Ept4::FRAME_BITS + PAGE_SHIFT == 48 && Ept5::FRAME_BITS + PAGE_SHIFT == 57);
+    assert!(Npt4::FRAME_BITS + PAGE_SHIFT == 48 && Npt5::FRAME_BITS + PAGE_SHIFT == 57);
+    assert!(Pae::FRAME_BITS + PAGE_SHIFT == 32);
+    assert!(Pae::HOST_WRITE & 0b111 << 9 != 0, "bits 11..9 are software's, in every entry");
+    assert!(Arm64L39::LEVELS == 3 && Arm64L40::ROOT_PAGES == 2 && Arm64L48::LEVELS == 4);
+    let kept = Arm64L48::DIRTY & !Arm64NoAd::WRITE;
+    assert!((Arm64L48::HOST_WRITE | kept) & !(0xf << 55) == 0, "bits 58..55 are software's");
+    assert!(Sv39x4::FRAME_BITS + PAGE_SHIFT == 41 && Sv57x4::FRAME_BITS == 5 * INDEX_BITS + 2);
+    assert!(Sv39x4::HOST_WRITE & 0b11 << 8 != 0, "bits 9..8 are software's");
+};
 
 /// Checks encoding, decoding and every editor of one format.
 fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
@@ -25,20 +55,20 @@ fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
     } else {
         let dirty = leaf.perms.allows(Access::Write);
         present_survives::<F>(Leaf { accessed: true, dirty, ..leaf }, level);
-        assert_eq!(F::leaf(&Leaf { accessed: false, ..leaf }, level), Word::tracked(&leaf));
+        assert_eq!(F::leaf(&Leaf { accessed: false, ..leaf }, level), Word::withdrawn(&leaf));
     }
-    tracked_survives::<F>(Leaf { accessed: false, ..leaf }, level);
+    withdrawn_survives::<F>(Leaf { accessed: false, ..leaf }, level);
 }
 
-/// Checks that a tracked word is edited like the leaf that it keeps, and is restored to that leaf.
-fn tracked_survives<F: Format>(leaf: Leaf, level: Level) {
-    let word = Word::tracked(&leaf);
+/// Checks that a withdrawn word is edited like the leaf that it keeps, and is restored to that leaf.
+fn withdrawn_survives<F: Format>(leaf: Leaf, level: Level) {
+    let word = Word::withdrawn(&leaf);
     assert_eq!((F::decode(word), F::host_writable(word)), (leaf, leaf.host_writable));
     assert!(!F::is_present(word) && !F::writable(word));
     for on in [false, true] {
         let edited = F::set_writable(word, on);
         let back = F::set_writable(edited, leaf.perms.allows(Access::Write));
-        assert_eq!((edited.kind::<F>(level), F::decode(back)), (Kind::Tracked, leaf));
+        assert_eq!((edited.kind::<F>(level), F::decode(back)), (Kind::Withdrawn, leaf));
         assert_eq!(F::decode(edited).perms.allows(Access::Write), on);
     }
     let withdrawn = F::decode(F::write_withdrawn(word));

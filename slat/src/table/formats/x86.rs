@@ -7,26 +7,24 @@
 //! write-through.
 
 use super::when;
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::{Access, Format, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Word};
 
 /// The address bits of a link or leaf: 51..12.
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Set in a leaf above the lowest level ("PS" to the manuals).
-pub(super) const LARGE: u64 = 1 << 7;
+pub(crate) const LARGE: u64 = 1 << 7;
 /// The host allowed writes when this leaf was made. Hardware ignores the bit in every leaf of EPT and of long mode.
 pub(super) const HOST_WRITE: u64 = 1 << 53;
 
-pub(super) const PRESENT: u64 = 1 << 0;
-pub(super) const WRITE: u64 = 1 << 1;
-pub(super) const USER: u64 = 1 << 2;
-pub(super) const ACCESSED: u64 = 1 << 5;
-pub(super) const DIRTY: u64 = 1 << 6;
-const PWT: u64 = 1 << 3;
-const PCD: u64 = 1 << 4;
+pub(crate) const PRESENT: u64 = 1 << 0;
+pub(crate) const WRITE: u64 = 1 << 1;
+pub(crate) const USER: u64 = 1 << 2;
+pub(crate) const ACCESSED: u64 = 1 << 5;
+pub(crate) const DIRTY: u64 = 1 << 6;
+pub(crate) const PWT: u64 = 1 << 3;
+pub(crate) const PCD: u64 = 1 << 4;
 pub(super) const MEMORY: [u64; 4] = [0, PWT, PCD, PCD | PWT];
-const NO_EXECUTE: u64 = 1 << 63;
+pub(crate) const NO_EXECUTE: u64 = 1 << 63;
 
 /// Returns the address field for `pfn`.
 #[inline(always)]
@@ -37,18 +35,15 @@ pub(super) const fn address(pfn: Pfn) -> u64 {
 /// Encodes a leaf of `level`. A nested walk is a user access.
 #[inline(always)]
 pub(super) fn leaf<F: Format>(leaf: &Leaf, level: Level) -> Word {
-    Word(
-        address(leaf.pfn)
-            | PRESENT
-            | USER
-            | when(leaf.perms.allows(Access::Write), WRITE)
-            | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-            | F::memory_bits(leaf.memory)
-            | when(leaf.host_writable, F::HOST_WRITE)
-            | when(leaf.accessed, ACCESSED)
-            | when(leaf.dirty, DIRTY)
-            | when(level > Level::K4, LARGE),
-    )
+    let bits = address(leaf.pfn)
+        | PRESENT
+        | USER
+        | when(leaf.perms.allows(Access::Write), WRITE)
+        | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+        | when(leaf.accessed, ACCESSED)
+        | when(leaf.dirty, DIRTY)
+        | when(level > Level::K4, LARGE);
+    super::leaf::<F>(leaf, bits)
 }
 
 /// Decodes a leaf.

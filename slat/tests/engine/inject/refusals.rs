@@ -27,7 +27,7 @@ fn a_refusal_ends_a_pre_fault_with_what_came_before_it() {
     on_a_vm(MmuLock::None, |vm, idle| {
         vm.host().0.will(Gfn(7), When::Refuses(HostError::Io));
         let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
-        let refused = vcpu.prefault(idle, Span::new(Gfn(0), Gfn(20)));
+        let refused = vcpu.prefault(idle, Span::new(Gfn(0), Gfn(20)), Prefault::OLD);
         assert_eq!(refused, Ok(7), "so many are there");
         drop(vcpu);
         assert!(

@@ -82,6 +82,7 @@ fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn each_small_leaf_of_a_large_page_that_is_told_maps_its_own_frame() {
     let page = |pfn, level| HostPage { pfn: Pfn(pfn), level, writable: false, ..HostPage::PLAIN };
     let frames = |from: u64| std::array::from_fn(|gfn| Some(from + gfn as u64));
@@ -96,6 +97,7 @@ fn each_small_leaf_of_a_large_page_that_is_told_maps_its_own_frame() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn frames_beyond_the_told_page_are_zapped() {
     let some = Span::new(Hva(0x4000_2000), Hva(0x4000_6000));
     let mut expect: [_; 8] = std::array::from_fn(|gfn| Some(0x4_0000 + gfn as u64));
@@ -123,7 +125,7 @@ fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
         (vm.memory().recover(&mut idle, gfns), vm.memory().split(&mut idle, gfns, Level::K4)),
         (0, Ok(0))
     );
-    assert_eq!(vcpu.prefault(&mut idle, gfns), Ok(0));
+    assert_eq!(vcpu.prefault(&mut idle, gfns, Prefault::OLD), Ok(0));
     vm.memory().mark_dirty(gfns);
     assert_eq!(vm.memory().snapshot(&mut idle).range(gfns).count(), 0);
     assert_eq!(

@@ -83,6 +83,7 @@ fn tables_in_a_forgotten_debt_are_not_lost() {
 }
 
 #[test]
+#[cfg_attr(feature = "oracle-always", ignore = "breaks the contract, which the oracle reports")]
 fn an_invalidation_that_is_leaked_leaves_its_flush_to_the_next_one() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
     forget(vm.invalidate(hva5(), Reason::Clear).apply(&mut idle));

@@ -109,7 +109,7 @@ impl<'w, F: Format> Meddler<'w, F> {
                 let mut vcpu =
                     vm.vcpu(VcpuId(VCPUS as u32)).expect("it is used only at the beginning of a round");
                 // The prefault ends where the slot has moved or table pages run out.
-                let _ = vcpu.prefault(idle, gfns);
+                let _ = vcpu.prefault(idle, gfns, Prefault::OLD);
             }
             20..23 => self.steal(idle),
             23 => {

@@ -17,10 +17,10 @@ fn nothing_differs<F: Format>(seed: u64) {
     let verdict = judge::<F, _>(&mut machine, &mut idle, seed, 10_000);
     assert!(verdict.passed() && verdict.quirks.is_empty(), "{verdict:?}");
     // The look-ups must meet every kind of entry of the format.
-    let Seen { through, permission, hole, mmio, tracked, frozen, beyond } = verdict.seen;
+    let Seen { through, permission, hole, mmio, withdrawn, frozen, beyond } = verdict.seen;
     let all = [through[0], through[1], permission, hole, mmio, frozen, beyond];
     assert!(verdict.lookups >= 10_000 && all.iter().all(|&count| count > 50), "{verdict:?}");
-    assert_eq!((through[2] > 0, tracked > 0), (F::MAX_LEAF.number() == 3, !F::HARDWARE_AD), "{verdict:?}");
+    assert_eq!((through[2] > 0, withdrawn > 0), (F::MAX_LEAF.number() == 3, !F::HARDWARE_AD), "{verdict:?}");
     assert!(conclude(&mut machine, &[verdict]));
 }
 

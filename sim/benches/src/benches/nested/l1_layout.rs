@@ -9,7 +9,7 @@ use super::super::{Setting, Work};
 use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
 use crate::words::Words;
 use crate::world::{AtomicU64, Ordering::Relaxed};
-use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::nested::{EptFeatures, EptTable, L1Access, L2Next};
 use slat::table::Word;
 use slat::table::formats::Ept4;
 use slat::{
@@ -288,7 +288,7 @@ impl Side for Engine {
     fn fault(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, g2: Gfn) -> bool {
         let Ok(mut l2) = vcpu.nested(idle, ept()) else { return false };
         let done = l2.fault(idle, L1Access::new(g2.gpa(), Access::Write));
-        matches!(done, Ok(L2Done::Handled { done: Next::Resume(Resume::Mapped(_)), .. }))
+        matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. }))
     }
 
     fn flush(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>) {

@@ -1,9 +1,9 @@
-//! A fault on a tracked leaf: mapped, but withdrawn from the hardware to detect this access.
+//! A fault on a withdrawn leaf: mapped, but withdrawn from the hardware to detect this access.
 //!
 //! | saved permissions | access | action |
 //! |---|---|---|
 //! | allow it | any | make the leaf present again by one CAS |
-//! | host allowed writes, W is taken | write | the same, with W, unless the leaf is large and must be split first: a tracked write as in [`super::present`] |
+//! | host allowed writes, W is taken | write | the same, with W, unless the leaf is large and must be split first: a withdrawn write as in [`super::present`] |
 //! | do not allow it | any | make the leaf present again, and continue with [`super::present`] |
 //!
 //! The fault takes no stamp and asks no host. Unlike an upgrade, it uses no right but the one in the word. An
@@ -12,27 +12,21 @@
 //! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
 use super::{By, Done, Fault, Outcome};
-use crate::addr::Level;
-use crate::host::Host;
-use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
-use crate::table::format::{Access, Format};
-use crate::table::pool::NoMemory;
+use crate::sync::{Count, Shared};
 use crate::table::radix::At;
-use crate::vcpu::Vcpu;
-use crate::walk::Walk;
+use crate::{Access, Format, Host, Level, NoMemory, Vcpu, Walk};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Handles the fault by the table above.
     #[cold]
-    pub(super) fn tracked<'w>(
+    pub(super) fn withdrawn<'w>(
         &mut self,
         walk: &'w Walk<'_, F, H, Shared>,
         at: At<'w>,
         fault: Fault,
         by: By,
     ) -> Result<Outcome, NoMemory> {
-        let leaf = at.word.tracked_leaf();
+        let leaf = at.word.withdrawn_leaf();
         if by == By::Prefault && leaf.perms.allows(fault.access) {
             // The page is mapped, and no vCPU accesses it.
             walk.seat.tally.add(Count::Spurious);
@@ -59,7 +53,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return self.present(walk, At { word: given, ..at }, fault);
         }
         // W restored by a load needs no log entry. It was logged when it was first given, or a harvest that begins to
-        // log takes it again: that walk meets this leaf, tracked or present.
+        // log takes it again: that walk meets this leaf, withdrawn or present.
         walk.seat.tally.add(Count::Permission);
         Ok(Outcome::Done(Done::Fixed))
     }
@@ -84,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Lets a load find a tracked leaf, then lets another thread do `between`, then lets the load restore the leaf.
+    /// Lets a load find a withdrawn leaf, then lets another thread do `between`, then lets the load restore the leaf.
     /// Returns the outcome, and the mapped leaf.
     fn load_around(
         between: impl FnOnce(&Vm<Ept4NoAd, Identity>, &mut Idle) + Send,
@@ -93,12 +87,12 @@ mod tests {
         let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
         vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
+        vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6)), Prefault::OLD).unwrap();
         let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
         let walk = vm.memory().shared(&mut idle);
         let at = walk.descend(Gfn(5));
         std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
-        let outcome = vcpu.tracked(&walk, at, fault, By::GUEST).unwrap();
+        let outcome = vcpu.withdrawn(&walk, at, fault, By::GUEST).unwrap();
         drop(walk);
         (outcome, vm.memory().translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }
@@ -108,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracked_leaf_that_is_zapped_meanwhile_is_not_restored() {
+    fn a_withdrawn_leaf_that_is_zapped_meanwhile_is_not_restored() {
         let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Reason::Migrate));
         assert_eq!((outcome, leaf), (Outcome::Retry, None));
     }
@@ -121,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_tracked_leaf_is_restored() {
+    fn an_unchanged_withdrawn_leaf_is_restored() {
         let (outcome, leaf) = load_around(|_, _| {});
         let leaf = leaf.unwrap();
         assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Done(Done::Fixed), true, Perms::RWX));
