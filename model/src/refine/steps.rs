@@ -124,9 +124,10 @@ impl Step<'_> {
             }
             Pc::EditEntry => self.edit(i, k, beside)?,
             Pc::SplitPart => self.split(i, was.gfn, beside)?,
-            // The leaf may be gone since: the proof's invalidation then covers less than the model's.
-            Pc::WidenSlot if !beside.is("leaf", &[beside.get("cur", &[p])]) => {}
-            Pc::WidenSlot => beside.act("widen", &[k, p])?,
+            Pc::WidenSlot => {
+                let e = self.entry(was, beside);
+                beside.act("widen", &[k, p, e])?;
+            }
             Pc::NextNumber => return Err(Miss::Unmatched("a number without a list".into())),
             Pc::GoWide => beside.act("go_wide", &[k, number])?,
             Pc::Flip => {
