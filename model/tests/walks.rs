@@ -25,3 +25,18 @@ fn a_seed_determines_a_walk() {
     let [first, second] = [walk(7, None), walk(7, None)];
     assert_eq!((first.scenario, first.steps, first.states), (second.scenario, second.steps, second.states));
 }
+
+/// The negative control.
+#[test]
+fn walks_find_mistakes() {
+    let found = [
+        (Bug::StampAfterResolve, 4),
+        (Bug::ActiveUnchecked, 1),
+        (Bug::EpochLookedAtOnce, 1),
+        (Bug::NumberedBeforeListed, 3),
+    ];
+    for (bug, seed) in found {
+        assert!(walk(seed, Some(bug)).found.is_some(), "{}", bug.name());
+        assert!(walk(seed, None).found.is_none(), "seed {seed}");
+    }
+}

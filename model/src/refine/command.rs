@@ -25,7 +25,7 @@ pub fn command(words: &[String]) -> Result<bool, String> {
         }
     }
     let began = Instant::now();
-    let Matched { steps, states, left, actions, unmatched } = paths.go();
+    let Matched { seed, steps, states, left, actions, unmatched } = paths.go();
     for (action, count) in &actions {
         println!("{count:>9} {action}");
     }
@@ -34,7 +34,7 @@ pub fn command(words: &[String]) -> Result<bool, String> {
         println!("EXECUTIONS Model proof {steps}");
         return Ok(paths.bug.is_none());
     };
-    println!("unmatched: {why}");
+    println!("unmatched, seed {seed}: {why}");
     for step in path {
         println!("    {step}");
     }

@@ -31,6 +31,8 @@ const MOST: usize = 400;
 /// What was matched.
 #[derive(Clone, Debug, Default)]
 pub struct Matched {
+    /// The last seed.
+    pub seed: u64,
     /// Steps of the model that the proof takes, too.
     pub steps: u64,
     /// States of which every clause was checked.
@@ -46,7 +48,7 @@ pub struct Matched {
 /// Random paths through drawn scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Refinement {
-    /// Determines all that is drawn.
+    /// Determines all that is drawn for the first path. The next path has the next seed.
     pub seed: u64,
     /// Number of actors in each scenario.
     pub actors: usize,
@@ -70,11 +72,17 @@ impl Refinement {
     /// ```
     pub fn go(&self) -> Matched {
         let proof = Proof::new();
-        let mut random = Random::new(self.seed);
         let mut all = Matched::default();
-        while all.steps < self.steps && all.unmatched.is_none() {
+        for seed in self.seed.. {
+            if all.steps >= self.steps || all.unmatched.is_some() {
+                break;
+            }
+            all.seed = seed;
+            let mut random = Random::new(seed);
             let mut scenario = draw(&mut random, self.actors);
-            if scenario.shared.deep || scenario.stores || !scenario.programs.iter().flatten().all(proof::has)
+            if scenario.shared.deep
+                || scenario.stores
+                || !scenario.programs.iter().flatten().copied().all(proof::has)
             {
                 continue;
             }
@@ -130,7 +138,7 @@ impl Refinement {
             }
             all.steps += 1;
             why = why.or_else(|| beside.compare(scenario, &next).err());
-            if why.is_none() && all.steps % self.checks == 0 {
+            if why.is_none() && all.steps.is_multiple_of(self.checks) {
                 all.states += 1;
                 why = holds(&beside).err();
             }

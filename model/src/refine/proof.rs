@@ -93,7 +93,7 @@ impl<'a> Beside<'a> {
         let state = Structure::new(&proof.system, &sizes, |_, _| 0);
         let spare = [
             (1..roots).rev().collect(),
-            (roots..roots + SPARE_TABLES + 1).rev().collect(),
+            (roots..=roots + SPARE_TABLES).rev().collect(),
             (roots + SPARE_TABLES + 1..tables).rev().collect(),
         ];
         let shorts = (1 + ops..invals).rev().collect();
@@ -257,7 +257,9 @@ impl<'a> Beside<'a> {
                 self.set("page_of", &[owner], under[0]);
                 self.set("started", &[owner], 1);
                 self.set("upgrades", &[owner], 1);
-                under.iter().for_each(|&page| self.set("looks", &[owner, page], 1));
+                for &page in &under {
+                    self.set("looks", &[owner, page], 1);
+                }
             }
             _ => {}
         }
@@ -388,7 +390,7 @@ impl<'a> Beside<'a> {
 }
 
 /// Whether the proof has this operation.
-pub(super) fn has(op: &Op) -> bool {
+pub(super) fn has(op: Op) -> bool {
     match op {
         Op::Access { .. } | Op::Split { .. } | Op::Age { .. } | Op::ZapAll => true,
         Op::Invalidate { why, .. } => matches!(why, Why::Unmap | Why::Clear | Why::Protect),

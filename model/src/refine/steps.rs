@@ -124,9 +124,10 @@ impl Step<'_> {
             }
             Pc::EditEntry => self.edit(i, k, beside)?,
             Pc::SplitPart => self.split(i, was.gfn, beside)?,
-            // The leaf may be gone since: the proof's invalidation then covers less than the model's.
-            Pc::WidenSlot if !beside.is("leaf", &[beside.get("cur", &[p])]) => {}
-            Pc::WidenSlot => beside.act("widen", &[k, p])?,
+            Pc::WidenSlot => {
+                let e = self.entry(was, beside);
+                beside.act("widen", &[k, p, e])?;
+            }
             Pc::NextNumber => return Err(Miss::Unmatched("a number without a list".into())),
             Pc::GoWide => beside.act("go_wide", &[k, number])?,
             Pc::Flip => {
@@ -228,17 +229,7 @@ impl Step<'_> {
             },
             Pc::Stamp if was.thawed.is_some() => beside.act("read_epoch_again", &[f])?,
             Pc::Stamp => beside.act("read_epoch", &[f])?,
-            Pc::StampRegion => {
-                let walked = beside.is("walked", &[f]).then(|| beside.get("met", &[f]));
-                let met = walked.max(beside.met[f].take());
-                let region = beside.get("region", &[gfn.into()]);
-                match met {
-                    Some(n) if n > beside.get("newest_in", &[region]) => {
-                        beside.act("read_newer_hole", &[f, n])?
-                    }
-                    _ => beside.act("read_region", &[f])?,
-                }
-            }
+            Pc::StampRegion => stamp(f, gfn, beside)?,
             Pc::ScanRegion => beside.act("scan_region", &[f])?,
             Pc::LookRegion => self.look((f, "left", "look_region"), retry, beside)?,
             Pc::ScanEpoch => {
@@ -344,6 +335,18 @@ impl Step<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// A fault takes its stamp, which is not below the hole that it has met.
+fn stamp(f: usize, gfn: u8, beside: &mut Beside<'_>) -> Outcome {
+    let walked = beside.is("walked", &[f]).then(|| beside.get("met", &[f]));
+    let met = walked.max(beside.met[f].take());
+    let region = beside.get("region", &[gfn.into()]);
+    match met {
+        Some(n) if n > beside.get("newest_in", &[region]) => beside.act("read_newer_hole", &[f, n])?,
+        _ => beside.act("read_region", &[f])?,
+    }
+    Ok(())
 }
 
 /// A short invalidation elsewhere in region 0.

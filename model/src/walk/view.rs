@@ -80,6 +80,6 @@ impl Switches {
     pub(super) fn has(self, pc: Pc) -> bool {
         let mut hash = Quick::default();
         discriminant(&pc).hash(&mut hash);
-        pc == Pc::Start || mix(hash.finish() ^ self.drawn) % self.of == 0
+        pc == Pc::Start || mix(hash.finish() ^ self.drawn).is_multiple_of(self.of)
     }
 }
