@@ -76,10 +76,20 @@ impl Question {
         query.text + "(check-sat)\n"
     }
 
-    /// Asks a solver.
+    /// Asks a solver. An action that can happen is searched in small states first.
     pub fn ask(self, system: &System, solver: Solver, seed: u32, seconds: u32) -> Verdict {
         let happens = matches!(self, Self::Happens(_));
-        match solver.ask(&self.query(system), seed, seconds) {
+        let query = self.query(system);
+        for size in if happens { vec![1, 2] } else { Vec::new() } {
+            let sizes: Vec<_> =
+                system.sorts.iter().map(|sort| if sort.ordered { 3 * size } else { size }).collect();
+            let mut small = Query { system, text: query.replace("(check-sat)\n", "") };
+            small.bound(&sizes, &[]);
+            if matches!(solver.ask(&small.text, seed, seconds), Answer::Sat(_)) {
+                return Verdict::Good;
+            }
+        }
+        match solver.ask(&query, seed, seconds) {
             Answer::Unsat if !happens => Verdict::Good,
             Answer::Sat(_) if happens => Verdict::Good,
             Answer::Unknown(why) => Verdict::Unknown(why),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// A query in SMT-LIB, without its last command.
 pub struct Query<'a> {
-    system: &'a System,
+    pub(crate) system: &'a System,
     /// The text so far.
     pub text: String,
 }
