@@ -151,9 +151,8 @@ fn budget(random: &mut Random, theme: Theme, vcpus: u32) -> Option<u64> {
 /// Windows and memslots of a theme, and the memslots at the start.
 fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, usize, bool)>) {
     let small = match theme {
-        Theme::SmallSlots => true,
+        Theme::SmallSlots | Theme::Permissions => true,
         Theme::LargeSlots | Theme::Huge => false,
-        Theme::Permissions => true,
         _ => random.once_in(2),
     };
     let (windows, slots) = if small {
