@@ -152,12 +152,20 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "model",
-        about: "the protocol, every state; the large scenarios at night",
+        about: "the protocol, every state; at night the large scenarios, walks of six and more actors, and the proof beside it",
         lines: &[
             // As the suite has built it; `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
             Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 130, 400, "target/debug/slat-model walk --walks 1000000 --minutes 2"),
+            Line::new(
+                NIGHTLY,
+                130,
+                400,
+                "target/debug/slat-model walk --walks 1000000 --minutes 2 --actors 8 --seed 1000000000",
+            ),
+            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model proof --steps 3000000 --checks 2000"),
         ],
     },
     Step {
@@ -199,7 +207,7 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 1000, 1500, "cargo xtask explore --seeds 10000000 --minutes 15")
+            Line::new(NIGHTLY, 700, 1500, "cargo xtask explore --seeds 10000000 --minutes 10")
                 .hears(&["Explore"]),
         ],
     },
@@ -263,7 +271,7 @@ pub const STEPS: &[Step] = &[
         name: "soak",
         about: "the engine, a host under load, dirty logs: a minute each; migrations under many seeds",
         lines: &[
-            Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3"),
+            Line::new(NIGHTLY, 180, 420, "cargo xtask soak --minutes 2"),
             Line::new(NIGHTLY, 180, 600, "cargo test -p slat-migrate --locked --lib -- crash_tests")
                 .with(&[("SLAT_MIGRATIONS", "30000")]),
         ],
