@@ -30,15 +30,29 @@ pub fn counterexample(
     query.assume_invariant();
     query.take(action);
     query.refute(&system.clauses[clause].formula, Some(action));
-    let sizes = match Solver::Z3.ask(&format!("{}(check-sat)\n(get-model)\n", query.text), 1, seconds) {
+    let text = query.text.clone();
+    let mut tries = match Solver::Z3.ask(&format!("{text}(check-sat)\n(get-model)\n"), 1, 1) {
         Answer::Unsat => return Ok(None),
-        Answer::Unknown(why) => return Err(why),
-        Answer::Sat(model) => sizes(system, &model),
+        Answer::Sat(model) => vec![sizes(system, &model)],
+        Answer::Unknown(_) => Vec::new(),
     };
-    query.bound(&sizes, &action.parameters);
-    let rest = match Solver::Z3.ask(&query.text, 1, seconds) {
+    // Where z3 finds no sizes at once, small ones often do.
+    let equal = |size| system.sorts.iter().map(|sort| if sort.ordered { 6 } else { size }).collect();
+    tries.extend([2, 3].map(equal));
+    let mut answer = Answer::Unknown("no sizes".to_owned());
+    let mut sizes = Vec::new();
+    for next in tries {
+        query.text.clone_from(&text);
+        query.bound(&next, &action.parameters);
+        answer = Solver::Z3.ask(&query.text, 1, seconds);
+        sizes = next;
+        if matches!(answer, Answer::Sat(_)) {
+            break;
+        }
+    }
+    let rest = match answer {
         Answer::Sat(rest) => rest,
-        other => return Err(format!("{other:?}, with bounds")),
+        other => return Err(format!("{other:?}, in small states")),
     };
     let mut values = values(&rest).into_iter();
     // The solver's names of the elements, by sort.
