@@ -146,9 +146,14 @@ impl<'a> Beside<'a> {
         Some(table)
     }
 
+    /// The proof's table for a node.
+    pub(super) fn table(&self, node: u8) -> usize {
+        self.tables[usize::from(node)].expect("the node is in use")
+    }
+
     /// The proof's entry for that of a node.
     pub(super) fn entry(&self, shared: &Shared, node: u8, index: usize) -> usize {
-        let table = self.tables[usize::from(node)].expect("the node is in use");
+        let table = self.table(node);
         let page = if shared.nodes[usize::from(node)].level > 0 {
             index * 2
         } else {
@@ -185,6 +190,7 @@ impl<'a> Beside<'a> {
                 self.set("extent", &[table, page], 1);
                 self.set("row", &[table, page], entry);
                 self.set("part", &[entry, table], 1);
+                self.set("small", &[entry], (table >= roots).into());
                 self.set("under", &[entry, page], 1);
             }
         }
@@ -223,6 +229,7 @@ impl<'a> Beside<'a> {
                 let table = self.new_table(shared, child, region * 2).expect("there are spare ones");
                 self.set("used", &[table], 1);
                 self.set("link", &[top], 1);
+                self.set("child", &[top, table], 1);
                 self.set("live_link", &[top], 1);
                 self.set("live_entry", &[top], 0);
                 for index in 0..2 {

@@ -19,7 +19,7 @@ pub(super) enum Miss {
     Unmatched(String),
     /// The finite state of the proof has no element left.
     Exhausted,
-    /// A walk stands in a dead table. The proof's walks do not.
+    /// A thread stands in a dead table, where most of the proof's actions do not.
     Dead,
 }
 
@@ -222,10 +222,7 @@ impl Step<'_> {
                 _ if is.op != was.op || is.pc == Pc::Start => retry(beside)?,
                 // A frozen entry is no hole, and the compare-and-swap fails.
                 Word::Leaf(_) | Word::Frozen(_) => {}
-                Word::Hole(_) | Word::Mmio(_) => {
-                    let e = self.entry(was, beside);
-                    beside.act("walk", &[f, e])?;
-                }
+                Word::Hole(_) | Word::Mmio(_) => self.walk(f, beside)?,
             },
             Pc::Stamp if was.thawed.is_some() => beside.act("read_epoch_again", &[f])?,
             Pc::Stamp => beside.act("read_epoch", &[f])?,
@@ -294,6 +291,18 @@ impl Step<'_> {
                 retry(beside)?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// A fault has met a hole. The proof's walk takes all of its steps now, and needs the links of now.
+    fn walk(&self, f: usize, beside: &mut Beside<'_>) -> Outcome {
+        let was = &self.before.threads[f];
+        let (e, top) = (self.entry(was, beside), beside.get("top", &[]));
+        let first = beside.get("row", &[top, was.gfn.into()]);
+        beside.act("walk", &[f, first])?;
+        if e != first {
+            beside.act("walk_down", &[f, e, beside.table(was.node())])?;
         }
         Ok(())
     }
