@@ -5,6 +5,7 @@ use crate::status::{given, guarded};
 use crate::types::frames;
 use crate::vm::space_id;
 use crate::{slat_status, slat_thread, slat_vm};
+use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use core::slice;
 use slat::{DirtyError, Format, Gfn, GuestSpace, Host, Idle, Level, NoMemory, SlotId, SpaceId, Span, Vm};
@@ -55,16 +56,14 @@ impl<F: Format, H: Host> AnySpace for GuestSpace<'_, F, H> {
 
 /// The functions of a VM of any format on its memory.
 pub(crate) trait AnyMemory {
-    /// Calls `work` with an address space.
-    fn in_space(&self, id: SpaceId, work: &mut dyn FnMut(&dyn AnySpace)) -> Result<(), slat_status>;
+    fn space(&self, id: SpaceId) -> Result<Box<dyn AnySpace + '_>, slat_status>;
     fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory>;
     fn shrink(&self, idle: &mut Idle) -> u64;
 }
 
 impl<F: Format, H: Host> AnyMemory for Vm<F, H> {
-    fn in_space(&self, id: SpaceId, work: &mut dyn FnMut(&dyn AnySpace)) -> Result<(), slat_status> {
-        work(&self.space(id).ok_or(SLAT_ENOENT)?);
-        Ok(())
+    fn space(&self, id: SpaceId) -> Result<Box<dyn AnySpace + '_>, slat_status> {
+        Ok(Box::new(self.space(id).ok_or(SLAT_ENOENT)?))
     }
 
     fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
@@ -84,13 +83,7 @@ fn in_space<R>(
     work: impl FnOnce(&dyn AnySpace, &mut Idle) -> Result<R, slat_status>,
 ) -> Result<R, slat_status> {
     let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
-    let (mut work, mut result) = (Some(work), Err(SLAT_EINVAL));
-    vm.any.in_space(space_id(space)?, &mut |space| {
-        if let Some(work) = work.take() {
-            result = work(space, call.idle());
-        }
-    })?;
-    result
+    work(&*vm.any.space(space_id(space)?)?, call.idle())
 }
 
 /// Checks a range of words that C passes.

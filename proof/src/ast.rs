@@ -64,7 +64,7 @@ pub struct Symbol {
 /// The kind of a clause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the protocol promises.
+    /// A promise of the protocol.
     Promise,
     /// A step of the argument.
     Argument,
@@ -127,7 +127,7 @@ pub struct Action {
 pub struct Mistake {
     /// Its name, which is that of the model's mistake, if that has it.
     pub name: String,
-    /// What is wrong.
+    /// The mistake, in a sentence.
     pub text: String,
     /// The changed actions.
     pub actions: Vec<(usize, Action)>,

@@ -182,7 +182,7 @@ impl Counterexample {
         )
     }
 
-    /// What a symbol says before the step; a relation that holds nowhere says nothing.
+    /// The values of a symbol before the step; a relation that holds nowhere says nothing.
     fn line(&self, system: &System, symbol: usize) -> Option<String> {
         let Symbol { name, sort, .. } = &system.symbols[symbol];
         let said: Vec<_> = match sort {
@@ -200,7 +200,7 @@ impl Counterexample {
         (!said.is_empty()).then(|| format!("{name}{}", said.join(" ")))
     }
 
-    /// What the step changes.
+    /// The changes that the step makes.
     fn changes(&self, system: &System, symbol: usize) -> Vec<String> {
         let Symbol { name, sort, .. } = &system.symbols[symbol];
         let changed = self.places(system, symbol).filter(|(_, old, new)| old != new);

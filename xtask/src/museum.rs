@@ -14,7 +14,7 @@ const VERDICTS: [&str; 6] =
     ["Impossible by type", "By protocol", "By format", "Tested", "Not slat's", POSSIBLE];
 const HEAD: &str = "| source | system | what happened | slat | shown by |";
 
-/// What the page may name: looked up in the sources, or made up by a test.
+/// Names that the page may use: looked up in the sources, or made up by a test.
 struct Names<'a> {
     mistakes: &'a BTreeSet<String>,
     /// Returns the text of a file of the repository.

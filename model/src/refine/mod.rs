@@ -28,7 +28,7 @@ use steps::{Miss, Step};
 /// Most steps of one path.
 const MOST: usize = 400;
 
-/// What was matched.
+/// The steps that were matched.
 #[derive(Clone, Debug, Default)]
 pub struct Matched {
     /// The last seed.

@@ -1,4 +1,4 @@
-//! What an invalidation must have changed, read from the tables when its edits are made.
+//! Changes that an invalidation must have made, read from the tables when its edits are made.
 //!
 //! Faults on the range wait until the invalidation ends. So no leaf may be left in it, or, where only write permission is
 //! withdrawn, no leaf that is writable or that remembers that the host allowed stores.

@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::mem::take;
 
-/// What the host has said of a page.
+/// The host's answers about a page.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     /// The whole page, as answered first, with each permission that was answered since.
@@ -45,7 +45,7 @@ struct Ask {
     at: u64,
 }
 
-/// What was done to all of a change's range.
+/// The progress of a change, over all of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Done {
     Nothing,
@@ -66,7 +66,7 @@ struct Change {
     has_told: bool,
 }
 
-/// What the oracle knows of a vCPU.
+/// The oracle's knowledge of a vCPU.
 #[derive(Default, Debug)]
 pub(super) struct OfVcpu {
     /// The root that the VMM has loaded last.

@@ -19,7 +19,7 @@ macro_rules! rules {
                 match self { $(Self::$rule => $name,)* }
             }
 
-            /// What to do where the rule is broken.
+            /// The advice where the rule is broken.
             pub const fn advice(self) -> &'static str {
                 match self { $(Self::$rule => $advice,)* }
             }
@@ -131,7 +131,7 @@ pub struct Violation {
     pub rule: Rule,
     /// The call that broke it.
     pub call: &'static str,
-    /// What was seen, with the values.
+    /// The observation, with its values.
     pub seen: String,
 }
 

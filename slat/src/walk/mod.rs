@@ -29,7 +29,7 @@
 //!
 //! Mappings of nested guests are walked in stretches of their own, with a yield of the walk between them.
 //!
-//! What a walk owes stays owed over a yield. KVM must flush before it releases its lock, because other threads assume
+//! A debt of a walk stays owed over a yield. KVM must flush before it releases its lock, because other threads assume
 //! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
 //! unflushed one owes the flush, too (rule 7 of [`crate::notify`]).
 

@@ -80,7 +80,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             None => gfns.end,
         };
         let mut pass = Pass::<F, Accessed, _, _>::new(self.vm.tables(), how, seen);
-        // SAFETY: this walk is one section from its opening or last rest, after which it reads the root, to the next rest.
+        // SAFETY: this walk is one section from its opening or last yield, after which it reads the root, to the next one.
         unsafe { pass.stretch(self.root(), Span::new(gfns.start, end)) }
     }
 

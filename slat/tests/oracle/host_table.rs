@@ -1,7 +1,7 @@
 //! A host that changes its table against the contract.
 
 use crate::Case;
-use crate::machine::{RAM, hvas, page};
+use crate::machine::{Fixture, RAM, hvas, page};
 use slat::oracle::Rule::*;
 use slat::*;
 use std::mem::forget;
@@ -15,6 +15,21 @@ fn read_only(pfn: u64) -> HostPage {
 
 fn large(pfn: u64) -> HostPage {
     HostPage { level: Level::M2, ..page(pfn) }
+}
+
+/// A change of page 5, which the guest accesses before and afterwards. If `wrong`, it ends before the table changes.
+fn ends_too_early(fixture: &mut Fixture<'_>, wrong: bool, (why, access): (Why, Access), now: HostPage) {
+    fixture.ask(5, access);
+    let change = fixture.vm.invalidate(hvas(5), why).apply(fixture.idle).settle();
+    if wrong {
+        drop(change);
+        fixture.ask(5, access);
+        fixture.set(5, now);
+    } else {
+        fixture.set(5, now);
+        drop(change);
+    }
+    fixture.ask(5, access);
 }
 
 pub const CASES: &[Case] = &[
@@ -115,30 +130,10 @@ pub const CASES: &[Case] = &[
         fixture.ask(6, Access::Read);
     }),
     ("a change ends before the table changes", &[(EndedTooEarly, "Host::lookup")], |fixture, wrong| {
-        fixture.ask(5, Access::Read);
-        let change = fixture.vm.invalidate(hvas(5), Why::Migrate).apply(fixture.idle).settle();
-        if wrong {
-            drop(change);
-            fixture.ask(5, Access::Read);
-            fixture.set(5, page(0x99));
-        } else {
-            fixture.set(5, page(0x99));
-            drop(change);
-        }
-        fixture.ask(5, Access::Read);
+        ends_too_early(fixture, wrong, (Why::Migrate, Access::Read), page(0x99));
     }),
     ("a protection ends before the table changes", &[(EndedTooEarly, "Host::resolve")], |fixture, wrong| {
-        fixture.ask(5, Access::Write);
-        let change = fixture.vm.invalidate(hvas(5), Why::WriteProtect).apply(fixture.idle).settle();
-        if wrong {
-            drop(change);
-            fixture.ask(5, Access::Write);
-            fixture.set(5, read_only(0x9005));
-        } else {
-            fixture.set(5, read_only(0x9005));
-            drop(change);
-        }
-        fixture.ask(5, Access::Write);
+        ends_too_early(fixture, wrong, (Why::WriteProtect, Access::Write), read_only(0x9005));
     }),
     ("a change is cancelled, and the table changes", &[(Cancelled, "Host::lookup")], |fixture, wrong| {
         fixture.ask(5, Access::Read);

@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// What a change has edited is flushed.
+    /// The edits of a change are flushed.
     pub(in crate::oracle) fn settles(&mut self, id: u64) {
         let Some(change) = self.changes.get_mut(&id) else { return };
         let (hvas, why, told) = (change.hvas, change.why, take(&mut change.told));
