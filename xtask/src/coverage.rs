@@ -22,7 +22,7 @@ use std::{fs, io};
 
 /// Percent of the engine's lines that tests must run.
 const LEAST: f64 = 95.0;
-const ENGINE: [&str; 2] = ["slat/src", "slots/src"];
+const ENGINE: [&str; 2] = ["slat/src", "crates/slots/src"];
 const REASONS: &str = "xtask/coverage.txt";
 /// Files that make mistakes and faults for tests.
 const FOR_TESTS: [&str; 2] = ["slat/src/inject.rs", "slat/src/inject/planned.rs"];

@@ -3,7 +3,7 @@
 //! An emulator or a Rust target may be missing. Then the chore is skipped, with one line that says what to install; if
 //! `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
 //!
-//! Bochs has no `-kernel`: the program is in a ROM, and copies itself to its place (`walkers/x86/src/boot.s`).
+//! Bochs has no `-kernel`: the program is in a ROM, and copies itself to its place (`proof/walkers/x86/src/boot.s`).
 
 use crate::Outcome;
 use crate::process::{answer, bounded, cargo, succeed, was_ended};
@@ -63,7 +63,7 @@ impl Program {
         cargo.envs(environment.iter().map(|(name, value)| (name, value)));
         // Each program has a linker script of its own, which outside flags would replace; the folder of those scripts
         // has the configuration of the targets.
-        succeed(cargo.env_remove("RUSTFLAGS").current_dir("walkers"))?;
+        succeed(cargo.env_remove("RUSTFLAGS").current_dir("proof/walkers"))?;
         Ok(folder.join(&self.target).join("release").join(&self.name))
     }
 }

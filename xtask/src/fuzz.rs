@@ -87,7 +87,7 @@ impl Fuzzer {
         let (found, corpus) = (found(target)?, corpus(target));
         let fresh = found.with_extension("fresh");
         emptied(&fresh)?;
-        let crashes = Path::new("fuzz/crashes").join(target);
+        let crashes = Path::new("proof/fuzz/crashes").join(target);
         fs::create_dir_all(&crashes)?;
         let (fine, said) = self.run(target, |command| {
             command.arg(format!("-artifact_prefix={}/", crashes.display()));
@@ -104,7 +104,7 @@ impl Fuzzer {
         }
         println!("{}", tail(&said, SHOWN));
         ensure!(said.contains("Test unit written to "), "{target}: libFuzzer failed");
-        println!("\nkept in fuzz/crashes/{target}; `cargo test -p slat-fuzz` replays it, and so does");
+        println!("\nkept in proof/fuzz/crashes/{target}; `cargo test -p slat-fuzz` replays it, and so does");
         println!("  SLAT_FUZZ_STEPS=1 SLAT_FUZZ_TARGET={target} {} FILE", self.0.display());
         Err(anyhow!("{target}: an input was found"))
     }
@@ -157,7 +157,7 @@ pub fn hunt(program: &str, target: &str, folder: &Path) -> Result<Command> {
 }
 
 fn corpus(target: &str) -> PathBuf {
-    Path::new("fuzz/corpus").join(target)
+    Path::new("proof/fuzz/corpus").join(target)
 }
 
 /// Returns the folder of findings, and makes it if it is missing.

@@ -32,8 +32,8 @@ pub struct Soak {
     minutes: u64,
 }
 
-/// Runs the tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs
-/// under load, `vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
+/// Runs the tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `crates/mm/tests/load`; dirty logs
+/// under load, `crates/vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
 pub fn soak(args: &Soak) -> Outcome {
     let seconds = 60 * args.minutes / SOAKS.len() as u64;
     SOAKS.into_iter().try_for_each(|(package, test, functions)| {
@@ -76,7 +76,7 @@ pub fn repeat(args: &Repeat) -> Outcome {
     })
 }
 
-/// Runs worlds of the engine on simulated CPUs (`sim/explore`), which parses the arguments itself. Built like the
+/// Runs worlds of the engine on simulated CPUs (`proof/explore`), which parses the arguments itself. Built like the
 /// fuzzer: quickly, and with debug assertions.
 pub fn explore(words: &[String]) -> Outcome {
     Err(cargo("run --package slat-explore --profile fuzz --locked --quiet --").args(words).exec().into())

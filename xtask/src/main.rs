@@ -35,7 +35,7 @@ enum Chore {
     Check,
     /// Check what must hold before a change lands; say what was explored, and which mistakes were found
     Verify(verify::Args),
-    /// Run every check, four hours at most; the verdict is kept in verification/nightly.md
+    /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
     Nightly(verify::Args),
     /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),

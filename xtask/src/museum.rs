@@ -1,4 +1,4 @@
-//! Checks `verification/museum.md`: that each published bug names a test or a seeded mistake that exists.
+//! Checks `proof/verdicts/museum.md`: that each published bug names a test or a seeded mistake that exists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,7 +96,7 @@ fn check(page: &str, names: &Names<'_>) -> (usize, Vec<String>) {
 /// Returns the names of the mistakes that a tool finds: those of the model, and those in `mistakes/`.
 fn seeded() -> BTreeSet<String> {
     let mut seeded = BTreeSet::new();
-    let model = fs::read_to_string(Path::new(ROOT).join("model/src/bug.rs")).unwrap();
+    let model = fs::read_to_string(Path::new(ROOT).join("proof/model/src/bug.rs")).unwrap();
     for line in model.lines() {
         // `Name "scenario" "what",`
         let Some((name, rest)) = line.trim().split_once(' ') else { continue };
@@ -105,7 +105,7 @@ fn seeded() -> BTreeSet<String> {
         }
     }
     assert!(seeded.len() > 100, "the model's mistakes: {}", seeded.len());
-    records(&Path::new(ROOT).join("mistakes"), &mut seeded);
+    records(&Path::new(ROOT).join("proof/mistakes"), &mut seeded);
     assert!(seeded.len() > 300, "all mistakes: {}", seeded.len());
     seeded
 }
@@ -139,7 +139,7 @@ fn kebab(name: &str) -> String {
 
 #[test]
 fn each_published_bug_names_a_test_or_a_mistake_that_exists() {
-    let page = fs::read_to_string(Path::new(ROOT).join("verification/museum.md")).unwrap();
+    let page = fs::read_to_string(Path::new(ROOT).join("proof/verdicts/museum.md")).unwrap();
     let (mistakes, read) = (seeded(), |file: &str| fs::read_to_string(Path::new(ROOT).join(file)).ok());
     let (bugs, wrong) = check(&page, &Names { mistakes: &mistakes, read: &read });
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -203,7 +203,7 @@ fn interrupted(args: &[&str]) -> Output {
 /// the guest, and the guest runs long enough for thousands of such moves. The TLB holds all of the guest's 66 pages,
 /// so after its first move each page is read in a freed frame. The trace never writes to the end of a heap page and
 /// reads it in every round, so no write hides the poison there. Three in ten reads are corrupt; one is enough.
-/// (`vcpu/tests/vcpu/stale.rs` tests the same in single steps.)
+/// (`crates/vcpu/tests/vcpu/stale.rs` tests the same in single steps.)
 #[test]
 fn negative_control_without_flushes_the_guest_finds_corruption() {
     let file = File::new("sabotage.trace", trace(64, 400).as_bytes());

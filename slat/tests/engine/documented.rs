@@ -72,7 +72,7 @@ fn has_example(page: &str) -> bool {
 fn the_page_of_each_type_that_an_embedder_names_has_an_example() {
     let mut sources = sources(&crate_folder().join("src"));
     // A re-exported item is documented where it is defined.
-    sources.extend(self::sources(&crate_folder().join("../slots/src")));
+    sources.extend(self::sources(&crate_folder().join("../crates/slots/src")));
     let without =
         PAGES.into_iter().filter(|name| !page(&sources, name).is_some_and(|page| has_example(&page)));
     assert_eq!(without.collect::<Vec<_>>(), [""; 0], "these have none");

@@ -1,4 +1,4 @@
-//! Published bugs of other second-stage MMUs, tried here: `verification/museum.md` names each. Those of shadow MMUs are
+//! Published bugs of other second-stage MMUs, tried here: `proof/verdicts/museum.md` names each. Those of shadow MMUs are
 //! in `src/nested/tests/published.rs`.
 
 use crate::common::identity::Identity;

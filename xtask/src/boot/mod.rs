@@ -1,4 +1,4 @@
-//! `boot`: runs Debian's unmodified kernel on the bare machine, and as a guest of `walkers/hypervisor`, whose memory is
+//! `boot`: runs Debian's unmodified kernel on the bare machine, and as a guest of `proof/walkers/hypervisor`, whose memory is
 //! slat's.
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub struct Args {
         long,
         value_name = "FILE",
         conflicts_with = "ept",
-        help = "A hypervisor as guest, whose own guests are slat's, too: a Multiboot image (limits: walkers/hypervisor/README.md); own: ours; kvm: Linux's"
+        help = "A hypervisor as guest, whose own guests are slat's, too: a Multiboot image (limits: proof/walkers/hypervisor/README.md); own: ours; kvm: Linux's"
     )]
     l1: Option<String>,
     /// The guest's processors: 1 or 2
@@ -66,7 +66,7 @@ pub struct Args {
         help = "Boot once, and record every fault there: a trace"
     )]
     trace: Option<PathBuf>,
-    #[arg(last = true, help = "More words, which walkers/hypervisor/src/options.rs lists")]
+    #[arg(last = true, help = "More words, which proof/walkers/hypervisor/src/options.rs lists")]
     words: Vec<String>,
 }
 

@@ -5,7 +5,7 @@
 //! `virtual_time`, `tsan` and `miri`. All features count.
 //!
 //! **A public function** is a `pub fn` of a type that users can name, or a free one in a public module or re-exported:
-//! shipped, neither hidden from the documentation nor behind the feature `baselines`, and not in `slots/src`. Functions of
+//! shipped, neither hidden from the documentation nor behind the feature `baselines`, and not in `crates/slots/src`. Functions of
 //! traits have no `pub` and are not counted.
 
 use super::Source;

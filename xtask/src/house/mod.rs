@@ -108,7 +108,7 @@ impl Source {
 
     /// Returns the number of shipped lines of the engine: none of another file.
     pub fn shipped(&self) -> usize {
-        let ships = self.path.starts_with("slat/src") || self.path.starts_with("slots/src");
+        let ships = self.path.starts_with("slat/src") || self.path.starts_with("crates/slots/src");
         if ships { self.own() } else { 0 }
     }
 

@@ -92,7 +92,7 @@ fn none(mistakes: &[Mistake], args: &Args) -> String {
 /// Makes some of the mistakes, each of which its test must find. Returns the programs.
 fn found(mistakes: &[Mistake], is_wanted: impl Fn(&Mistake, &Seen) -> bool) -> anyhow::Result<Programs> {
     let seen = mistakes.iter().filter_map(|mistake| Some((mistake, mistake.seen.as_ref().ok()?)));
-    // The list is whole whatever is run: `verify` compares it with `verification/mistakes.md`.
+    // The list is whole whatever is run: `verify` compares it with `proof/verdicts/mistakes.md`.
     for (Mistake { name, what, .. }, seen) in seen.clone() {
         println!("BUG {name} {} {what}", seen.tool);
     }

@@ -1,4 +1,4 @@
-//! Records of mistakes: `mistakes/**/*.toml`, one table for each mistake.
+//! Records of mistakes: `proof/mistakes/**/*.toml`, one table for each mistake.
 //!
 //! ```toml
 //! [watch-unasked]
@@ -69,9 +69,9 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
-    /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `sim/explore`.
+    /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `proof/explore`.
     Explore,
-    /// Operations against a plain model, drawn by libFuzzer: `fuzz/`. The test is a target.
+    /// Operations against a plain model, drawn by libFuzzer: `proof/fuzz`. The test is a target.
     Fuzz,
     /// Small worlds under Miri: `slat/tests/miri`.
     Miri,
@@ -80,17 +80,17 @@ pub enum Tool {
     /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
     /// program's name.
     Sanitizer,
-    /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
+    /// Guests that store beside everything else, and what was told of them: `crates/vcpu/tests`.
     Worlds,
-    /// Guests on processors that they share: `vcpu/tests/vcpu`.
+    /// Guests on processors that they share: `crates/vcpu/tests/vcpu`.
     Shared,
-    /// Guests, devices, pins, swap, limits and merging on `slat-mm`: `mm/tests/load`.
+    /// Guests, devices, pins, swap, limits and merging on `slat-mm`: `crates/mm/tests/load`.
     Load,
-    /// A test of `slat-mm`'s own: `mm/tests/mm`.
+    /// A test of `slat-mm`'s own: `crates/mm/tests/mm`.
     Host,
     /// The daemon, guests that know each of their bytes, and hosts that share a store: `pager/tests/pager`.
     Pager,
-    /// Guests on the machine's own KVM: `kvm/tests/kvm.rs`.
+    /// Guests on the machine's own KVM: `crates/kvm/tests/kvm.rs`.
     Kvm,
 }
 
@@ -125,10 +125,13 @@ struct Table {
     edit: Vec<Edit>,
 }
 
+/// Where the records lie.
+const FOLDER: &str = "proof/mistakes";
+
 /// Reads all records, in the order of their files and names.
 pub fn mistakes() -> Result<Vec<Mistake>> {
     let mut files = Vec::new();
-    list(Path::new("mistakes"), &mut files)?;
+    list(Path::new(FOLDER), &mut files)?;
     files.sort();
     let mut mistakes = Vec::new();
     for file in files {
@@ -154,7 +157,8 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 fn read(file: &Path, mistakes: &mut Vec<Mistake>) -> Result<()> {
-    let package = file.components().nth(1).context("below mistakes/")?.as_os_str().to_string_lossy();
+    let package = file.strip_prefix(FOLDER)?.components().next().context("a file has a name")?;
+    let package = package.as_os_str().to_string_lossy();
     let package = package.trim_end_matches(".toml").to_owned();
     records(&package, &fs::read_to_string(file)?, mistakes)
 }

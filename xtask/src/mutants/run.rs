@@ -8,6 +8,7 @@ use crate::{fuzz, miri};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A test program of a package.
@@ -87,8 +88,13 @@ impl Kind {
 }
 
 /// Returns where a package lies.
-fn folder(package: &str) -> &str {
-    if package == "explore" { "sim/explore" } else { package }
+fn folder(package: &str) -> PathBuf {
+    let room = match package {
+        "slat" | "pager" => "",
+        "explore" | "fuzz" => "proof",
+        _ => "crates",
+    };
+    Path::new(room).join(package)
 }
 
 /// The programs of a copy.

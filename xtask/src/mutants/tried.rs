@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Replaces a line of a file, and runs every test of the tools that are responsible for it.
 pub fn run(file: &str, line: usize, replacement: &str) -> Outcome {
-    let package = file.split('/').next().unwrap_or_default();
+    let package = file.trim_start_matches("crates/").split('/').next().unwrap_or_default();
     let responsible = responsible(package, file)?;
     let copied = replaced(file, line, replacement)?;
     let (mut programs, mut is_found) = (Programs::of(copied), false);

@@ -1,4 +1,4 @@
-//! Tables in Markdown, and the one in `verification/nightly.md`: the results of the last nightly run, step by step,
+//! Tables in Markdown, and the one in `proof/verdicts/nightly.md`: the results of the last nightly run, step by step,
 //! kept in the repository, so that steps that never run are seen. Each row has its commit: a step that ran alone has a
 //! later row.
 
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-const FILE: &str = "verification/nightly.md";
+const FILE: &str = "proof/verdicts/nightly.md";
 const ABOUT: &str = "# The last nightly run
 
 `cargo xtask nightly` writes a row when a step has ended; `cargo xtask nightly --only STEP` writes that step's alone. A row

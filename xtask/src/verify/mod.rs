@@ -2,12 +2,12 @@
 //!
 //! A check is a row of [`steps`]: a name and command lines, each in some tiers, with a budget and a time limit. Tests
 //! print their executions in lines that begin with `EXECUTIONS`, and mistakes, made and found, in lines that begin with
-//! `BUG` and `SEEDED` ([`evidence`]). The tables of both are printed at the end; `verification/mistakes.md` has the
+//! `BUG` and `SEEDED` ([`evidence`]). The tables of both are printed at the end; `proof/verdicts/mistakes.md` has the
 //! same tables, and must name the same mistakes.
 //!
 //! It fails if a command fails or exceeds its limit, if a tool that must explore reports nothing, or if a tool of this
 //! tier has not found one of its mistakes. The nightly tier has every tool. All steps run before it reports. The
-//! results of the last nightly run are kept in `verification/nightly.md` ([`kept`]).
+//! results of the last nightly run are kept in `proof/verdicts/nightly.md` ([`kept`]).
 
 mod evidence;
 pub mod kept;
@@ -33,7 +33,7 @@ pub struct Args {
     /// Only this step; seeded-bugs is all that finds mistakes
     #[arg(long, value_name = "STEP")]
     only: Option<String>,
-    /// Write verification/mistakes.md; for nightly, whole or with --only seeded-bugs
+    /// Write proof/verdicts/mistakes.md; for nightly, whole or with --only seeded-bugs
     #[arg(long)]
     docs: bool,
 }

@@ -1,4 +1,4 @@
-//! `walkers`: checks slat's tables by foreign hardware walkers (`walkers/README.md`).
+//! `walkers`: checks slat's tables by foreign hardware walkers (`proof/walkers/README.md`).
 //!
 //! Each row is a bare-metal program in an emulator. It runs the real engine, and compares the results of the emulated
 //! walker with the expected ones, look-up by look-up. Its output is kept in `target/walkers` and summed up here. Any
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// The parsed output of a judge (`walkers/judge` prints it), and its verdict.
+/// The parsed output of a judge (`proof/walkers/judge` prints it), and its verdict.
 #[derive(Default)]
 struct Said<'a> {
     /// Lines to print: one for each format and check.

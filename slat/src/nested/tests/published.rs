@@ -1,4 +1,4 @@
-//! Published bugs of shadow MMUs, tried on a guest with page tables of its own: `verification/museum.md` names each.
+//! Published bugs of shadow MMUs, tried on a guest with page tables of its own: `proof/verdicts/museum.md` names each.
 //!
 //! The guest has long mode. Its tables are in its first frames: 0 links 1, 1 links 2, and 2 is the page directory of
 //! which each test writes the entries. The hardware of these tests has no TLB: it uses each leaf of the shadow, stale or
