@@ -1,10 +1,14 @@
 //! What users type, as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
 
-use crate::bench;
+use crate::bench_command::Typed;
+use crate::by_name::Chosen;
 use crate::calibrate::Calibrate;
-use crate::registry::{self, ByName, Chosen, Program};
+use crate::registry;
 use crate::report::Report;
+use crate::scenario::Scenario;
+use crate::scenarios::ALL;
 use crate::sim::{Grid, Sim};
+use crate::threads::compare_results::Compare;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 use slat_cli::command::{Quiet, Slat};
@@ -48,8 +52,8 @@ pub enum Command {
 #[derive(Subcommand)]
 pub enum Benches {
     #[command(flatten)]
-    Bench(Chosen<bench::Typed>),
-    Compare(bench::Compare),
+    Bench(Chosen<Typed>),
+    Compare(Compare),
     List(List),
 }
 
@@ -162,7 +166,7 @@ impl Benches {
 #[derive(Serialize)]
 struct Entry {
     name: &'static str,
-    question: String,
+    question: &'static str,
     time: &'static str,
     memory: &'static str,
     series: &'static str,
@@ -175,17 +179,14 @@ impl List {
         let entries = entries();
         let mut out = io::stdout().lock();
         if let Some(who) = self.commands {
-            registry::all()
-                .iter()
-                .flat_map(|row| who.commands(row))
-                .try_for_each(|line| writeln!(out, "{line}"))?;
+            ALL.iter().flat_map(|row| who.commands(row)).try_for_each(|line| writeln!(out, "{line}"))?;
         } else if self.json {
             serde_json::to_writer(&mut out, &BTreeMap::from([("benches", &entries)]))
                 .map_err(io::Error::from)?;
             writeln!(out)?;
         } else {
             let line = |entry: &Entry| {
-                [entry.name, entry.time, entry.memory, entry.runs_in, &entry.question]
+                [entry.name, entry.time, entry.memory, entry.runs_in, entry.question]
                     .map(str::to_owned)
                     .to_vec()
             };
@@ -197,35 +198,32 @@ impl List {
 
 impl Who {
     /// What is run of a bench.
-    pub fn commands(self, row: &Program) -> Vec<String> {
+    pub fn commands(self, row: &Scenario) -> Vec<String> {
         let args = match self {
-            Self::Ci => row.about.ci,
-            Self::Quick => row.about.quick,
-            Self::Report => row.about.full,
+            Self::Ci => row.measured.ci,
+            Self::Quick => row.measured.quick,
+            Self::Report => row.measured.full,
             Self::Simulated => {
-                let bench = row.simulated().filter(|bench| bench.about().reported);
-                return bench.map(|bench| format!("sim {}", bench.name())).into_iter().collect();
+                let is_run = row.is_simulated() && row.simulated.reported;
+                return is_run.then(|| format!("sim {}", row.name)).into_iter().collect();
             }
         };
-        args.iter().map(|args| format!("bench {}", registry::command(row.about.name, args))).collect()
+        args.iter().map(|args| format!("bench {}", registry::command(row.name, args))).collect()
     }
 }
 
 /// All benches, in the order of their names.
 fn entries() -> Vec<Entry> {
-    let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
-    let commands = bench::Typed::commands();
-    let mut entries: Vec<Entry> = registry::all()
+    let mut entries: Vec<Entry> = ALL
         .iter()
-        .zip(&commands)
-        .map(|(row, command)| {
-            let registry::About { name, takes: [time, memory], series, .. } = row.about;
+        .map(|row| {
+            let [time, memory] = row.measured.takes;
             Entry {
-                name,
-                question: about(command),
+                name: row.name,
+                question: row.asks,
                 time,
                 memory,
-                series: series.id(),
+                series: row.series.id(),
                 runs_in: row.runs_in(),
             }
         })
@@ -252,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_bench_is_listed_with_its_question() {
-        assert_eq!(entries().len(), registry::all().len());
+        assert_eq!(entries().len(), ALL.len());
         assert!(entries().is_sorted_by_key(|entry| entry.name));
         assert!(entries().iter().all(|entry| entry.question.len() > 20), "a bench asks nothing");
     }

@@ -3,9 +3,10 @@
 
 use indicatif::HumanCount;
 use serde_json::{Map, Value};
-use slat_bench::levers;
-use slat_bench::registry::{self, Headline, Kept};
+use slat_bench::lever_tables;
+use slat_bench::registry::{self, Kept};
 use slat_bench::results::{Report, Row, Settings};
+use slat_bench::scenario::Headline;
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -27,7 +28,7 @@ fn read(file: &str) -> Report {
 
 /// What is kept, in the order of the registry.
 fn kept() -> Vec<Kept> {
-    registry::all().iter().flat_map(registry::Program::kept).collect()
+    registry::kept().collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -88,7 +89,7 @@ fn lines(machine: &str) -> Vec<Line> {
 
 /// Whether the two may as well be equal.
 fn is_inside_spread(row: &Row) -> bool {
-    levers::is_inside_spread(row.baseline_samples.as_deref().unwrap_or_default(), &row.slat_samples)
+    lever_tables::is_inside_spread(row.baseline_samples.as_deref().unwrap_or_default(), &row.slat_samples)
 }
 
 /// Whether slat's figure is worse than the baseline's.
@@ -113,7 +114,7 @@ fn benchmarks() -> Result<String, fmt::Error> {
              may as well be 1, so that the difference lies inside the spread. What does not win is listed below its table.\n";
     for Kept { file, levers, command, .. } in kept().into_iter().filter(|kept| !kept.levers.is_empty()) {
         write!(text, "\n### {file}: what brings what\n")?;
-        levers::markdown(&mut text, (levers, &read(file).rows, &command), measured_of)?;
+        lever_tables::markdown(&mut text, (levers, &read(file).rows, &command), measured_of)?;
     }
     text += "\n## Every row\n\n";
     for Kept { file, question, .. } in kept() {
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn the_documents_claim_nothing_that_their_rows_do_not_carry() {
         let readme = document("README.md");
-        let grids = |kept: &Kept| levers::claims(kept.levers, &read(kept.file).rows);
+        let grids = |kept: &Kept| lever_tables::claims(kept.levers, &read(kept.file).rows);
         let grids: Vec<_> = super::kept().iter().flat_map(grids).collect();
         assert!(grids.len() > 20 && claims(&readme).len() >= 5);
         let broken = rules::broken(&[claims(&readme), grids].concat());

@@ -7,9 +7,10 @@
 //! | `full_path` | the same by the full pipeline |
 //! | how soon a guest that polls answers a kick | a thread kicks a guest that only computes |
 
-use super::own;
-use crate::bench::harness::Series;
+use crate as on_threads;
+use crate::calibrate::own;
 use crate::sim::{Around, RowSpec};
+use crate::threads::harness::Series;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use std::hint::spin_loop;
@@ -102,7 +103,7 @@ macro_rules! answer {
 /// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them. Of costs that were measured with
 /// two CPUs busy.
 pub fn polls(costs: &Costs) -> f64 {
-    let real = Series::new((0..RUNS).map(|_| answer!(slat_threads, spin_loop, costs)).collect()).median();
+    let real = Series::new((0..RUNS).map(|_| answer!(on_threads, spin_loop, costs)).collect()).median();
     let at_once = Costs { kick: 0.0, kick_arrives: 0.0, kick_taken: 0.0, ..costs.clone() };
     (real - answer!(slat_sim, slat_machine::pause, &at_once)).max(0.0)
 }

@@ -22,9 +22,9 @@ mod pair;
 
 pub use fit::polls;
 
-use crate::bench::harness::Series;
-use crate::bench::machine::cpus;
 use crate::sim::sheet::Sheet;
+use crate::threads::harness::Series;
+use crate::threads::machine_info::cpus;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_cli::{interrupt, temporary};

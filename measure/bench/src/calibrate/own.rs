@@ -3,12 +3,13 @@
 //! Everything here can be done by several CPUs at once, each for itself, and is told as the mean of them: what a CPU is
 //! worth depends on whether its neighbour works.
 
-use crate::bench::harness::{Line, Series, shuffle};
-use crate::bench::machine::pin;
+use crate::threads::harness::{Line, Series, shuffle};
+use crate::threads::machine_info::pin;
+use crate::world;
+use crate::world::Job;
 use parking_lot::Mutex;
 use slat_cli::thread::joined;
 use slat_machine::Costs;
-use slat_threads::world::{self, Job};
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{

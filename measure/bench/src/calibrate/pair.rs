@@ -5,9 +5,9 @@
 //! first time took longer is what they took to come. Taking turns on one line would be simpler, and would time how two loops
 //! that look at a line get into each other's way.
 
-use super::own::Cell;
-use crate::bench::harness::{Line, Series, shuffle};
-use crate::bench::machine::pin;
+use crate::calibrate::own::Cell;
+use crate::threads::harness::{Line, Series, shuffle};
+use crate::threads::machine_info::pin;
 use parking_lot::Mutex;
 #[cfg(target_os = "linux")]
 use rustix::thread::{MembarrierCommand, membarrier};

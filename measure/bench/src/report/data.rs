@@ -3,10 +3,10 @@
 //! The reports of `slat bench` and `slat sim` are kept as the JSON objects that these commands print, and read by the
 //! keys that are promised for them ([`Bench`], [`Sim`]). So a page can be drawn anew, elsewhere and later (`--from`).
 
-use super::replay::Replay;
-pub use crate::bench::machine::Machine;
-pub use crate::bench::report::{Check, Report as Bench, Row};
+use crate::report::replay::Replay;
 pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim, Swept};
+pub use crate::threads::bench_report::{Check, Report as Bench, Row};
+pub use crate::threads::machine_info::Machine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::iter;

@@ -2,7 +2,7 @@
 //!
 //! Text has one kind of markup: what stands between backquotes is code. It is Markdown as it is.
 
-use super::plot::Drawing;
+use crate::report::plot::Drawing;
 use maud::Markup;
 use std::fmt;
 

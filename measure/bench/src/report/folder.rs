@@ -1,8 +1,8 @@
 //! The folder of a report. Whether it can be written is tried before anything is measured.
 
-use super::data::Data;
-use super::doc::Block;
-use super::{html, markdown, page, plot};
+use crate::report::data::Data;
+use crate::report::doc::Block;
+use crate::report::{html, markdown, page, plot};
 use slat_cli::error::Error;
 use slat_cli::temporary::write_whole;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The page as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
 
-use super::doc::{Block, Card, Cell, Column, Doc, Mark, Plot, Source, Table};
-use super::plot;
+use crate::report::doc::{Block, Card, Cell, Column, Doc, Mark, Plot, Source, Table};
+use crate::report::plot;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");

@@ -1,10 +1,10 @@
 //! How long faults take, from the usual one to the rarest: each policy's quantiles, measured here.
 
-use super::data::{Bench, Data, Row, text};
-use super::doc::{Better, Plot, Source};
-use super::figure::{ns, short_ns};
-use super::plot::{Axis, Line, Scale, values};
-use super::scaling::{Ranking, look};
+use crate::report::data::{Bench, Data, Row, text};
+use crate::report::doc::{Better, Plot, Source};
+use crate::report::figure::{ns, short_ns};
+use crate::report::plot::{Axis, Line, Scale, values};
+use crate::report::scaling::{Ranking, look};
 
 /// Of how many faults one takes longer; and the figure of `slat bench demand-paging`.
 const QUANTILES: [(f64, &str); 5] =

@@ -1,6 +1,6 @@
 //! The page as Markdown, with plots in files beside it: for reviews of text.
 
-use super::doc::{Block, Card, Cell, Column, Doc, Plot, Table};
+use crate::report::doc::{Block, Card, Cell, Column, Doc, Plot, Table};
 use std::fmt::{self, Write as _};
 
 /// The whole page.

@@ -43,7 +43,7 @@ pub use doc::{Better, Source, cell, figures as heads, number};
 pub use doc::{Ranked, Sides, Table, sides};
 pub use figure::of_time;
 
-use crate::bench::machine::Machine;
+use crate::threads::machine_info::Machine;
 use data::{Data, Part};
 use folder::Folder;
 use slat_cli::bar;

@@ -1,10 +1,10 @@
 //! What the page says, from the data alone: the same data, the same page.
 
-use super::data::{Data, Outcome};
-use super::doc::{Block, Doc, Filled, Mark, Section, Source, Table, cell, marked, number, words};
-use super::series::{Answer, answers};
-use super::verdict::Says;
-use super::{claims, simulations};
+use crate::report::data::{Data, Outcome};
+use crate::report::doc::{Block, Doc, Filled, Mark, Section, Source, Table, cell, marked, number, words};
+use crate::report::series::{Answer, answers};
+use crate::report::verdict::Says;
+use crate::report::{claims, simulations};
 use crate::rules;
 
 /// The whole page.

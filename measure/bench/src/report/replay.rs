@@ -13,11 +13,11 @@
 mod flush_causes;
 mod heat;
 
-use super::data::Check;
-use crate::bench::machine::pin;
-use crate::bench::machine_error;
-use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
-use crate::bench::traces::{BASE, POISON, Trace};
+use crate::report::data::Check;
+use crate::threads::flag_values::machine_error;
+use crate::threads::machine_info::pin;
+use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::threads::traces::{BASE, POISON, Trace};
 use flush_causes::Watched;
 use hdrhistogram::Histogram;
 use heat::Ages;

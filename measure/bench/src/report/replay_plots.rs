@@ -1,10 +1,10 @@
 //! The watched replay on the page: how old memory is, how fast it is written, how long faults take, what flushes are for.
 
-use super::doc::{Plot, Source, Table, cell, figures, number, words};
-use super::figure::{ns, percent, plain, short_ns, tick};
-use super::latency::name;
-use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
-use super::replay::{Cause, Replay, Stretch};
+use crate::report::doc::{Plot, Source, Table, cell, figures, number, words};
+use crate::report::figure::{ns, percent, plain, short_ns, tick};
+use crate::report::latency::name;
+use crate::report::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
+use crate::report::replay::{Cause, Replay, Stretch};
 
 /// Time, as a replay has it.
 fn accesses(replay: &Replay) -> Axis {

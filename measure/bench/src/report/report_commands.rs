@@ -2,9 +2,9 @@
 //!
 //! Each step has a thread of its own: benches tie theirs to CPUs, and what they start afterwards would be tied, too.
 
-use super::data::Outcome;
-use super::replay::Replay;
-use crate::registry;
+use crate::report::data::Outcome;
+use crate::report::replay::Replay;
+use crate::scenarios::ALL;
 use crate::sim::Sim;
 use crate::typed::{Benches, Command, Who, parse_line};
 use slat_cli::error::Error;
@@ -26,7 +26,7 @@ pub enum Step {
 /// All steps: less than three minutes on two CPUs where `quick`, with small sizes and few rounds; else less than twenty, with the
 /// sizes that each bench has by itself, where that is possible.
 pub fn all(quick: bool) -> Vec<Step> {
-    let of = |who: Who| registry::all().iter().flat_map(move |row| who.commands(row));
+    let of = |who: Who| ALL.iter().flat_map(move |row| who.commands(row));
     let sims = of(Who::Simulated).map(|sim| if quick { sim + " --quick" } else { sim });
     let benches = of(if quick { Who::Quick } else { Who::Report });
     std::iter::once(Step::Watched("cc1")).chain(sims.chain(benches).map(Step::Command)).collect()

@@ -1,10 +1,11 @@
 //! One simulation on the page: how each policy fares as vCPUs become more.
 
-use super::data::{Sim, SimRow};
-use super::doc::{Better, Block, Mark, Plot, Ranked, Source, Table};
-use super::doc::{cell, dash, figures, marked, number, words};
-use super::figure::{ns, of_time, percent, plain, short_ns, tick, with};
-use super::plot::{self, Axis, Line, Look, Scale, values};
+use crate::report::data::{Sim, SimRow};
+use crate::report::doc::{Better, Block, Mark, Plot, Ranked, Source, Table};
+use crate::report::doc::{cell, dash, figures, marked, number, words};
+use crate::report::figure::{ns, of_time, percent, plain, short_ns, tick, with};
+use crate::report::plot;
+use crate::report::plot::{Axis, Line, Look, Scale, values};
 use std::iter;
 
 /// Figures, beside the one that ranks the policies, that are worth a plot.

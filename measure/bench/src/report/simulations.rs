@@ -1,8 +1,8 @@
 //! How far the simulations can be believed: the costs that they assume, and the ranking of the policies when a cost is wrong.
 
-use super::data::{Data, Sim, Swept};
-use super::doc::{Block, Mark, Section, Source, Table, cell, dash, figures, marked, number, words};
-use super::figure::{plain, times, with};
+use crate::report::data::{Data, Sim, Swept};
+use crate::report::doc::{Block, Mark, Section, Source, Table, cell, dash, figures, marked, number, words};
+use crate::report::figure::{plain, times, with};
 use slat_machine::Costs;
 
 /// The section, if anything was simulated.

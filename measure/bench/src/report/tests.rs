@@ -1,9 +1,9 @@
 //! A page of figures that were taken once (`cli/tests/report.data.json`, cut down): its two faces, and what they say.
 
-use super::data::{Check, Data, Outcome, Part};
-use super::doc::{Block, Doc, Mark, Plot, Table};
-use super::series::answers;
-use super::{claims, html, markdown, page, plot};
+use crate::report::data::{Check, Data, Outcome, Part};
+use crate::report::doc::{Block, Doc, Mark, Plot, Table};
+use crate::report::series::answers;
+use crate::report::{claims, html, markdown, page, plot};
 use crate::rules;
 use std::collections::BTreeSet;
 
@@ -213,7 +213,7 @@ fn kept() -> Data {
         let bench = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         Part { command: format!("bench {}", kept.command), seconds: 1.0, outcome: Outcome::Bench(bench) }
     };
-    let parts = crate::registry::all().iter().flat_map(crate::registry::Program::kept).map(result).collect();
+    let parts = crate::registry::kept().map(result).collect();
     Data { parts, ..fixture() }
 }
 
@@ -249,7 +249,7 @@ fn simulated_ratios_name_their_sides() {
     let mut data = fixture();
     let ratios = simulated_ratios(&mut data);
     assert!(ratios.len() >= 30 && ratios.iter().all(|one| one.sides.is_some()), "{}", ratios.len());
-    assert!(super::sound(&data));
+    assert!(crate::report::sound(&data));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
     for one in ratios {
         one.sides = None;
     }
-    assert!(!super::sound(&data));
+    assert!(!crate::report::sound(&data));
     let doc = page::doc(&data);
     assert_eq!(blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count(), count);
     assert!(markdown::page(&doc).contains(&format!("{count} break a rule")));
@@ -271,7 +271,7 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
 fn a_report_of_an_earlier_version_is_read() {
     let text = include_str!("../../tests/report.data.json").replace("\"published\":", "\"seed\":");
     let data: Data = serde_json::from_str(&text).unwrap();
-    assert!(super::sound(&data));
+    assert!(crate::report::sound(&data));
 }
 
 #[test]

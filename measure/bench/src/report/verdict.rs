@@ -1,9 +1,11 @@
 //! One figure of a series' that a reader might quote, and whether ours is like it. The verdict follows from the two figures and a
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
-use super::data::Sim;
-use super::doc::{Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words};
-use super::figure::with;
+use crate::report::data::Sim;
+use crate::report::doc::{
+    Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words,
+};
+use crate::report::figure::with;
 use crate::sim::outcome::Against;
 
 /// See the module's header.
@@ -48,7 +50,7 @@ impl Told {
 #[derive(Clone, Debug)]
 pub enum Tolerance {
     /// It lies within this factor of it. Beyond it ours is better, where more is, or where less is.
-    Factor(f64, super::doc::Better, &'static str),
+    Factor(f64, crate::report::doc::Better, &'static str),
     /// It is the same count.
     Same(&'static str),
     /// A simulation has judged, as its words say.
@@ -150,8 +152,8 @@ pub fn table(verdicts: &[Verdict]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::doc::Better;
     use super::*;
+    use crate::report::doc::Better;
 
     fn says(ours: Told, tolerance: Tolerance) -> Says {
         let published = ratio(0.93, &sides("locked", "lockless"));

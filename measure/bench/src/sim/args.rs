@@ -1,10 +1,12 @@
 //! The flags of `slat sim NAME`, and the policies and settings that follow.
 
-use super::refuse_unknown;
-use super::work_flags::WorkFlags;
+use crate::sim::refuse_unknown;
+use crate::sim::work_flags::WorkFlags;
 use crate::typed::Unused;
 use slat_cli::error::Error;
-use slat_sim::benches::{About, Bench, Policy, Work};
+use slat_sim::parts::setting::Column;
+use slat_sim::parts::setting::Work;
+use slat_sim::scenario::Scenario;
 
 /// The flags of all simulations.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,16 +48,16 @@ impl Asked {
     }
 
     /// Those that are asked for, in the bench's own order.
-    pub fn policies(&self, bench: &dyn Bench) -> Result<Vec<Policy>, Error> {
-        let names: Vec<_> = bench.policies().iter().map(|policy| policy.name()).collect();
-        refuse_unknown("policy", &self.policy, &format!("{} has", bench.name()), &names)?;
+    pub fn policies(&self, bench: &Scenario) -> Result<Vec<Column>, Error> {
+        let names: Vec<_> = bench.simulated.columns.iter().map(|policy| policy.name).collect();
+        refuse_unknown("policy", &self.policy, &format!("{} has", bench.name), &names)?;
         let wanted =
-            |policy: &&Policy| self.policy.is_empty() || self.policy.iter().any(|name| policy.name() == name);
-        Ok(bench.policies().iter().filter(wanted).copied().collect())
+            |policy: &&Column| self.policy.is_empty() || self.policy.iter().any(|name| policy.name == name);
+        Ok(bench.simulated.columns.iter().filter(wanted).copied().collect())
     }
 
     /// Flags that have no effect in this bench, beside the others.
-    pub fn unused(&self, bench: &About) -> Unused {
+    pub fn unused(&self, bench: &Scenario) -> Unused {
         self.work.unused(bench)
     }
 

@@ -1,13 +1,15 @@
 //! Further flags of `slat sim invalidate`: the threads that invalidate, and the cases that follow.
 
-use super::work_flags::time;
-use crate::bench::{HostPage, params};
+use crate::sim::work_flags::time;
+use crate::threads::bench_report::params;
+use crate::threads::flag_values::HostPage;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
+use slat::Level;
 use slat::PAGE_SIZE;
 use slat_cli::error::Error;
 use slat_cli::size::size;
-use slat_sim::benches::{Level, Over, Work};
+use slat_sim::parts::setting::{Level as SimLevel, Over, Work};
 
 /// The flags of simulations with invalidators.
 #[derive(Clone, Debug, clap::Args)]
@@ -89,9 +91,9 @@ impl Beside {
             },
             range: self.range / PAGE_SIZE,
             host_page: match self.pages {
-                HostPage::K4 => Level::K4,
-                HostPage::M2 => Level::M2,
-                HostPage::G1 => Level::G1,
+                HostPage::K4 => SimLevel::K4,
+                HostPage::M2 => SimLevel::M2,
+                HostPage::G1 => SimLevel::G1,
             },
             host_sleeps_ns: self.host_sleeps_ns,
             ..work.clone()

@@ -40,8 +40,8 @@ pub use outcome::SimReport;
 pub use text::Grid;
 pub use validate::{Around, RowSpec, Validate};
 
-use crate::bench::report::print;
-use crate::registry::{ByName, Chosen};
+use crate::by_name::{ByName, Chosen};
+use crate::threads::bench_report::print;
 use crate::typed::Unused;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use invalidator_flags::Case;
@@ -49,7 +49,8 @@ use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;
 use slat_machine::NoStack;
-use slat_sim::benches::{ALL, About, Bench, by_name};
+use slat_sim::scenario::{Scenario, Simulated};
+use slat_sim::scenarios::{ALL, by_name};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
@@ -63,7 +64,7 @@ pub enum Sim {
 
 /// A bench, and what is asked of it.
 pub struct Simulation {
-    bench: &'static dyn Bench,
+    bench: &'static Scenario,
     asked: Asked,
     /// Where it has invalidators.
     beside: Option<Beside>,
@@ -73,8 +74,8 @@ const ENDS: &str = "0 every check holds; 1 one does not; 2 bad input; 130 interr
 
 impl ByName for Simulation {
     fn commands() -> Vec<Command> {
-        let command = |bench: &&dyn Bench| {
-            let About { name, asks, vcpus, example, invalidates, takes: [time, memory], .. } = *bench.about();
+        let command = |&&Scenario { name, asks, simulated, .. }: &&Scenario| {
+            let Simulated { vcpus, example, invalidates, takes: [time, memory], .. } = simulated;
             let command = Asked::augment_args(Command::new(name));
             let command = if invalidates { Beside::augment_args(command) } else { command };
             let command = command.mut_arg("vcpus", |arg| arg.default_value(vcpus));
@@ -87,7 +88,8 @@ impl ByName for Simulation {
     fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
         let bench = by_name(name)?;
         let parse = || {
-            let beside = bench.about().invalidates.then(|| Beside::from_arg_matches(matches)).transpose()?;
+            let beside =
+                bench.simulated.invalidates.then(|| Beside::from_arg_matches(matches)).transpose()?;
             Ok(Self { bench, asked: Asked::from_arg_matches(matches)?, beside })
         };
         Some(parse())
@@ -116,7 +118,7 @@ impl Simulation {
 
     /// Flags that have no effect beside the others.
     pub fn unused(&self) -> Unused {
-        self.asked.unused(self.bench.about())
+        self.asked.unused(self.bench)
     }
 
     /// Simulates.
@@ -144,15 +146,15 @@ fn refuse_unknown(flag: &str, asked: &[String], there: &str, known: &[&str]) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::work_flags::WorkFlags;
     use super::*;
+    use crate::sim::work_flags::WorkFlags;
     use clap::Subcommand;
     use slat_cli::flags::Switch;
 
     /// With one vCPU, under a policy that faults and ages.
     fn simulated(name: &str, change: impl FnOnce(&mut WorkFlags)) -> (Simulation, String) {
-        let policies = by_name(name).unwrap().policies();
-        let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name();
+        let policies = by_name(name).unwrap().simulated.columns;
+        let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name;
         let command = Chosen::<Simulation>::augment_subcommands(clap::Command::new("sim"));
         let mut words = vec!["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
         if name == "invalidate" {
@@ -182,11 +184,11 @@ mod tests {
             ("rest_ns", |flags| flags.rest_ns = Some(7)),
         ];
         for bench in ALL {
-            let (_, before) = simulated(bench.name(), |_| ());
+            let (_, before) = simulated(bench.name, |_| ());
             for (flag, change) in changes {
-                let (simulation, after) = simulated(bench.name(), change);
+                let (simulation, after) = simulated(bench.name, change);
                 let refused = simulation.unused().iter().any(|(unused, _)| *unused == flag);
-                assert_eq!(before == after, refused, "{}: {flag}", bench.name());
+                assert_eq!(before == after, refused, "{}: {flag}", bench.name);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What `slat sim` hands back: figures of a machine that is not there, and how far they can be believed.
 //!
-//! A [`SimReport`] has two faces, as the report of `slat bench` has: [`super::text`] for people and one JSON object for
+//! A [`SimReport`] has two faces, as the report of `slat bench` has: [`crate::sim::text`] for people and one JSON object for
 //! programs. Both say that it is simulated, and both carry what every figure hangs on: what each operation was taken to
 //! cost, and whether that was measured ([`SimReport::costs_from`]); whether the ranking of the policies survives
 //! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the series' own figures
@@ -8,7 +8,7 @@
 //!
 //! Nothing in it depends on the machine that simulates, or on the time: two runs give the same bytes.
 
-use crate::bench::report::Check;
+use crate::threads::bench_report::Check;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -182,10 +182,17 @@ pub struct Against {
     pub detail: String,
 }
 
-impl From<slat_sim::benches::Against> for Against {
-    fn from(against: slat_sim::benches::Against) -> Self {
-        let slat_sim::benches::Against { what, published, simulated, unit, fitted, reproduced, detail } =
-            against;
+impl From<slat_sim::parts::published_figures::Against> for Against {
+    fn from(against: slat_sim::parts::published_figures::Against) -> Self {
+        let slat_sim::parts::published_figures::Against {
+            what,
+            published,
+            simulated,
+            unit,
+            fitted,
+            reproduced,
+            detail,
+        } = against;
         let sides = unit.sides().map(|sides| sides.map(str::to_owned));
         Self { what, published, simulated, unit: unit.name().into(), sides, fitted, reproduced, detail }
     }

@@ -4,7 +4,7 @@
 //! to another, and how long an interrupt takes to arrive. Each is halved and doubled, alone, at the largest number of
 //! vCPUs. Two policies that stand close together may change places; two that stand apart may not.
 
-use super::outcome::{Row, Swept, SweptRow};
+use crate::sim::outcome::{Row, Swept, SweptRow};
 use slat_cli::error::Error;
 use slat_machine::costs::Costs;
 

@@ -1,6 +1,6 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
-use super::outcome::{Row, SimReport, Swept};
+use crate::sim::outcome::{Row, SimReport, Swept};
 use slat_machine::costs::{Costs, Field};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -201,7 +201,7 @@ pub fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use crate::sim::text::number;
 
     #[test]
     fn numbers_have_four_digits_or_so() {

@@ -1,10 +1,11 @@
 //! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
-use crate::bench::params;
+use crate::threads::bench_report::params;
 use crate::typed::Unused;
 use serde_json::{Map, Value};
 use slat_cli::flags::Switch;
-use slat_sim::benches::{About, Work};
+use slat_sim::parts::setting::Work;
+use slat_sim::scenario::Scenario;
 
 /// A time that something takes: up to a second, in nanoseconds.
 pub fn time(text: &str) -> Result<u64, String> {
@@ -52,12 +53,12 @@ pub struct WorkFlags {
 
 impl WorkFlags {
     /// Flags that have no effect in this bench, beside the others.
-    pub fn unused(&self, bench: &About) -> Unused {
+    pub fn unused(&self, bench: &Scenario) -> Unused {
         let flags = |(flags, why): &(&'static [&'static str], &str)| {
             let why = format!("{} {why}", bench.name);
             flags.iter().map(|&flag| (flag.to_owned(), why.clone())).collect::<Unused>()
         };
-        let mut unused: Unused = bench.unused.iter().flat_map(flags).collect();
+        let mut unused: Unused = bench.simulated.unused.iter().flat_map(flags).collect();
         if !self.handlers.is_some_and(Switch::is_on) {
             unused.push(("handler_ns".into(), "there are no handlers without --handlers".into()));
         }

@@ -3,7 +3,7 @@
 //! A page's age is the number of passes since one found it in use: the LRU's generations say which pages those are, and
 //! here it is remembered, for longer than there are generations.
 
-use crate::bench::traces::Trace;
+use crate::threads::traces::Trace;
 use serde::{Deserialize, Serialize};
 use slat::{Hva, Level, PAGE_SIZE};
 use slat_mm::AddressSpace;

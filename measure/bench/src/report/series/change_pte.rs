@@ -1,10 +1,10 @@
 //! The change-pte series: KSM changes what a page maps to without a moment in which it maps nothing.
 
-use super::super::data::{Data, Row};
-use super::super::doc::{Block, Source, Table, cell, dash, figures, sides, strong, words};
-use super::super::figure::{percent, with};
-use super::super::verdict::{Told, Tolerance, Verdict, told};
 use super::{Answer, Parts, assemble, baseline, find, instead, line, losing};
+use crate::report::data::{Data, Row};
+use crate::report::doc::{Block, Source, Table, cell, dash, figures, sides, strong, words};
+use crate::report::figure::{percent, with};
+use crate::report::verdict::{Told, Tolerance, Verdict, told};
 use slat_series::PatchSeries;
 use slat_series::change_pte::{SYSTEM_TIME, TABLE};
 

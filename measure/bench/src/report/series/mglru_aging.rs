@@ -1,14 +1,14 @@
 //! The MGLRU aging series: the multi-gen LRU asks secondary MMUs which pages were used, without the MMU lock.
 
-use super::super::data::{Data, Row, Sim};
-use super::super::doc::{
+use super::{Answer, Parts, assemble, find, instead, line, losing, ratio_line, within};
+use crate::report::data::{Data, Row, Sim};
+use crate::report::doc::{
     Better, Block, Cell, Mark, Plot, Source, Table, cell, dash, figures, number, sides, strong, words,
 };
-use super::super::figure::{ns, of_time, tick, times, with};
-use super::super::plot::{Axis, Line, Look, Scale, lines, values};
-use super::super::verdict::{Verdict, ratio};
-use super::super::{replay_plots, scaling};
-use super::{Answer, Parts, assemble, find, instead, line, losing, ratio_line, within};
+use crate::report::figure::{ns, of_time, tick, times, with};
+use crate::report::plot::{Axis, Line, Look, Scale, lines, values};
+use crate::report::verdict::{Verdict, ratio};
+use crate::report::{replay_plots, scaling};
 use slat_series::PatchSeries;
 use slat_series::mglru_aging::{Row as Published, TABLE};
 

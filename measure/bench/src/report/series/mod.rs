@@ -10,16 +10,18 @@ mod numa_protection;
 mod scalable_memslots;
 mod tdp_mmu;
 
-use super::data::{Bench, Data, Row, Sim, text};
-use super::doc::{Better, Block, Card, CardLine, Plot, Section, Sides, Source, Table};
-use super::doc::{cell, dash, figures, strong, words};
-use super::figure::{times, with};
-use super::plot::Look;
-use super::scaling;
-use super::verdict::{self, Tolerance, Verdict};
-use crate::bench::report::Settings;
-use crate::levers::{self, Grid};
-use crate::registry;
+use crate::lever_tables;
+use crate::levers::Grid;
+use crate::report::data::{Bench, Data, Row, Sim, text};
+use crate::report::doc::{Better, Block, Card, CardLine, Plot, Section, Sides, Source, Table};
+use crate::report::doc::{cell, dash, figures, strong, words};
+use crate::report::figure::{times, with};
+use crate::report::plot::Look;
+use crate::report::scaling;
+use crate::report::verdict;
+use crate::report::verdict::{Tolerance, Verdict};
+use crate::scenarios::ALL;
+use crate::threads::bench_report::Settings;
 use slat_series::PatchSeries;
 use std::iter;
 
@@ -59,8 +61,8 @@ struct Parts {
 fn assemble(data: &Data, parts: Parts) -> Answer {
     let mut verdicts = parts.verdicts;
     // Those that answer it.
-    let answering = registry::all().iter().filter(|row| row.about.series == parts.series);
-    let names: Vec<&str> = answering.map(|row| row.about.name).collect();
+    let answering = ALL.iter().filter(|row| row.series == parts.series);
+    let names: Vec<&str> = answering.map(|row| row.name).collect();
     let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| verdict::against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
@@ -92,8 +94,8 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
 
 /// What brings what, in the benches that answer a series; of each bench the run that has the most of the figures.
 fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
-    let rows = registry::all().iter().filter(|row| row.about.series == series);
-    let grids = rows.flat_map(|row| row.about.levers.iter().map(|grid| (row.about.name, grid)));
+    let rows = ALL.iter().filter(|row| row.series == series);
+    let grids = rows.flat_map(|row| row.measured.levers.iter().map(|grid| (row.name, grid)));
     let blocks = |(bench, grid): (&str, &Grid)| {
         let filled = data.benches(bench).map(|(_, bench)| grid.fill(&bench.rows));
         let filled = filled.max_by_key(|filled| filled.iter().flatten().flatten().count())?;
@@ -104,7 +106,7 @@ fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
         let caption = format!("What brings what. {}", grid.what);
         let mut table = Table::of(caption, &rows, [(words(""), &|((name, ..), _)| cell(*name))]);
         for (at, (name, _)) in grid.columns.iter().enumerate() {
-            let cell = |((.., unit), row): &(&(_, _, &str), &Vec<Option<levers::Figure>>)| {
+            let cell = |((.., unit), row): &(&(_, _, &str), &Vec<Option<lever_tables::Figure>>)| {
                 dash(row[at].as_ref(), |figure| {
                     let factor = figure.factor.map(|factor| format!(" ({}{})", times(factor), figure.sign()));
                     with(figure.median, unit) + &factor.unwrap_or_default()

@@ -1,11 +1,11 @@
 //! The NUMA protection series: NUMA balancing unmaps the pages that it protects, not whole ranges.
 
-use super::super::data::{Data, Row};
-use super::super::doc::{Better, Block, Source, Table, cell, dash, figures, sides, strong, words};
-use super::super::figure::{plain, with};
-use super::super::replay_plots;
-use super::super::verdict::{Tolerance, Verdict, ratio, told};
 use super::{Answer, Parts, assemble, baseline, line, losing, within};
+use crate::report::data::{Data, Row};
+use crate::report::doc::{Better, Block, Source, Table, cell, dash, figures, sides, strong, words};
+use crate::report::figure::{plain, with};
+use crate::report::replay_plots;
+use crate::report::verdict::{Tolerance, Verdict, ratio, told};
 use slat_series::PatchSeries;
 use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 

@@ -1,13 +1,13 @@
 //! The scalable memslots series: memslots in trees, of which a change copies what it changes.
 
-use super::super::data::{Data, Row};
-use super::super::doc::{
+use super::{Answer, Parts, assemble, find, instead, ratio_line, within};
+use crate::report::data::{Data, Row};
+use crate::report::doc::{
     Better, Block, Mark, Plot, Source, Table, cell, dash, figures, marked, number, sides, words,
 };
-use super::super::figure::{ns, tick, times, with};
-use super::super::plot::{Axis, Line, Look, Scale, lines, values};
-use super::super::verdict::{Verdict, ratio};
-use super::{Answer, Parts, assemble, find, instead, ratio_line, within};
+use crate::report::figure::{ns, tick, times, with};
+use crate::report::plot::{Axis, Line, Look, Scale, lines, values};
+use crate::report::verdict::{Verdict, ratio};
 use slat_series::PatchSeries;
 use slat_series::scalable_memslots::{self, Row as Published, TABLE};
 

@@ -1,11 +1,11 @@
 //! The TDP MMU series: faults in parallel, by a walk that meets others at the entry.
 
-use super::super::data::{Data, Row, text};
-use super::super::doc::{Block, Cell, Mark, Source, Table, cell, dash, figures, strong, words};
-use super::super::figure::{percent, plain, with};
-use super::super::verdict::{Tolerance, Verdict, told};
-use super::super::{latency, replay_plots};
 use super::{Answer, Parts, assemble, baseline, line};
+use crate::report::data::{Data, Row, text};
+use crate::report::doc::{Block, Cell, Mark, Source, Table, cell, dash, figures, strong, words};
+use crate::report::figure::{percent, plain, with};
+use crate::report::verdict::{Tolerance, Verdict, told};
+use crate::report::{latency, replay_plots};
 use slat_series::PatchSeries;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 use std::iter;

@@ -10,7 +10,11 @@ use super::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_machine::Costs;
 use slat_series::mglru_aging::{MOST, Row, TABLE};
-use slat_sim::benches::{Policy, Unit, Work, ratio};
+use slat_sim::parts::setting::Column;
+use slat_sim::scenarios::access_tracking::{LOCKED, LOCKLESS, NO_AGING};
+
+use slat_sim::parts::published_figures::{Unit, ratio};
+use slat_sim::parts::setting::Work;
 
 /// Pages of a vCPU's gigabyte.
 const PAGES: f64 = (1 << 18) as f64;
@@ -26,7 +30,7 @@ fn page(row: &Row, column: usize) -> f64 {
 }
 
 /// The columns, as the bench runs them.
-const POLICIES: [Policy; 3] = [Policy::NoAging, Policy::Locked, Policy::Lockless];
+const POLICIES: [Column; 3] = [NO_AGING, LOCKED, LOCKLESS];
 
 /// One simulated line.
 #[derive(Clone, Copy)]
@@ -42,7 +46,7 @@ fn run(
     trial: &Trial<'_>,
     costs: &Costs,
     vcpus: u32,
-    policy: Policy,
+    policy: Column,
     work: &Work,
 ) -> Result<[f64; 2], String> {
     let point = trial.run(costs, vcpus, policy, work)?;
@@ -55,8 +59,7 @@ fn run(
 /// The work and the costs that the first column speaks of.
 fn fit(trial: &Trial<'_>) -> Result<(Work, f64, Costs), String> {
     let (first, last) = (&TABLE[0], &TABLE[TABLE.len() - 1]);
-    let time =
-        |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, Policy::NoAging, work).map(|ran| ran[0]);
+    let time = |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, NO_AGING, work).map(|ran| ran[0]);
     let mut work = Work::default();
     let more = fault(first, 0) - time(trial.costs, 1, &work)?;
     work.host_ns = (work.host_ns as f64 + more).round().max(0.0) as u64;
@@ -151,7 +154,7 @@ fn compare(line: &Row, simulated: &Simulated, chosen: Option<String>) -> Vec<Aga
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slat_sim::benches::by_name;
+    use slat_sim::scenarios::by_name;
 
     #[test]
     fn one_column_is_fitted_and_the_others_are_predicted() {

@@ -12,27 +12,38 @@
 mod mglru_aging;
 mod tdp_mmu;
 
-use super::outcome::Against;
+use crate::sim::outcome::Against;
 use slat_machine::Costs;
-use slat_sim::benches::{Bench, Point, Policy, Setting, Unit, Work};
+use slat_sim::parts::point::Point;
+use slat_sim::parts::published_figures::Unit;
+use slat_sim::parts::setting::Column;
+use slat_sim::parts::setting::{Setting, Work};
+use slat_sim::scenario::Scenario;
 
 /// What to run, and how.
 pub struct Trial<'t> {
-    pub bench: &'t dyn Bench,
+    pub bench: &'t Scenario,
     pub costs: &'t Costs,
     pub seed: u64,
 }
 
 impl Trial<'_> {
     /// One run with a quarter of the work: what is compared are times of one operation.
-    fn run(&self, costs: &Costs, vcpus: u32, policy: Policy, work: &Work) -> Result<Point, String> {
-        self.bench.run(&Setting { costs, vcpus, policy, quick: true, seed: self.seed, work: work.clone() })
+    fn run(&self, costs: &Costs, vcpus: u32, policy: Column, work: &Work) -> Result<Point, String> {
+        (self.bench.simulated.run)(&Setting {
+            costs,
+            vcpus,
+            column: policy,
+            quick: true,
+            seed: self.seed,
+            work: work.clone(),
+        })
     }
 }
 
 /// The figures of the bench's series beside what is simulated, where the vCPUs that they speak of are asked for.
 pub fn against(trial: &Trial<'_>, vcpus: &[u32]) -> Result<Vec<Against>, String> {
-    match trial.bench.name() {
+    match trial.bench.name {
         "access-tracking-perf" if vcpus.contains(&slat_series::mglru_aging::MOST) => {
             mglru_aging::against(trial)
         }
@@ -62,7 +73,16 @@ impl Within {
 /// A figure that a parameter was chosen for: it has to agree.
 fn fitted(what: String, published: f64, simulated: f64, unit: impl Into<Unit>, detail: String) -> Against {
     let (unit, reproduced) = (unit.into(), Within::Factor(1.02).holds(published, simulated));
-    slat_sim::benches::Against { what, published, simulated, unit, fitted: true, reproduced, detail }.into()
+    slat_sim::parts::published_figures::Against {
+        what,
+        published,
+        simulated,
+        unit,
+        fitted: true,
+        reproduced,
+        detail,
+    }
+    .into()
 }
 
 /// A figure that nothing was chosen for.
@@ -80,7 +100,16 @@ fn predicted(
     };
     let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
     let unit = unit.into();
-    slat_sim::benches::Against { what, published, simulated, unit, fitted: false, reproduced, detail }.into()
+    slat_sim::parts::published_figures::Against {
+        what,
+        published,
+        simulated,
+        unit,
+        fitted: false,
+        reproduced,
+        detail,
+    }
+    .into()
 }
 
 #[cfg(test)]

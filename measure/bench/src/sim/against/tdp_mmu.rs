@@ -15,7 +15,10 @@
 use super::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
-use slat_sim::benches::{Point, Policy, Work};
+use slat_sim::parts::point::Point;
+use slat_sim::parts::setting::{EXCLUSIVE, NONE, READ_WRITE};
+
+use slat_sim::parts::setting::Work;
 
 /// The series' figure is as good as its digits.
 const ROUNDED: f64 = 0.005;
@@ -44,7 +47,7 @@ fn fit(trial: &Trial<'_>, mm_lines: u32, waiting: f64) -> Result<Tried, String> 
     let vcpus = f64::from(VCPUS);
     let run = |under_lock_ns, policy| trial.run(trial.costs, VCPUS, policy, &work(mm_lines, under_lock_ns));
     let mut under_lock_ns = 1000;
-    let mut exclusive = run(under_lock_ns, Policy::Exclusive)?;
+    let mut exclusive = run(under_lock_ns, EXCLUSIVE)?;
     for _ in 0..3 {
         let held = under_lock_ns as f64;
         // Besides the work that is to be found.
@@ -53,16 +56,11 @@ fn fit(trial: &Trial<'_>, mm_lines: u32, waiting: f64) -> Result<Tried, String> 
         // (alone + x) / (vcpus (busy + x)) = 1 - waiting
         let full = (1.0 - waiting) * vcpus;
         under_lock_ns = ((alone - full * busy) / (full - 1.0)).round().max(0.0) as u64;
-        exclusive = run(under_lock_ns, Policy::Exclusive)?;
+        exclusive = run(under_lock_ns, EXCLUSIVE)?;
     }
     let saved =
         |policy| Ok::<_, String>(1.0 - per_fault(&run(under_lock_ns, policy)?) / per_fault(&exclusive));
-    Ok(Tried {
-        under_lock_ns,
-        saved_by_readers: saved(Policy::ReadWrite)?,
-        saved_by_none: saved(Policy::None)?,
-        exclusive,
-    })
+    Ok(Tried { under_lock_ns, saved_by_readers: saved(READ_WRITE)?, saved_by_none: saved(NONE)?, exclusive })
 }
 
 /// The share of time that is saved, as it is predicted.
@@ -111,7 +109,7 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
 mod tests {
     use super::*;
     use slat_machine::Costs;
-    use slat_sim::benches::by_name;
+    use slat_sim::scenarios::by_name;
 
     #[test]
     fn the_lock_is_fitted_by_what_is_waited_for_it_and_what_goes_away_is_predicted() {

@@ -24,17 +24,17 @@
 
 mod row_spec;
 
-use crate::bench::harness::Series;
-use crate::bench::machine::cpus;
-use crate::bench::report::print;
 use crate::calibrate;
+use crate::threads::bench_report::print;
+use crate::threads::harness::Series;
+use crate::threads::machine_info::cpus;
 use row_spec::Measured;
 pub use row_spec::{Around, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::Costs;
-use slat_sim::benches::ALL;
+use slat_sim::scenarios::ALL;
 use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -167,15 +167,15 @@ impl Validate {
 
     /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
     fn row_specs(&self) -> Result<Vec<(RowSpec, usize)>, Error> {
-        let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
-        super::refuse_unknown("bench", &self.bench, "there are", &names)?;
+        let names: Vec<_> = ALL.iter().map(|bench| bench.name).collect();
+        crate::sim::refuse_unknown("bench", &self.bench, "there are", &names)?;
         let is_asked = |name| self.bench.is_empty() || self.bench.iter().any(|asked| asked == name);
         let mut specs = Vec::new();
-        for bench in ALL.iter().filter(|bench| is_asked(bench.name())) {
+        for bench in ALL.iter().filter(|bench| is_asked(bench.name)) {
             for around in [Around::Default, Around::Nothing] {
                 for vcpus in 1..=MOST {
-                    for policy in bench.policies() {
-                        let spec = RowSpec { bench: bench.name(), policy: policy.name(), vcpus, around };
+                    for policy in bench.simulated.columns {
+                        let spec = RowSpec { bench: bench.name, policy: policy.name, vcpus, around };
                         let jobs = spec.simulated(&Costs::SERVER, 1)?.jobs;
                         if jobs <= cpus() {
                             specs.push((spec, jobs));
@@ -313,15 +313,15 @@ impl fmt::Display for Validation {
                 row.policy.to_owned(),
                 row.vcpus.to_string(),
                 row.around.to_owned(),
-                format!("{} {}", super::text::number(row.real), row.unit),
-                super::text::number(row.simulated),
+                format!("{} {}", crate::sim::text::number(row.real), row.unit),
+                crate::sim::text::number(row.simulated),
                 format!("{:.2}", row.ratio),
                 format!("{:.0}%", 100.0 * row.real_spread),
                 format!("{:.0}%", 100.0 * row.disturbed),
                 row.not_judged_because.map_or(verdict.to_owned(), |why| format!("not judged: {why}")),
             ]
         }));
-        write!(f, "{}", super::Grid(&lines))?;
+        write!(f, "{}", crate::sim::Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()

@@ -1,5 +1,6 @@
 //! What a row compares, and one run of it in each of the two worlds: one source, two crates, two types of the same name.
 
+use crate as on_threads;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 
@@ -55,11 +56,12 @@ pub struct Measured {
 /// One run in one of the worlds. A figure of an engine that did not do what it was asked is none.
 macro_rules! run {
     ($world:ident, $spec:expr, $costs:expr, $seed:expr) => {{
-        use $world::benches::{Setting, Work, by_name};
+        use $world::parts::setting::{Setting, Work};
+        use $world::scenarios::by_name;
         let spec = $spec;
         let missing = || Error::Machine(format!("no bench {} with policy {}", spec.bench, spec.policy));
         let bench = by_name(spec.bench).ok_or_else(missing)?;
-        let policy = bench.policies().iter().find(|policy| policy.name() == spec.policy);
+        let policy = bench.simulated.columns.iter().find(|policy| policy.name == spec.policy);
         let work = match spec.around {
             Around::Default => Work::default(),
             Around::Nothing => Work::none(),
@@ -67,12 +69,12 @@ macro_rules! run {
         let setting = Setting {
             costs: $costs,
             vcpus: spec.vcpus,
-            policy: *policy.ok_or_else(missing)?,
+            column: *policy.ok_or_else(missing)?,
             quick: true,
             seed: $seed,
             work,
         };
-        let point = bench.run(&setting).map_err(Error::Machine)?;
+        let point = (bench.simulated.run)(&setting).map_err(Error::Machine)?;
         if let Some(check) = point.checks.iter().find(|check| !check.ok) {
             let crate_name = stringify!($world);
             return Err(Error::Machine(format!(
@@ -113,6 +115,6 @@ impl RowSpec {
 
     /// On this machine.
     pub fn real(&self, costs: &Costs, seed: u64) -> Result<Measured, Error> {
-        run!(slat_threads, self, costs, seed)
+        run!(on_threads, self, costs, seed)
     }
 }

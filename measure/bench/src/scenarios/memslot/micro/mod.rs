@@ -1,0 +1,180 @@
+//! The maps under the scenarios, by themselves: one thread, one owner, no vCPU and no grace period.
+//!
+//! | entrant | what it is |
+//! |---|---|
+//! | slat | `SlotMap`, whose versions a VM publishes |
+//! | array | the baseline's array; a change is a copy, a deletion and a move are two |
+//! | `BTreeMap` | three of the standard library's (by gfn, id, hva), edited in place: no thread can read meanwhile |
+//! | vm-memory | its `GuestRegionCollection`, which makes a new collection for each change |
+//!
+//! Slots of 16 pages lie in a row with gaps as large between them ([`Cells`]). All maps have the same slots, get the
+//! same requests, and refuse the same (an id that is taken, an overlap).
+
+mod changes;
+mod entrants;
+mod footprint;
+mod look_up;
+
+use crate::parts::point::Tally;
+use crate::threads::bench_report::{Report, Row, params};
+use crate::threads::harness::{Lineup, Series};
+use entrants::{Copied, Regions, Trees};
+pub use footprint::measure as memory;
+use slat::slots::SlotMap;
+use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId, Span};
+use slat_cli::error::Error;
+use slat_series::PatchSeries;
+
+/// A map of slots, of whatever make. Operations say whether they were done.
+trait Map: Sized + 'static {
+    /// What it is called in the report.
+    const NAME: &'static str;
+    /// How many slots it can have.
+    const MOST: u32;
+    /// The map of these slots, which come in order.
+    fn build(slots: impl Iterator<Item = Slot>) -> Self;
+    /// The host address of `gfn`.
+    fn find(&self, gfn: Gfn) -> Option<Hva>;
+    /// Adds a slot.
+    fn create(&mut self, slot: &Slot) -> bool;
+    /// Moves a slot that is there.
+    fn move_to(&mut self, slot: &Slot, to: Gfn) -> bool;
+    /// Removes a slot that is there.
+    fn delete(&mut self, slot: &Slot) -> bool;
+}
+
+/// Where slots can lie: so many places, each with a gap behind it.
+#[derive(Clone, Copy, Debug)]
+struct Cells(u32);
+
+const PAGES: u64 = 16;
+const FIRST_HVA: Hva = Hva(1 << 44);
+
+impl Cells {
+    /// The slot in place `nth`.
+    fn slot(nth: u32) -> Slot {
+        Self::at(nth, Gfn(2 * u64::from(nth) * PAGES))
+    }
+
+    /// The first frame of the gap behind place `nth`.
+    fn gap(nth: u32) -> Gfn {
+        Gfn((2 * u64::from(nth) + 1) * PAGES)
+    }
+
+    /// Slot `id` from `gfn` on, backed by what is always there.
+    fn at(id: u32, gfn: Gfn) -> Slot {
+        Slot::new(SlotId(id), gfn, PAGES, Self::hva(gfn))
+    }
+
+    /// The host address behind `gfn`, where nothing has moved.
+    fn hva(gfn: Gfn) -> Hva {
+        FIRST_HVA + gfn.0 * PAGE_SIZE
+    }
+
+    fn slots(self) -> impl Iterator<Item = Slot> {
+        (0..self.0).map(Self::slot)
+    }
+
+    /// Frames of slots, all over the place, the same in every run.
+    fn frames(self) -> Vec<Gfn> {
+        const FRAMES: usize = 1 << 16;
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut frame = || Gfn(2 * random.u64(..u64::from(self.0)) * PAGES + random.u64(..PAGES));
+        std::iter::repeat_with(&mut frame).take(FRAMES).collect()
+    }
+}
+
+/// A map that is ready to be sampled.
+struct Entrant {
+    name: &'static str,
+    sample: Box<dyn Fn() -> Sample>,
+}
+
+/// Nanoseconds of each operation, and how often the answer was right.
+struct Sample {
+    ns: Vec<f64>,
+    right: [Tally; 1],
+}
+
+impl Sample {
+    fn new(ns: impl Into<Vec<f64>>, right: [u64; 2]) -> Self {
+        Self { ns: ns.into(), right: [("every answer is right", right)] }
+    }
+}
+
+/// Finds slots by frame, without hints and with them.
+pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let entrants = [
+        look_up::by_gfn::<SlotMap>(cells),
+        look_up::by_gfn::<Copied>(cells),
+        look_up::by_gfn::<Trees>(cells),
+        look_up::by_gfn::<Regions>(cells),
+    ];
+    compare(&["look-up"], cells, runs, entrants, report)?;
+    let entrants = [look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
+    compare(&["look-up, a hint per slot"], cells, runs, entrants, report)
+}
+
+/// Finds frames by host address.
+pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let add = |(_, pages), gfns: Span<Gfn>| (gfns.start, pages + gfns.len());
+    let by_tree = move |map: &SlotMap, hvas| {
+        let mut found = (Gfn(0), 0);
+        map.over_hvas(hvas, |gfns| found = add(found, gfns));
+        found
+    };
+    let by_array = move |map: &Copied, hvas| map.now.over_hvas(hvas).fold((Gfn(0), 0), add);
+    // A query of the array looks at each slot.
+    let queries = ((1 << 24) / slots as usize).clamp(256, 1 << 16);
+    let entrants = [look_up::by_hva(cells, usize::MAX, by_tree), look_up::by_hva(cells, queries, by_array)];
+    compare(&["hva range"], cells, runs, entrants, report)
+}
+
+/// Creates, moves and deletes slots.
+pub fn changes(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+    let cells = Cells(slots);
+    let entrants = [
+        changes::entrant::<SlotMap>(cells),
+        changes::entrant::<Copied>(cells),
+        changes::entrant::<Trees>(cells),
+        changes::entrant::<Regions>(cells),
+    ];
+    compare(&["create", "move", "delete"], cells, runs, entrants, report)
+}
+
+/// Samples those entrants that can have so many slots; the first is slat.
+fn compare(
+    operations: &[&str],
+    cells: Cells,
+    runs: u32,
+    entrants: impl IntoIterator<Item = Option<Entrant>>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let laps = Lineup::run(runs, entrants.into_iter().flatten(), |entrant| Ok((entrant.sample)()))?;
+    for (nth, operation) in operations.iter().enumerate() {
+        let mut all =
+            laps.each().map(|(who, samples)| (who.name, Series::of(samples, |sample| sample.ns[nth])));
+        let Some((_, slat)) = all.next() else { continue };
+        let mut others: Vec<_> = all.map(|(name, series)| (name, Some(series))).collect();
+        if others.is_empty() {
+            others.push(("alone", None));
+        }
+        for (name, baseline) in others {
+            let params = params! { "operation": operation, "slots": cells.0 };
+            let answers = ["alone", Copied::NAME].contains(&name).then_some(PatchSeries::ScalableMemslots);
+            report.rows.push(Row::against(name, params, "ns", baseline, &slat).answering(answers));
+        }
+    }
+    let who = |entrant: &Entrant| format!("{}, {}", entrant.name, operations.join(", "));
+    report.checks.extend(laps.checks(&format!(" at {} slots", cells.0), who, |sample| &sample.right));
+    Ok(())
+}
+
+/// How many of a thousand frames `find` knows the host address of, and a thousand.
+fn right(frames: &[Gfn], find: impl Fn(Gfn) -> Option<Hva>) -> [u64; 2] {
+    const OF: usize = 1000;
+    let right = frames[..OF].iter().filter(|&&gfn| find(gfn) == Some(Cells::hva(gfn))).count();
+    [right as u64, OF as u64]
+}
