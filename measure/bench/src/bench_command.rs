@@ -1,7 +1,7 @@
 //! `slat bench NAME`: measures a scenario on this machine.
 
 use crate::by_name::ByName;
-use crate::scenario::{Asked, Flags, Scenario};
+use crate::scenario::{Asked, Flags, Scenario, Unused};
 use crate::scenarios::{ALL, by_name};
 use crate::threads::bench_report::Report;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -63,7 +63,7 @@ impl Typed {
     }
 
     /// Flags that have no effect beside the others.
-    pub fn unused(&self) -> Vec<(String, String)> {
+    pub fn unused(&self) -> Unused {
         self.flags.unused()
     }
 }

@@ -1,10 +1,8 @@
 //! Fills a [`Grid`] with the figures of a result, and writes it. `BENCHMARKS.md` and the report begin with these tables.
 
 use crate::levers::{Cell, Grid, Params};
-use crate::report::{Sides, sides};
-use crate::rules::Claim;
 use crate::threads::bench_report::Row;
-use crate::threads::harness::factor_interval;
+use crate::threads::samples::factor_interval;
 use std::fmt::{self, Write as _};
 
 /// A figure of a grid: the median of its rounds.
@@ -63,8 +61,8 @@ impl Grid {
         self.rows.iter().map(fill).collect()
     }
 
-    /// What does not win against the first column, by its figures: a sentence for each column that has such.
-    pub fn no_gain(&self, filled: &[Vec<Option<Figure>>]) -> Vec<(Sides, String)> {
+    /// The figures that do not win against the first column: a sentence for each column that has such figures.
+    pub fn no_gain(&self, filled: &[Vec<Option<Figure>>]) -> Vec<String> {
         let Some((first, _)) = self.columns.first() else { return Vec::new() };
         let of = |(at, (name, _)): (usize, &(&'static str, Cell))| {
             let lost = self.rows.iter().zip(filled).filter_map(|((row, ..), figures)| {
@@ -73,8 +71,7 @@ impl Grid {
                 Some(format!("{row} ({factor:.2} ×{})", figure.sign()))
             });
             let lost: Vec<String> = lost.collect();
-            let text = format!("No gain against *{first}* by *{name}*: {}.", lost.join("; "));
-            (!lost.is_empty()).then(|| (sides(*first, *name), text))
+            (!lost.is_empty()).then(|| format!("No gain against *{first}* by *{name}*: {}.", lost.join("; ")))
         };
         self.columns.iter().enumerate().filter_map(of).collect()
     }
@@ -82,29 +79,6 @@ impl Grid {
     /// Whether a result has each of its figures. One that was kept before the table was thought of has not.
     pub fn is_in(&self, rows: &[Row]) -> bool {
         self.fill(rows).iter().flatten().all(Option::is_some)
-    }
-
-    /// What the table claims, for [`crate::rules`].
-    pub fn claims(&self, rows: &[Row]) -> Vec<Claim> {
-        let filled = self.fill(rows);
-        let figures = || filled.iter().flatten().flatten();
-        let said: Vec<String> =
-            figures().filter_map(|figure| Some(format!("{:.2} ×", figure.factor?))).collect();
-        let claim = |text: &str| Claim {
-            place: self.what.into(),
-            text: text.into(),
-            rows: said.clone(),
-            ..Claim::default()
-        };
-        let of = |(at, (name, _)): (usize, &(&str, Cell))| {
-            let of_column = |figures: &Vec<Option<Figure>>| figures.get(at)?.as_ref()?.factor;
-            let lost = filled.iter().filter_map(of_column).filter(|factor| *factor < GAINS);
-            let lost: Vec<String> = lost.map(|factor| format!("{name}: {factor:.2} ×")).collect();
-            let told = self.no_gain(&filled).into_iter().find(|(sides, _)| sides.after == *name);
-            let (sides, text) = told.unzip();
-            Claim { sides: sides.into_iter().collect(), lost, ..claim(&text.unwrap_or_default()) }
-        };
-        std::iter::once(claim(self.says)).chain(self.columns.iter().enumerate().skip(1).map(of)).collect()
     }
 }
 
@@ -136,7 +110,7 @@ pub fn markdown(
             }
         }
         write!(text, "\n\n{}\n", grid.says)?;
-        for (_, loses) in grid.no_gain(&filled) {
+        for loses in grid.no_gain(&filled) {
             write!(text, "\n{loses}\n")?;
         }
     }
@@ -146,16 +120,11 @@ pub fn markdown(
     Ok(())
 }
 
-/// What the grids of a result claim.
-pub fn claims(grids: &[Grid], rows: &[Row]) -> Vec<Claim> {
-    grids.iter().filter(|grid| grid.is_in(rows)).flat_map(|grid| grid.claims(rows)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::threads::bench_report::params;
-    use crate::threads::harness::Series;
+    use crate::threads::samples::Series;
 
     const GRID: Grid = Grid {
         what: "a pass",
@@ -177,16 +146,29 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_win_is_named_and_a_text_that_hides_it_is_refused() {
+    fn rows_that_do_not_win_are_named() {
         let rows = [row(1, 6.0, 3.0), row(2, 8.0, 16.0)];
-        let told = GRID.no_gain(&GRID.fill(&rows));
-        assert_eq!(told[0].1, "No gain against *lock* by *none*: 2 vCPUs (0.50 ×).");
-        assert!(crate::rules::broken(&GRID.claims(&rows)).is_empty());
-        let mut hidden = GRID.claims(&rows);
-        hidden.last_mut().unwrap().text.clear();
-        assert!(!crate::rules::broken(&hidden).is_empty());
-        let typed = Grid { says: "it is 7.00 × as quick", ..GRID };
-        assert!(!crate::rules::broken(&typed.claims(&rows)).is_empty(), "a figure that no row has");
+        assert_eq!(GRID.no_gain(&GRID.fill(&rows)), ["No gain against *lock* by *none*: 2 vCPUs (0.50 ×)."]);
+        assert!(GRID.no_gain(&GRID.fill(&rows[..1])).is_empty());
+    }
+
+    /// Figures come from rows: the text beside a table has none.
+    #[test]
+    fn the_text_of_a_grid_has_no_factor_and_no_time() {
+        let has_figure = |says: &str| {
+            let words: Vec<&str> = says.split_whitespace().collect();
+            let unit = |word: &str| {
+                ["×", "%", "ns", "µs", "us", "ms", "s"].contains(&word.trim_matches(['.', ',', ';', ':']))
+            };
+            words.windows(2).any(|two| two[0].ends_with(|c: char| c.is_ascii_digit()) && unit(two[1]))
+        };
+        let grids = crate::scenarios::ALL.iter().flat_map(|scenario| scenario.measured.levers);
+        assert!(grids.clone().count() > 8);
+        assert_eq!(grids.map(|grid| grid.says).find(|says| has_figure(says)), None);
+        assert!(
+            has_figure("it is 7.00 × as quick") && has_figure("it takes 3 ms, mostly"),
+            "negative control"
+        );
     }
 
     #[test]

@@ -10,13 +10,13 @@ pub type Params = &'static [(&'static str, &'static str)];
 /// One table.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// What is measured.
+    /// The measurement.
     pub what: &'static str,
     /// One way to do it each: its name, and where its figure is. The first is what the others are compared with.
     pub columns: &'static [(&'static str, Cell)],
     /// One setting each: its name, the parameters of its rows, and their unit.
     pub rows: &'static [(&'static str, Params, &'static str)],
-    /// What the table shows, and which idea is whose.
+    /// The meaning of the table, and the source of each idea.
     pub says: &'static str,
 }
 

@@ -27,7 +27,6 @@ pub mod levers;
 pub mod parts;
 pub mod registry;
 mod report;
-pub mod rules;
 pub mod scenario;
 pub mod scenarios;
 mod sim;
@@ -52,7 +51,7 @@ pub fn main() -> ExitCode {
             Command::Bench(bench) => bench.run(),
             Command::Sim(sim) => sim.run(),
             Command::Calibrate(calibrate) => calibrate.run(),
-            Command::Report(report) => report.run(),
+            Command::Report(report) => report.run(typed::measured),
             Command::Completions(completions) => completions.print(typed::whole()),
             Command::Man(man) => man.write(typed::whole()),
         }

@@ -9,13 +9,13 @@ use crate::scenarios::ALL;
 pub struct Kept {
     /// Its name, without what it says of the machine.
     pub file: &'static str,
-    /// What it answers.
+    /// The question that it answers.
     pub question: &'static str,
     /// Arguments of `slat bench` that made it.
     pub command: String,
     /// The lines of the README that are in it.
     pub headlines: &'static [Headline],
-    /// What brings what in it.
+    /// Tables that show the contribution of each idea.
     pub levers: &'static [Grid],
 }
 
@@ -49,6 +49,35 @@ pub fn kept() -> impl Iterator<Item = Kept> {
 /// A name with arguments, if there are any.
 pub fn command(name: &str, args: &str) -> String {
     format!("{name} {args}").trim_end().to_owned()
+}
+
+/// A caller of benches.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Who {
+    /// The runs of CI
+    Ci,
+    /// `slat report --quick`
+    Quick,
+    /// `slat report`
+    Report,
+    /// The simulations of `slat report`
+    Simulated,
+}
+
+impl Who {
+    /// The commands of a bench.
+    pub fn commands(self, row: &Scenario) -> Vec<String> {
+        let args = match self {
+            Self::Ci => row.measured.ci,
+            Self::Quick => row.measured.quick,
+            Self::Report => row.measured.full,
+            Self::Simulated => {
+                let is_run = row.is_simulated() && row.simulated.reported;
+                return is_run.then(|| format!("sim {}", row.name)).into_iter().collect();
+            }
+        };
+        args.iter().map(|args| format!("bench {}", command(row.name, args))).collect()
+    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,16 @@
 //! `slat sim validate`, `slat report`, `BENCHMARKS.md` and CI iterate [`crate::scenarios::ALL`]; none of them has a list of its own.
 
 #[cfg(not(virtual_time))]
-pub use on_threads::{Asked, Flags, Headline, Measured};
-
+use crate::levers::Grid;
 use crate::parts::point::Point;
 use crate::parts::published_figures::Against;
 use crate::parts::setting::{Column, Setting};
+#[cfg(not(virtual_time))]
+use crate::threads::bench_report::Report;
+#[cfg(not(virtual_time))]
+use clap::{ArgMatches, Args, Command};
+#[cfg(not(virtual_time))]
+use slat_cli::error::Error;
 use slat_series::PatchSeries;
 
 /// A scenario, and all that is known of it without a run.
@@ -90,101 +95,100 @@ pub const NO_AGER: (&[&str], &str) = (&["rest_ns"], "has no ager");
 /// Why flags of the host change nothing, where it has every page from the start.
 pub const ALL_THERE: &str = "has a host with every page from the start";
 
-/// `slat bench`: flags, and a report of this machine.
+/// A scenario as `slat bench` runs it.
 #[cfg(not(virtual_time))]
-mod on_threads {
-    use super::Scenario;
-    use crate::levers::Grid;
-    use crate::threads::bench_report::Report;
-    use clap::{ArgMatches, Args, Command};
-    use slat_cli::error::Error;
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Adds its flags to its command.
+    pub flags: fn(Command) -> Command,
+    /// Its flags as they were typed.
+    pub parse: fn(&ArgMatches) -> Result<Box<dyn Flags + Send>, clap::Error>,
+    /// Time and peak of resident memory with the default flags.
+    pub takes: [&'static str; 2],
+    /// Counted rounds by default.
+    pub runs: &'static str,
+    /// The question of its section of `BENCHMARKS.md`; empty where no result is kept.
+    pub question: &'static str,
+    /// The arguments of the kept result.
+    pub kept: &'static str,
+    /// Further results that are kept: name, question, arguments.
+    pub variants: &'static [(&'static str, &'static str, &'static str)],
+    /// Its lines in the README.
+    pub headlines: &'static [Headline],
+    /// Tables that show the contribution of each idea.
+    pub levers: &'static [Grid],
+    /// Arguments of each run in CI, where its checks count and its times do not.
+    pub ci: &'static [&'static str],
+    /// Arguments of each run of `slat report --quick`.
+    pub quick: &'static [&'static str],
+    /// Arguments of each run of `slat report`.
+    pub full: &'static [&'static str],
+}
 
-    /// A scenario as `slat bench` runs it.
-    #[derive(Clone, Copy, Debug)]
-    pub struct Measured {
-        /// Adds its flags to its command.
-        pub flags: fn(Command) -> Command,
-        /// Its flags as they were typed.
-        pub parse: fn(&ArgMatches) -> Result<Box<dyn Flags + Send>, clap::Error>,
-        /// Time and peak of resident memory with the default flags.
-        pub takes: [&'static str; 2],
-        /// Counted rounds by default.
-        pub runs: &'static str,
-        /// The question of its section of `BENCHMARKS.md`; empty where no result is kept.
-        pub question: &'static str,
-        /// The arguments of the kept result.
-        pub kept: &'static str,
-        /// Further results that are kept: name, question, arguments.
-        pub variants: &'static [(&'static str, &'static str, &'static str)],
-        /// Its lines in the README.
-        pub headlines: &'static [Headline],
-        /// Tables that show the contribution of each idea.
-        pub levers: &'static [Grid],
-        /// Arguments of each run in CI, where its checks count and its times do not.
-        pub ci: &'static [&'static str],
-        /// Arguments of each run of `slat report --quick`.
-        pub quick: &'static [&'static str],
-        /// Arguments of each run of `slat report`.
-        pub full: &'static [&'static str],
-    }
-
-    impl Measured {
-        /// A scenario with the flags `F`, of which no result is kept.
-        pub const fn of<F: Flags + Args + Send + 'static>() -> Self {
-            Self {
-                flags: F::augment_args,
-                parse: |matches| Ok(Box::new(F::from_arg_matches(matches)?)),
-                takes: ["1 min", "1 GiB"],
-                runs: "5",
-                question: "",
-                kept: "",
-                variants: &[],
-                headlines: &[],
-                levers: &[],
-                ci: &[],
-                quick: &[],
-                full: &[],
-            }
+#[cfg(not(virtual_time))]
+impl Measured {
+    /// A scenario with the flags `F`, of which no result is kept.
+    pub const fn of<F: Flags + Args + Send + 'static>() -> Self {
+        Self {
+            flags: F::augment_args,
+            parse: |matches| Ok(Box::new(F::from_arg_matches(matches)?)),
+            takes: ["1 min", "1 GiB"],
+            runs: "5",
+            question: "",
+            kept: "",
+            variants: &[],
+            headlines: &[],
+            levers: &[],
+            ci: &[],
+            quick: &[],
+            full: &[],
         }
-    }
-
-    /// The flags of `slat bench NAME`.
-    pub trait Flags {
-        /// Measures what they ask for. After Ctrl-C the report has the rounds until then.
-        fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error>;
-        /// Flags that have no effect beside the others, by their ids, and why.
-        fn unused(&self) -> Vec<(String, String)> {
-            Vec::new()
-        }
-    }
-
-    /// The flags of all benches.
-    #[derive(Clone, Copy, Debug, Args)]
-    pub struct Asked {
-        /// Counted rounds: samples of each figure
-        #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
-        pub runs: u32,
-        /// Print one JSON object instead of the table
-        #[arg(long)]
-        pub json: bool,
-    }
-
-    #[cfg(test)]
-    impl Asked {
-        /// One round.
-        pub const ONCE: Self = Self { runs: 1, json: true };
-    }
-
-    /// A line of the README: a measurement, and the row of the kept result that has it.
-    #[derive(Clone, Copy, Debug)]
-    pub struct Headline {
-        /// The measurement.
-        pub what: &'static str,
-        /// The baseline.
-        pub against: &'static str,
-        /// The name of the row.
-        pub row: &'static str,
-        /// Parameters that tell the row from rows of the same name.
-        pub params: &'static [(&'static str, &'static str)],
     }
 }
+
+/// The flags of `slat bench NAME`.
+#[cfg(not(virtual_time))]
+pub trait Flags {
+    /// Measures what they ask for. After Ctrl-C the report has the rounds until then.
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error>;
+    /// Flags that have no effect beside the others, by their ids, and why.
+    fn unused(&self) -> Unused {
+        Unused::new()
+    }
+}
+
+/// The flags of all benches.
+#[cfg(not(virtual_time))]
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Asked {
+    /// Counted rounds: samples of each figure
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(all(test, not(virtual_time)))]
+impl Asked {
+    /// One round.
+    pub const ONCE: Self = Self { runs: 1, json: true };
+}
+
+/// A line of the README: a measurement, and the row of the kept result that has it.
+#[cfg(not(virtual_time))]
+#[derive(Clone, Copy, Debug)]
+pub struct Headline {
+    /// The measurement.
+    pub what: &'static str,
+    /// The baseline.
+    pub against: &'static str,
+    /// The name of the row.
+    pub row: &'static str,
+    /// Parameters that tell the row from rows of the same name.
+    pub params: &'static [(&'static str, &'static str)],
+}
+
+/// Flags that have no effect beside the others, by their ids, and why.
+#[cfg(not(virtual_time))]
+pub type Unused = Vec<(String, String)>;

@@ -1,13 +1,15 @@
-//! What users type, as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
+//! The command line as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
 
 use crate::bench_command::Typed;
 use crate::by_name::Chosen;
 use crate::calibrate::Calibrate;
-use crate::registry;
+use crate::registry::Who;
 use crate::report::Report;
-use crate::scenario::Scenario;
+use crate::report::data::Outcome;
+use crate::scenario::Unused;
 use crate::scenarios::ALL;
-use crate::sim::{Grid, Sim};
+use crate::sim::Sim;
+use crate::sim::text::Grid;
 use crate::threads::compare_results::Compare;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
@@ -20,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// What `slat` runs to measure: benches, simulations, their costs, and the page that shows them
+/// Measure and simulate slat: benches, simulations, the costs of operations, and a report
 #[derive(Parser)]
 // Users type `slat bench`, so help and errors say that.
 #[command(name = "slat-bench", bin_name = "slat", version = slat_cli::VERSION, arg_required_else_help = true)]
@@ -31,7 +33,7 @@ pub struct SlatBench {
     pub command: Command,
 }
 
-/// What there is to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Command {
     /// The figures, on this machine, before against after in one run
@@ -68,21 +70,9 @@ pub struct List {
     commands: Option<Who>,
 }
 
-/// Who runs benches.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Who {
-    Ci,
-    /// `slat report --quick`
-    Quick,
-    /// `slat report`
-    Report,
-    /// The simulations of `slat report`
-    Simulated,
-}
-
 const PRINTS: &str = "0 printed; 2 bad input";
 
-/// What takes no name of a bench. On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
+/// Subcommands without the name of a bench. On two CPUs of a server of 2023, with the default flags; peaks of resident memory.
 const TAKES: &[Takes] = &[
     takes("bench compare", "none", "10 MiB", PRINTS),
     takes("bench list", "none", "10 MiB", PRINTS),
@@ -118,7 +108,7 @@ pub fn whole() -> clap::Command {
     BENCH.subcommands.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
 }
 
-/// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.
+/// The parsed command line. A flag without effect is refused. The process ends here if clap refuses the command line.
 pub fn parse() -> Result<SlatBench, Error> {
     let matches = command().get_matches();
     refuse_unused(&matches, SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
@@ -132,8 +122,14 @@ pub fn parse_line(line: &str) -> Result<SlatBench, Error> {
     refuse_unused(&matches, SlatBench::from_arg_matches(&matches).map_err(wrong)?)
 }
 
-/// Flags that have no effect beside the others, by their ids, and why.
-pub type Unused = Vec<(String, String)>;
+/// Runs a command that measures, without the `slat` in front.
+pub fn measured(line: &str) -> Result<Outcome, Error> {
+    match parse_line(line)?.command {
+        Command::Bench(Benches::Bench(bench)) => bench.0.report().map(Outcome::Bench),
+        Command::Sim(Sim::Bench(sim)) => sim.0.report().map(Outcome::Sim),
+        _ => Err(Error::Usage(format!("{line} measures nothing"))),
+    }
+}
 
 /// Refuses the first flag without effect that was typed.
 fn refuse_unused(mut matches: &ArgMatches, typed: SlatBench) -> Result<SlatBench, Error> {
@@ -193,22 +189,6 @@ impl List {
             write!(out, "{}", Grid(&entries.iter().map(line).collect::<Vec<_>>()))?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-impl Who {
-    /// What is run of a bench.
-    pub fn commands(self, row: &Scenario) -> Vec<String> {
-        let args = match self {
-            Self::Ci => row.measured.ci,
-            Self::Quick => row.measured.quick,
-            Self::Report => row.measured.full,
-            Self::Simulated => {
-                let is_run = row.is_simulated() && row.simulated.reported;
-                return is_run.then(|| format!("sim {}", row.name)).into_iter().collect();
-            }
-        };
-        args.iter().map(|args| format!("bench {}", registry::command(row.name, args))).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What only virtual time can promise: the same outcome every time, and what hundreds of CPUs show.
+//! Properties of virtual time: the same outcome every time, and effects of hundreds of CPUs.
 
 #[path = "../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
@@ -49,9 +49,8 @@ fn two_runs_are_the_same_to_the_last_figure() {
 #[test]
 fn each_line_that_cpus_share_has_a_name() {
     let shared = |bench: &Scenario, policy| run(bench, policy, 8, 1).stats.lines;
-    let lines = ALL
-        .iter()
-        .flat_map(|bench| bench.simulated.columns.iter().flat_map(|&policy| shared(*bench, policy)));
+    let lines =
+        ALL.iter().flat_map(|bench| bench.simulated.columns.iter().flat_map(|&policy| shared(bench, policy)));
     let unnamed: BTreeSet<_> = lines.filter(|line| line.name == "elsewhere").map(|line| line.site).collect();
     assert_eq!(unnamed, BTreeSet::new());
 }
@@ -132,11 +131,18 @@ fn at_112_vcpus_a_pass_without_the_lock_is_shorter_and_costs_the_guest_nothing()
     let at_112 = |policy| run(&access_tracking::SCENARIO, policy, 112, 1);
     let pass =
         |point: &Point| point.figures.iter().find(|figure| figure.name == "average pass").unwrap().value;
-    let [locked, lockless, slat] =
-        [access_tracking::LOCKED, access_tracking::LOCKLESS, access_tracking::SLAT].map(at_112);
+    let [locked, lockless, slat] = [
+        access_tracking::aging_run::LOCKED,
+        access_tracking::aging_run::LOCKLESS,
+        access_tracking::aging_run::SLAT,
+    ]
+    .map(at_112);
     assert!(pass(&locked) >= 5.9 * pass(&lockless) && pass(&locked) >= 5.9 * pass(&slat));
-    assert!(figure(&slat) <= 1.02 * figure(&at_112(access_tracking::SLAT_NO_AGING)));
-    assert!(figure(&locked) > 1.02 * figure(&at_112(access_tracking::NO_AGING)), "the lock does cost");
+    assert!(figure(&slat) <= 1.02 * figure(&at_112(access_tracking::aging_run::SLAT_NO_AGING)));
+    assert!(
+        figure(&locked) > 1.02 * figure(&at_112(access_tracking::aging_run::NO_AGING)),
+        "the lock does cost"
+    );
 }
 
 /// The figure of that name.
@@ -167,8 +173,13 @@ fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges
             &Setting { costs, vcpus: 416, column: policy, quick: false, seed: 1, work },
         ))
     };
-    let [range, yielding, page, batched] =
-        [numa::RANGE, numa::RANGE_YIELDING, numa::PAGE, numa::PAGE_BATCHED].map(cost);
+    let [range, yielding, page, batched] = [
+        numa::balancing_columns::RANGE,
+        numa::balancing_columns::RANGE_YIELDING,
+        numa::balancing_columns::PAGE,
+        numa::balancing_columns::PAGE_BATCHED,
+    ]
+    .map(cost);
     assert!(page < yielding, "what the series says: {page} and {yielding}");
     assert!(batched < 0.8 * page && batched <= 1.02 * range, "{batched}, {range} and {page}");
 }

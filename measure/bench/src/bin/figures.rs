@@ -26,7 +26,7 @@ fn read(file: &str) -> Report {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What is kept, in the order of the registry.
+/// The kept results, in the order of the registry.
 fn kept() -> Vec<Kept> {
     registry::kept().collect()
 }
@@ -194,7 +194,6 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slat_bench::rules;
 
     fn document(name: &str) -> String {
         fs::read_to_string(root().join(name)).unwrap()
@@ -218,38 +217,6 @@ mod tests {
             changed != readme && with_figures(&changed).unwrap() == readme,
             "a typed figure is overwritten"
         );
-    }
-
-    /// The lines of the README, and what carries each.
-    fn claims(readme: &str) -> Vec<rules::Claim> {
-        let machine = read(super::kept()[0].file).machine.to_string();
-        let of = |Line { figure, row, unit, .. }: Line| {
-            let line = readme.lines().find(|line| line.starts_with(&format!("| {}", figure.what)));
-            // What the command repeats is no figure.
-            let text = line.and_then(|line| line.rsplit_once(" | `")).map_or("", |(text, _)| text);
-            let rows = measured(&row).map(|side| side.replace(',', ""));
-            let lost = loses(&row).then_some(unit).into_iter().collect();
-            let place = figure.what.to_owned();
-            rules::Claim { place, text: text.into(), rows: rows.to_vec(), lost, ..Default::default() }
-        };
-        let claims: Vec<_> = lines(&machine).into_iter().map(of).collect();
-        assert!(claims.iter().all(|claim| !claim.text.is_empty()));
-        claims
-    }
-
-    #[test]
-    fn the_documents_claim_nothing_that_their_rows_do_not_carry() {
-        let readme = document("README.md");
-        let grids = |kept: &Kept| lever_tables::claims(kept.levers, &read(kept.file).rows);
-        let grids: Vec<_> = super::kept().iter().flat_map(grids).collect();
-        assert!(grids.len() > 20 && claims(&readme).len() >= 5);
-        let broken = rules::broken(&[claims(&readme), grids].concat());
-        assert!(broken.is_empty(), "{broken:#?}");
-        let is_figure = |at: &usize| readme[at + 2..].starts_with(|first: char| first.is_ascii_digit());
-        let at = readme.match_indices("**").map(|(at, _)| at).find(is_figure).expect("a figure in bold");
-        let (before, after) = readme.split_at(at + 2);
-        let typed = format!("{before}9{after}");
-        assert!(!rules::broken(&claims(&typed)).is_empty(), "a figure that no row has");
     }
 
     #[test]

@@ -9,8 +9,8 @@
 
 use crate as on_threads;
 use crate::calibrate::own;
-use crate::sim::{Around, RowSpec};
-use crate::threads::harness::Series;
+use crate::sim::validate::row_spec::{Around, RowSpec};
+use crate::threads::samples::Series;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use std::hint::spin_loop;
@@ -18,7 +18,7 @@ use std::hint::spin_loop;
 /// Runs of a program on this machine; the median counts.
 const RUNS: usize = 5;
 
-/// What a cost has to be for a simulation of `bench`, with nothing around the engine, to take as long as this machine does while `busy` of
+/// The cost with which a simulation of `bench`, with nothing around the engine, takes as long as this machine does while `busy` of
 /// its CPUs work.
 fn left_over(
     bench: &'static str,

@@ -23,8 +23,8 @@ mod pair;
 pub use fit::polls;
 
 use crate::sim::sheet::Sheet;
-use crate::threads::harness::Series;
 use crate::threads::machine_info::cpus;
+use crate::threads::samples::Series;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_cli::{interrupt, temporary};
@@ -73,7 +73,7 @@ impl Calibrate {
     }
 }
 
-/// What this machine costs now: medians of so many readings, or of those that an interrupt leaves.
+/// The costs of this machine now: medians of so many readings, or of the readings until an interrupt.
 pub fn measure(readings: usize) -> Result<Sheet, Error> {
     let bar = bar(Some(readings as u64), "calibrating [{bar:30}] {pos}/{len}");
     let mut all = BTreeMap::<_, Vec<f64>>::new();
@@ -90,12 +90,12 @@ pub fn measure(readings: usize) -> Result<Sheet, Error> {
     Ok(sheet(all.into_iter().map(|(name, values)| (name, round(Series::new(values).median())))))
 }
 
-/// What this machine costs at this moment, while so many of its CPUs are busy.
+/// The costs of this machine at this moment, while so many of its CPUs are busy.
 pub fn glance(busy: usize) -> Result<Costs, Error> {
     Ok(sheet(reading(busy)?).costs)
 }
 
-/// What was measured, and the rest as it is on a server.
+/// The measured costs, and those of a server for the rest.
 fn sheet(measured: impl IntoIterator<Item = (&'static str, f64)>) -> Sheet {
     let mut sheet = Sheet::assumed(Costs::SERVER);
     for (name, value) in measured {

@@ -1,10 +1,11 @@
-//! What a CPU's own work costs: accesses to a line that it has, the clock, pages, waiting, wake-ups on the same CPU.
+//! The costs of a CPU's own work: accesses to a line that it has, the clock, pages, waiting, wake-ups on the same CPU.
 //!
 //! Everything here can be done by several CPUs at once, each for itself, and is told as the mean of them: what a CPU is
 //! worth depends on whether its neighbour works.
 
-use crate::threads::harness::{Line, Series, shuffle};
+use crate::threads::harness::{Line, shuffle};
 use crate::threads::machine_info::pin;
+use crate::threads::samples::Series;
 use crate::world;
 use crate::world::Job;
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ const STRETCHES: usize = 9;
 #[repr(align(128))]
 pub struct Cell(pub AtomicU64);
 
-/// What each of so many operations takes, in nanoseconds.
+/// The time of each of so many operations, in nanoseconds.
 fn each<T>(operations: u32, mut operation: impl FnMut() -> T) -> f64 {
     let stretch = || {
         let began = Instant::now();
@@ -129,7 +130,7 @@ pub fn while_busy<T>(busy: usize, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What `act` takes on each of the first `cpus` CPUs, as a job of the world that benches run in.
+/// The time of `act` on each of the first `cpus` CPUs, as a job of the world that scenarios run in.
 fn in_jobs(cpus: usize, times: u32, act: impl Fn() + Sync) -> f64 {
     let told = Mutex::new(0.0);
     let job = |_| {

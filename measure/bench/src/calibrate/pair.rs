@@ -1,4 +1,4 @@
-//! What two CPUs cost each other: a line that travels, a barrier that interrupts, a thread that is woken.
+//! The costs between two CPUs: a line that travels, a barrier that interrupts, a thread that is woken.
 //!
 //! One CPU leaves its mark on a few hundred lines, then the other follows a chain through all of them by read-modify-writes:
 //! each says where the next one is, so no journey overlaps another. A second time round the lines are there already; what the
@@ -6,8 +6,9 @@
 //! that look at a line get into each other's way.
 
 use crate::calibrate::own::Cell;
-use crate::threads::harness::{Line, Series, shuffle};
+use crate::threads::harness::{Line, shuffle};
 use crate::threads::machine_info::pin;
+use crate::threads::samples::Series;
 use parking_lot::Mutex;
 #[cfg(target_os = "linux")]
 use rustix::thread::{MembarrierCommand, membarrier};

@@ -69,7 +69,7 @@ impl Processors {
         }
     }
 
-    /// What [`Host::broadcast_flush`](slat::Host::broadcast_flush) says.
+    /// The answer of [`Host::broadcast_flush`](slat::Host::broadcast_flush).
     pub fn broadcast(&self, gfns: Span<Gfn>) -> bool {
         if self.reach == Reach::None {
             return false;

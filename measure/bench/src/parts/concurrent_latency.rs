@@ -90,7 +90,7 @@ pub trait TimedAction: Send {
     fn is_done(&self) -> bool {
         false
     }
-    /// What comes before each time, untimed.
+    /// Untimed work before each action.
     fn prepare(&mut self, idle: &mut Idle) {
         let _ = idle;
     }

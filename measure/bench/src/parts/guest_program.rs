@@ -19,7 +19,7 @@ use slat::{
     Vcpu,
 };
 
-/// What a guest does next.
+/// The next step of a guest.
 pub enum Step {
     /// Computes, then loads from a page.
     Load(Gfn),
@@ -31,7 +31,7 @@ pub enum Step {
     Leave,
 }
 
-/// What the use of a frame was.
+/// The verdict on the use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// In order.
@@ -42,9 +42,9 @@ pub enum Use {
     Foreign,
 }
 
-/// What a guest does, and what must not happen to it.
+/// The program of a guest, and the errors that it detects.
 pub trait Program {
-    /// What it does next.
+    /// The next step.
     fn next(&mut self) -> Step;
     /// It has used frame `pfn` as page `gfn`, and its vCPU has not answered any flush since it found it there.
     fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use;
@@ -65,7 +65,7 @@ pub trait Program {
     }
 }
 
-/// What a vCPU has done, and what has happened to its guest.
+/// The counts of a vCPU and its guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Pages used.
@@ -122,16 +122,16 @@ impl Seen {
 pub struct Cpu<'vm, H: Host = SimHost, T = Tlb> {
     vcpu: Vcpu<'vm, Ept4, H>,
     tlb: T,
-    /// What its guest computes before it uses a page.
+    /// The guest's computation before it uses a page, in nanoseconds.
     pub compute_ns: u64,
-    /// What it takes to leave the guest for a fault and to enter it again.
+    /// The time to leave the guest for a fault and to enter it again.
     pub exit_ns: u64,
-    /// What it has done.
+    /// Its counts.
     pub seen: Seen,
 }
 
 impl<'vm, H: Host, T: OfProcessor> Cpu<'vm, H, T> {
-    /// One whose TLB is empty.
+    /// A vCPU with an empty TLB.
     pub fn new(vcpu: Vcpu<'vm, Ept4, H>, tlb: T) -> Self {
         Self { vcpu, tlb, compute_ns: 0, exit_ns: 0, seen: Seen::default() }
     }

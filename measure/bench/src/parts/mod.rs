@@ -10,13 +10,14 @@ pub mod concurrent_latency;
 pub mod guest_program;
 pub mod page_order;
 pub mod point;
-pub mod processor;
+pub(crate) mod processor;
 pub mod published_figures;
 pub mod setting;
 pub mod sim_host;
 #[cfg(test)]
 pub mod test_settings;
 pub mod touch_pages;
+pub mod vcpu_parts;
 pub mod vcpu_programs;
 pub mod vm_setup;
-pub mod word_lines;
+pub(crate) mod word_lines;

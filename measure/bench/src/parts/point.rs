@@ -1,10 +1,9 @@
-//! What a bench tells of one run.
+//! The result of one run of a scenario.
 
-use crate::parts::setting::Column;
-use crate::parts::setting::Setting;
+use crate::parts::setting::{Column, Setting};
 use crate::world::RunStats;
 
-/// What a bench tells of a [`Setting`].
+/// The result of a run with a [`Setting`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     /// As it was asked for.
@@ -21,7 +20,7 @@ pub struct Point {
     pub flushes: u64,
     /// Kicks sent.
     pub kicks: u64,
-    /// What the run took.
+    /// The statistics of the run.
     pub stats: RunStats,
     /// Whether the engine did what it was asked.
     pub checks: Vec<Check>,
@@ -30,7 +29,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// What came of a run that ended by itself.
+    /// The result of a run that ended by itself.
     pub fn of(setting: &Setting<'_>, figures: Vec<Figure>, stats: RunStats) -> Self {
         Self {
             vcpus: setting.vcpus,
@@ -68,7 +67,7 @@ impl Figure {
 /// Something that has to be true for the figures to count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What.
+    /// The condition.
     pub name: &'static str,
     /// Whether it is.
     pub ok: bool,
@@ -76,7 +75,7 @@ pub struct Check {
     pub detail: String,
 }
 
-/// What must hold, and how many times it did, of how many.
+/// A condition, how many times it held, and of how many.
 pub type Tally = (&'static str, [u64; 2]);
 
 impl From<&Tally> for Check {

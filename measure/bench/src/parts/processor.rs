@@ -1,4 +1,4 @@
-//! What the hardware under a vCPU does on an access: remembers, and walks where it does not.
+//! The hardware under a vCPU on an access: a TLB, and a walk on a miss.
 //!
 //! ```text
 //! access ─▶ TLB ─ a miss ─▶ the last table of leaves, or from the root down ─▶ the frame, remembered; or a fault
@@ -11,7 +11,7 @@ use slat::table::{Entry, TableMemory};
 use slat::{Access, Format, Gfn, Level, Pfn, Span, Translations};
 use std::ptr::NonNull;
 
-/// What the processor remembers of the tables: the last table of leaves, and which frames it is for. No leaves.
+/// The processor's cache of tables: the last table of leaves, and the frames that it maps. No leaves.
 #[derive(Debug, Default)]
 pub struct Tables(Option<(Gfn, Pfn)>);
 
@@ -59,7 +59,7 @@ pub enum NoFrame {
 }
 
 impl Tlb {
-    /// One that remembers nothing.
+    /// An empty cache.
     pub fn new() -> Self {
         Self { leaves: vec![NOTHING; PLACES as usize].into(), generation: 1, tables: Tables::default() }
     }

@@ -18,7 +18,7 @@ pub struct Against {
     pub fitted: bool,
     /// Whether the two agree as closely as `detail` says.
     pub reproduced: bool,
-    /// What agreeing means, or why they do not.
+    /// The tolerance, or the reason why they do not agree.
     pub detail: String,
 }
 
@@ -62,7 +62,7 @@ impl Unit {
 }
 
 impl Against {
-    /// One that agrees if it differs by this part at most.
+    /// A figure that agrees if it differs by this part at most.
     pub fn within(part: f64, what: &str, (published, simulated): (f64, f64), unit: impl Into<Unit>) -> Self {
         Self {
             what: what.to_owned(),
@@ -75,7 +75,7 @@ impl Against {
         }
     }
 
-    /// One that does not agree, and why.
+    /// A figure that does not agree, and the reason.
     pub fn not(what: &str, (published, simulated): (f64, f64), unit: impl Into<Unit>, detail: &str) -> Self {
         let (what, unit, detail) = (what.to_owned(), unit.into(), detail.to_owned());
         Self { what, published, simulated, unit, fitted: false, reproduced: false, detail }

@@ -37,7 +37,7 @@ pub const MMU_LOCKS: &[Column] = &[EXCLUSIVE, READ_WRITE, NONE];
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
 pub struct Setting<'s> {
-    /// What things cost.
+    /// The costs of operations.
     pub costs: &'s Costs,
     /// At least 1.
     pub vcpus: u32,
@@ -47,7 +47,7 @@ pub struct Setting<'s> {
     pub quick: bool,
     /// For whatever a bench draws by lot.
     pub seed: u64,
-    /// What is done around the engine.
+    /// The work around the engine.
     pub work: Work,
 }
 
@@ -69,7 +69,7 @@ impl Setting<'_> {
     }
 }
 
-/// What the world around the engine does: parameters of the model, each with the source of its default.
+/// The work around the engine: parameters of the model, each with the source of its default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     /// Nanoseconds that the guest computes between two faults. A demand-paging guest does nothing but touch.
@@ -108,7 +108,7 @@ pub struct Work {
     pub invalidators: u32,
     /// Nanoseconds that each computes between two invalidations.
     pub pause_ns: u64,
-    /// What they invalidate.
+    /// The place where they invalidate.
     pub over: Over,
     /// Pages of 4 KiB in a row that one invalidation covers: 1 to 512.
     pub range: u64,

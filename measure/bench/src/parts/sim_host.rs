@@ -21,7 +21,7 @@ pub const BASE: Hva = Hva(1 << 40);
 /// The frame of the first page, before any has been moved.
 const FIRST_FRAME: u64 = 1 << 24;
 
-/// What the host has at an address: a word of its page table.
+/// The host's state of an address: a word of its page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PageWord(u64);
 
@@ -56,7 +56,7 @@ impl PageWord {
         self.page().is_none() && !self.is_hidden()
     }
 
-    /// What a fault of the host's own makes of a word that is not present: a hidden page is shown, a missing one comes.
+    /// The word after a fault of the host's own, where it was not present: a hidden page is shown, a missing page comes.
     fn brought_in(self, hva: Hva) -> Self {
         if self.is_hidden() { Self(self.0 | Self::PRESENT) } else { Self::of(first_page(gfn_of(hva))) }
     }
@@ -67,7 +67,7 @@ impl PageWord {
 pub struct SimHost {
     /// One word for each page of [`Work::host_page`].
     pages: Words,
-    /// What every fault of the primary MMU writes to: the first word of each line.
+    /// The lines that every fault of the primary MMU writes to: the first word of each.
     mm: Words,
     work: Work,
     /// In an atomic of `core`'s: what checks need costs no time.
@@ -122,7 +122,7 @@ impl SimHost {
         word.page().map(|page| HostPage { pfn: page.pfn + inside, level, ..page })
     }
 
-    /// What is at `hva`, as one load finds it.
+    /// The page at `hva`, as one load finds it.
     pub fn page(&self, hva: Hva) -> Option<HostPage> {
         self.page_of(PageWord(self.word(hva)?.load(Relaxed)), hva)
     }
@@ -200,12 +200,12 @@ pub fn gfn_of(hva: Hva) -> Gfn {
     Gfn((hva.0 - BASE.0) / PAGE_SIZE)
 }
 
-/// What the host has behind a frame at first.
+/// The host's page behind a frame at first.
 pub fn first_page(gfn: Gfn) -> HostPage {
     HostPage { pfn: Pfn(FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
 }
 
-/// What it has there after [`SimHost::take_away`], every other time.
+/// The host's page there after [`SimHost::take_away`], every other time.
 pub fn other_page(gfn: Gfn) -> HostPage {
     HostPage { pfn: Pfn(2 * FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
 }

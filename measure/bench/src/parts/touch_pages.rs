@@ -64,7 +64,7 @@ pub trait Touch: Send {
 pub struct Bare<'vm, F: Format, H: Host> {
     vcpu: Vcpu<'vm, F, H>,
     counts: [u64; 2],
-    /// What it computes before each fault.
+    /// The computation before each fault, in nanoseconds.
     pub before_ns: u64,
 }
 
@@ -218,7 +218,8 @@ impl TimedAction for Touching<'_> {
 mod tests {
     use super::*;
     use crate::parts::setting::NONE;
-    use crate::parts::vm_setup::{Parts, builder, idle, with_one_slot};
+    use crate::parts::vcpu_parts::Parts;
+    use crate::parts::vm_setup::{builder, idle, with_one_slot};
 
     use crate::parts::setting::Setting;
     use crate::world::Costs;

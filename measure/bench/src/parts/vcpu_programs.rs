@@ -60,13 +60,13 @@ impl<'vm, P: Program + Send, H: Host, T: OfProcessor + Send> VcpuPrograms<'vm, P
         self.members.iter_mut().map(job).collect()
     }
 
-    /// What all have done together, if none has failed.
+    /// The sum of all counts, if no vCPU has failed.
     pub fn seen(&self) -> Result<Seen, String> {
         let (seen, failed) = self.seen_by_all();
         failed.map_or(Ok(seen), Err)
     }
 
-    /// What all have done together, and why one has failed.
+    /// The sum of all counts, and the error of a vCPU that has failed.
     pub fn seen_by_all(&self) -> (Seen, Option<String>) {
         let seen = self.members.iter().fold(Seen::default(), |sum, member| sum.and(&member.cpu.seen));
         (seen, self.members.iter().find_map(|member| member.failed.clone()))

@@ -18,12 +18,12 @@ pub struct Doc {
 pub struct Section {
     pub id: String,
     pub title: String,
-    /// What the table of contents calls it.
+    /// Its name in the table of contents.
     pub short: String,
     pub blocks: Vec<Block>,
 }
 
-/// What sections consist of.
+/// The parts of a section.
 #[derive(Debug)]
 pub enum Block {
     /// A heading below the section's.
@@ -54,13 +54,9 @@ pub struct CardLine {
     pub from: Source,
     pub figure: String,
     pub about: String,
-    /// Of a ratio: what is divided by what, by the names that `about` has.
-    pub sides: Option<Sides>,
-    /// slat is worse here than what it is compared with.
-    pub loses: bool,
 }
 
-/// What a ratio divides by what. Two ratios are compared only where both their sides have the same names.
+/// The dividend and the divisor of a ratio. Two ratios are compared only where both their sides have the same names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sides {
     pub before: String,
@@ -124,11 +120,11 @@ pub struct Cell {
     pub mark: Mark,
 }
 
-/// What colour and sign a cell has.
+/// The colour and the sign of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     None,
-    /// What a reader looks for first.
+    /// The figure that a reader looks for first.
     Strong,
     Good,
     Bad,
@@ -159,16 +155,12 @@ pub struct Plot {
     /// A description for readers who cannot see the plot.
     pub about: String,
     pub svg: Markup,
-    /// What is drawn, in figures.
+    /// The figures that are drawn.
     pub figures: Option<Table>,
-    /// Where slat is one of several that are drawn.
-    pub ranked: Option<Ranked>,
-    /// What the ratios of its title divide by what.
-    pub sides: Option<Sides>,
 }
 
 impl Plot {
-    /// One that ranks nothing, with the figures that are drawn.
+    /// A plot, with the figures that are drawn.
     pub fn new(
         id: impl Into<String>,
         (title, about): (String, String),
@@ -177,17 +169,8 @@ impl Plot {
         figures: Option<Table>,
     ) -> Self {
         let svg = drawing.svg(&title, &about);
-        Self { id: id.into(), title, from: from.into(), about, svg, figures, ranked: None, sides: None }
+        Self { id: id.into(), title, from: from.into(), about, svg, figures }
     }
-}
-
-/// Which column of a plot's figures is slat's, and which are of what it is to be better than. Bounds that nothing can reach, and
-/// runs without the work that is compared, are neither.
-#[derive(Clone, Debug)]
-pub struct Ranked {
-    pub slat: String,
-    pub others: Vec<String>,
-    pub better: Better,
 }
 
 /// Which of two figures is the better one.
@@ -259,7 +242,7 @@ pub fn marked(text: impl Into<String>, mark: Mark) -> Cell {
     Cell { text: text.into(), mark }
 }
 
-/// What there may be, as text; else a dash.
+/// A value as text; a dash if there is none.
 pub fn dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> Cell {
     cell(value.map_or_else(|| "–".into(), text))
 }

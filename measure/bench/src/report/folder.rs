@@ -5,9 +5,8 @@ use crate::report::doc::Block;
 use crate::report::{html, markdown, page, plot};
 use slat_cli::error::Error;
 use slat_cli::temporary::write_whole;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// See the module's header.
 #[derive(Debug)]

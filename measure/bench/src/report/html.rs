@@ -127,7 +127,7 @@ fn cell(cell: &Cell, class: &str) -> Markup {
     html! { td class={ (class) (mark) } { (cell.mark.sign()) (text(&cell.text)) } }
 }
 
-/// What stands between backquotes is code.
+/// Text between backquotes is code.
 fn text(words: &str) -> Markup {
     html! {
         @for (nth, part) in words.split('`').enumerate() {

@@ -57,7 +57,7 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
     Some(ranking.plot(str::to_owned))
 }
 
-/// What the quantile is called that one of so many is above.
+/// The name of the quantile that one of so many exceeds.
 pub fn name(one_of: f64) -> String {
     let percent = 100.0 * (1.0 - 1.0 / one_of);
     format!("p{}", format!("{percent:.4}").trim_end_matches('0').trim_end_matches('.'))

@@ -12,14 +12,12 @@
 //! | `data` | everything that was found out; a page can be drawn anew from it |
 //! | `verdict` | whether a series' figure is reproduced |
 //! | `page`, `series`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
-//! | `claims` | what of it a reader might quote, for the rules |
 //! | `doc` | the page as a value, of which its two faces are made |
 //! | `html`, `markdown`, `page.css` | the faces |
 //! | `plot`, `figure` | plots as SVG; figures as people read them |
 //! | `folder` | where it goes |
 
-mod claims;
-mod data;
+pub mod data;
 mod doc;
 mod figure;
 mod folder;
@@ -38,17 +36,12 @@ mod simulations;
 mod tests;
 mod verdict;
 
-#[cfg(test)]
-pub use doc::{Better, Source, cell, figures as heads, number};
-pub use doc::{Ranked, Sides, Table, sides};
-pub use figure::of_time;
-
 use crate::threads::machine_info::Machine;
 use data::{Data, Part};
 use folder::Folder;
-use slat_cli::bar;
+use report_commands::RunLine;
 use slat_cli::error::Error;
-use slat_cli::interrupt;
+use slat_cli::{bar, interrupt};
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
@@ -64,7 +57,7 @@ use std::time::{Duration, Instant};
 
 Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
 
-Exit status: 0 every check holds; 1 one does not, or the page claims what its rows do not carry; 2 bad input; 130 interrupted.")]
+Exit status: 0 every check holds; 1 one does not, or a ratio does not name its sides; 2 bad input; 130 interrupted.")]
 pub struct Report {
     /// Small sizes and few rounds: three minutes; else twenty
     #[arg(long)]
@@ -79,11 +72,11 @@ pub struct Report {
 
 impl Report {
     /// Measures, writes, says where the page is, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    pub fn run(&self, run_line: RunLine) -> Result<ExitCode, Error> {
         let folder = Folder::new(&self.output)?;
         let data = match &self.from {
             Some(file) => read(file)?,
-            None => self.measure(),
+            None => self.measure(run_line),
         };
         let page = folder.write(&data)?;
         writeln!(stdout(), "{}", page.display())?;
@@ -95,7 +88,7 @@ impl Report {
     }
 
     /// Every step, until all are done or Ctrl-C is pressed.
-    fn measure(&self) -> Data {
+    fn measure(&self, run_line: RunLine) -> Data {
         let machine = Machine::detect();
         let steps = report_commands::all(self.quick);
         // Where it cannot be seen, a line for each step is, and what benches say goes nowhere.
@@ -115,7 +108,7 @@ impl Report {
                 eprintln!("{} of {}: slat {command}", nth + 1, steps.len());
             }
             let began = Instant::now();
-            let outcome = step.clone().run();
+            let outcome = step.clone().run(run_line);
             // What was interrupted before it had a figure is no part.
             if !(interrupt::asked() && matches!(outcome, data::Outcome::Failed(_))) {
                 parts.push(Part { command, seconds: began.elapsed().as_secs_f64(), outcome });
@@ -137,9 +130,9 @@ impl Report {
     }
 }
 
-/// Whether every check holds, and every claim of the page is one that its rules allow.
+/// Whether every check holds, and every ratio names what it divides by what.
 fn sound(data: &Data) -> bool {
-    data.checks().all(|(_, check)| check.ok) && page::broken(&series::answers(data)).is_empty()
+    data.checks().all(|(_, check)| check.ok) && page::ratios_without_sides(data).is_empty()
 }
 
 fn read(file: &Path) -> Result<Data, Error> {

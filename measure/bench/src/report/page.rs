@@ -1,11 +1,11 @@
-//! What the page says, from the data alone: the same data, the same page.
+//! The content of the page, from the data alone: the same data make the same page.
 
 use crate::report::data::{Data, Outcome};
 use crate::report::doc::{Block, Doc, Filled, Mark, Section, Source, Table, cell, marked, number, words};
-use crate::report::series::{Answer, answers};
+use crate::report::series::answer::Answer;
+use crate::report::series::answers;
+use crate::report::simulations;
 use crate::report::verdict::Says;
-use crate::report::{claims, simulations};
-use crate::rules;
 
 /// The whole page.
 pub fn doc(data: &Data) -> Doc {
@@ -18,9 +18,11 @@ pub fn doc(data: &Data) -> Doc {
     Doc { title: "slat: the report".into(), sections }
 }
 
-/// Each rule that a claim of the page breaks, in words.
-pub fn broken(answers: &[Answer]) -> Vec<String> {
-    rules::broken(&claims::of(answers))
+/// The simulated ratios that do not name what they divide by what, each in a sentence. No verdict is possible on them.
+pub fn ratios_without_sides(data: &Data) -> Vec<String> {
+    let ratios = data.sims().flat_map(|(_, sim)| &sim.against_series).filter(|one| one.unit == "ratio");
+    let unnamed = ratios.filter(|one| one.sides.is_none());
+    unnamed.map(|one| format!("A ratio does not name what it divides by what: {}", one.what)).collect()
 }
 
 fn summary(data: &Data, answers: &[Answer]) -> Section {
@@ -44,12 +46,7 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
             "Interrupted: {measured} parts were measured, and the others are missing here."
         )));
     }
-    let broken = broken(answers);
-    let claims = match broken.len() {
-        0 => "each is carried by its rows".to_owned(),
-        count => format!("{count} break a rule: see above"),
-    };
-    blocks.extend(broken.into_iter().map(Block::Alarm));
+    blocks.extend(ratios_without_sides(data).into_iter().map(Block::Alarm));
     blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown CPU");
     let verdicts = || answers.iter().flat_map(|answer| &answer.verdicts);
@@ -72,7 +69,6 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
             ),
         ),
         ("checks", format!("{} of {checks} hold", checks - failed)),
-        ("what this page claims", claims),
         ("to make it again", format!("`slat report{}`", if data.quick { " --quick" } else { "" })),
     ];
     let columns: [Filled<'_, (&str, String)>; 2] =

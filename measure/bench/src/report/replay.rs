@@ -10,15 +10,15 @@
 //! The guest has less room than it uses, so its coldest pages go to swap and come back. Every byte that it reads is
 //! checked. Apart from times, two replays are the same.
 
-mod flush_causes;
+pub mod flush_causes;
 mod heat;
 
-use crate::report::data::Check;
+use crate::threads::bench_report::Check;
 use crate::threads::flag_values::machine_error;
 use crate::threads::machine_info::pin;
 use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
 use crate::threads::traces::{BASE, POISON, Trace};
-use flush_causes::Watched;
+use flush_causes::{Cause, Watched};
 use hdrhistogram::Histogram;
 use heat::Ages;
 pub use heat::Heat;
@@ -37,7 +37,7 @@ use std::time::Instant;
 const STRETCHES: usize = 96;
 /// Pages that the host moves after each stretch.
 const MOVED: usize = 16;
-/// What the guest has room for, in percent of what it uses.
+/// The memory of the guest, in percent of the memory that it uses.
 const ROOM: u64 = 75;
 /// Quantiles of fault latency that are reported.
 const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
@@ -77,17 +77,6 @@ pub struct Stretch {
     pub resident: u64,
 }
 
-/// What translations were taken away for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Cause {
-    pub why: String,
-    /// Changes that the VM handled.
-    pub told: u64,
-    /// Shootdowns, and the pages they were for.
-    pub flushes: u64,
-    pub pages: u64,
-}
-
 impl Replay {
     /// Replays the bundled trace of this name, up to so many accesses.
     pub fn run(name: &str, most: usize, stopped: impl Fn() -> bool) -> Result<Self, Error> {
@@ -99,7 +88,7 @@ impl Replay {
         host.replay(&trace, &stopped)
     }
 
-    /// What must hold for its figures to mean anything.
+    /// The conditions under which its figures count.
     pub fn checks(&self) -> Vec<Check> {
         let reads = self.verified_reads + self.corrupt_reads;
         vec![
@@ -200,7 +189,7 @@ impl Host {
         })
     }
 
-    /// What a host does to its guests: pages move to other frames.
+    /// The host's work on its guests: pages move to other frames.
     fn disturb(&self, idle: &mut Idle, stretch: usize) -> Result<(), Error> {
         let pages = self.frames.len();
         // Steps that have no common divisor with anything here, so that all pages have their turn.

@@ -4,7 +4,8 @@ use crate::report::doc::{Plot, Source, Table, cell, figures, number, words};
 use crate::report::figure::{ns, percent, plain, short_ns, tick};
 use crate::report::latency::name;
 use crate::report::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
-use crate::report::replay::{Cause, Replay, Stretch};
+use crate::report::replay::flush_causes::Cause;
+use crate::report::replay::{Replay, Stretch};
 
 /// Time, as a replay has it.
 fn accesses(replay: &Replay) -> Axis {
@@ -138,7 +139,7 @@ fn latency(replay: &Replay) -> Plot {
     Plot::new("fault-histogram", (title, about), &[Source::Here], &drawing, Some(table))
 }
 
-/// What flushes are for.
+/// The causes of flushes.
 pub fn causes(replay: &Replay) -> Plot {
     let all: u64 = replay.causes.iter().map(|cause| cause.flushes).sum();
     let aging = replay.causes.iter().find(|cause| cause.why == "aging").map_or(0, |aging| aging.flushes);

@@ -1,8 +1,9 @@
 //! One simulation on the page: how each policy fares as vCPUs become more.
 
 use crate::report::data::{Sim, SimRow};
-use crate::report::doc::{Better, Block, Mark, Plot, Ranked, Source, Table};
-use crate::report::doc::{cell, dash, figures, marked, number, words};
+use crate::report::doc::{
+    Better, Block, Mark, Plot, Source, Table, cell, dash, figures, marked, number, words,
+};
 use crate::report::figure::{ns, of_time, percent, plain, short_ns, tick, with};
 use crate::report::plot;
 use crate::report::plot::{Axis, Line, Look, Scale, values};
@@ -73,7 +74,7 @@ pub struct Ranking<'r> {
     pub better: Better,
     /// The caption of the table of what is drawn.
     pub caption: &'r str,
-    /// What is on the horizontal axis, for that table, and how that is written.
+    /// The name of the horizontal axis, for that table, and the format of its values.
     pub at: (&'r str, fn(f64) -> String),
     /// A figure, as people read it.
     pub text: &'r dyn Fn(f64) -> String,
@@ -93,7 +94,7 @@ impl Ranking<'_> {
             table.add(figures(&line.name, self.from), all.iter().map(|&x| dash(at(line, x), self.text)));
         }
         let slat = lines.iter().find(|line| line.look == Look::Nth(0));
-        let ranked = slat.map(|slat| {
+        if let Some(slat) = slat {
             // What does not do the work that is compared is none to be better than.
             let other = |line: &&Line| line.name != slat.name && !line.name.contains("no aging");
             let others: Vec<&Line> = lines.iter().filter(other).collect();
@@ -104,11 +105,9 @@ impl Ranking<'_> {
             if !lost.is_empty() {
                 title = format!("{title}; slat loses at {}", places(&lost.join(", ")));
             }
-            let others = others.iter().map(|line| line.name.clone()).collect();
-            Ranked { slat: slat.name.clone(), others, better }
-        });
+        }
         let drawing = plot::lines((&x, &y), &lines);
-        Plot { ranked, ..Plot::new(id, (title, about), &[self.from], &drawing, Some(table)) }
+        Plot::new(id, (title, about), &[self.from], &drawing, Some(table))
     }
 }
 
@@ -197,7 +196,7 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
     chart.plot(sim, &|row| Some(row.figure(name)?.value * scale.unwrap_or(1.0)))
 }
 
-/// What a vCPU gets done, as a share of what it does alone.
+/// The throughput of a vCPU, as a share of its throughput alone.
 fn efficiency(sim: &Sim) -> Option<Plot> {
     let first = sim.vcpus().first().copied()?;
     let share = |row: &SimRow| {

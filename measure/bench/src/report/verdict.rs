@@ -61,7 +61,7 @@ pub enum Tolerance {
     Fitted,
 }
 
-/// What a verdict says.
+/// The verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
     Reproduced,
@@ -113,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// What a simulation says of a series' figures.
+/// The verdicts of a simulation on a series' figures.
 pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
     let of = |one: &Against, value| {
         let sides = one.sides.as_ref().map(|[over, under]| sides(over, under));

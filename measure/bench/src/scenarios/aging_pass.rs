@@ -6,14 +6,14 @@
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario, Simulated};
+use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated};
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::{Lineup, Series, shuffle};
+use crate::threads::harness::{Lineup, shuffle};
 use crate::threads::machine_info;
 use crate::threads::machine_info::Machine;
 use crate::threads::mapped_slot::{MappedSlot, is_drawn};
+use crate::threads::samples::Series;
 use serde_json::{Map, Value};
 use slat::age::Scan;
 use slat::table::Word;

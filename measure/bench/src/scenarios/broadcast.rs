@@ -20,19 +20,18 @@ use crate::parts::guest_program::{Program, Step, Use};
 use crate::parts::page_order::PageOrder;
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::processor::{OfProcessor, Tlb};
-use crate::parts::setting::Column;
-use crate::parts::setting::Setting;
+use crate::parts::setting::{Column, Setting};
 use crate::parts::sim_host::{SimHost, first_page, hva_of, hvas_of};
 use crate::parts::vcpu_programs::VcpuPrograms;
 use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER};
-use crate::scenario::{Scenario, Simulated};
+use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
 #[cfg(not(virtual_time))]
 use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, compute, elapsed, now, run};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use slat::baselines::MmuLock;
 use slat::{Gfn, HostPage, Pfn, Reason, Span, Translations};
 use slat_series::PatchSeries;
@@ -218,7 +217,7 @@ impl MovedPages {
     }
 }
 
-/// What is behind a page that has been moved.
+/// The frame behind a page that has been moved.
 fn another(gfn: Gfn) -> HostPage {
     HostPage { pfn: first_page(gfn).pfn + ANOTHER, ..first_page(gfn) }
 }

@@ -10,15 +10,13 @@
 //! saved there is the engine's part alone.
 
 use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::Column;
-use crate::parts::setting::{Setting, Work};
+use crate::parts::setting::{Column, Setting, Work};
 use crate::parts::sim_host::SimHost;
 use crate::parts::touch_pages::{Guest, Touch as _};
 use crate::parts::vm_setup::{SimVm, builder, right, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER};
-use crate::scenario::{Scenario, Simulated};
+use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
 #[cfg(not(virtual_time))]
 use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, RunStats, run};
@@ -110,7 +108,7 @@ impl<'s> Ground<'s> {
         (stats, population.progress().0)
     }
 
-    /// What must hold, where so many frames came.
+    /// The conditions, where so many frames came.
     fn checks(&self, mapped: u64) -> Result<[Check; 2], String> {
         let (frames, page) = (self.frames.len(), self.work.host_page.pages());
         let right = right(&self.vm, [self.frames].into_iter())?;

@@ -4,18 +4,18 @@
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
 use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::MMU_LOCKS;
-use crate::parts::setting::Setting;
+use crate::parts::setting::{MMU_LOCKS, Setting};
 use crate::parts::sim_host::SimHost;
-use crate::parts::vm_setup::{Parts, builder, right, with_one_slot};
+use crate::parts::vcpu_parts::Parts;
+use crate::parts::vm_setup::{builder, right, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
-use crate::scenario::NO_AGER;
-use crate::scenario::{Scenario, Simulated};
+use crate::scenario::{NO_AGER, Scenario, Simulated};
 #[cfg(not(virtual_time))]
 use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, run};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use slat::{Gfn, Idle, Level, Prefault, Span, VcpuId};
 use slat_series::PatchSeries;
 

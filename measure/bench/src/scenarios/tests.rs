@@ -1,4 +1,4 @@
-//! What holds in both worlds.
+//! Tests of all scenarios, in virtual time and on threads.
 
 use crate::parts::point::Point;
 use crate::parts::setting::{Setting, Work};

@@ -1,11 +1,9 @@
 //! The flags of `slat sim NAME`, and the policies and settings that follow.
 
-use crate::sim::refuse_unknown;
+use crate::scenario::Unused;
 use crate::sim::work_flags::WorkFlags;
-use crate::typed::Unused;
 use slat_cli::error::Error;
-use slat_sim::parts::setting::Column;
-use slat_sim::parts::setting::Work;
+use slat_sim::parts::setting::{Column, Work};
 use slat_sim::scenario::Scenario;
 
 /// The flags of all simulations.
@@ -18,7 +16,7 @@ pub struct Asked {
     /// A policy to run; may be repeated [default: all that the bench has, side by side]
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
-    /// What operations cost: a file as `slat calibrate` writes it; `server`, a machine of eight sockets with 52 CPUs,
+    /// The costs of operations: a file as `slat calibrate` writes it; `server`, a machine of eight sockets with 52 CPUs,
     /// assumed; or `here`, measured now as far as this machine can show it
     #[arg(long, value_name = "FILE|server|here", default_value = "server")]
     pub costs: String,
@@ -47,7 +45,7 @@ impl Asked {
         vcpus
     }
 
-    /// Those that are asked for, in the bench's own order.
+    /// The columns that are asked for, in the order of the scenario.
     pub fn policies(&self, bench: &Scenario) -> Result<Vec<Column>, Error> {
         let names: Vec<_> = bench.simulated.columns.iter().map(|policy| policy.name).collect();
         refuse_unknown("policy", &self.policy, &format!("{} has", bench.name), &names)?;
@@ -67,8 +65,14 @@ impl Asked {
         &mut self.work
     }
 
-    /// What the world around the engine does.
+    /// The work around the engine.
     pub fn work(&self) -> Work {
         self.work.over(&Work::default())
     }
+}
+
+/// Refuses the first name of `asked` that is not among `known`; `there` says what these are.
+pub fn refuse_unknown(flag: &str, asked: &[String], there: &str, known: &[&str]) -> Result<(), Error> {
+    let Some(name) = asked.iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    Err(Error::Usage(format!("--{flag} {}: {there} {}", name.escape_debug(), known.join(", "))))
 }

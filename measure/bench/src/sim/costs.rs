@@ -7,7 +7,7 @@ use slat_machine::costs::Costs;
 use std::fs::File;
 use std::io::Read;
 
-/// What `--costs` names.
+/// The costs that `--costs` names.
 pub fn named(name: &str) -> Result<Sheet, Error> {
     match name {
         "server" => Ok(Sheet::assumed(Costs::SERVER)),

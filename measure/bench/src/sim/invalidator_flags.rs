@@ -5,8 +5,7 @@ use crate::threads::bench_report::params;
 use crate::threads::flag_values::HostPage;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use slat::Level;
-use slat::PAGE_SIZE;
+use slat::{Level, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_sim::parts::setting::{Level as SimLevel, Over, Work};
@@ -24,7 +23,7 @@ pub struct Beside {
     /// Where they invalidate
     #[arg(long, value_enum, default_value = "elsewhere")]
     over: Where,
-    /// What one invalidation covers: a power of two, from 4K to 2M
+    /// The size of one invalidation: a power of two, from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     range: u64,
     /// The size of the host's pages
@@ -51,7 +50,7 @@ enum Where {
 /// A run of each policy with each number of vCPUs.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is called, beside the number of vCPUs. Empty: there is only one case.
+    /// Its name, beside the number of vCPUs. Empty: there is only one case.
     pub name: String,
     pub work: Work,
 }
@@ -100,7 +99,7 @@ impl Beside {
         }
     }
 
-    /// What all of its cases have in common, for reports.
+    /// The settings that all cases share, for reports.
     pub fn told(&self) -> Map<String, Value> {
         let name =
             |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());

@@ -30,21 +30,17 @@ pub mod outcome;
 pub mod sheet;
 mod simulate;
 mod sweep;
-mod text;
-mod validate;
+pub mod text;
+pub mod validate;
 mod work_flags;
 
-pub use args::Asked;
-pub use invalidator_flags::Beside;
-pub use outcome::SimReport;
-pub use text::Grid;
-pub use validate::{Around, RowSpec, Validate};
-
 use crate::by_name::{ByName, Chosen};
+use crate::scenario::Unused;
 use crate::threads::bench_report::print;
-use crate::typed::Unused;
+use args::Asked;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use invalidator_flags::Case;
+use invalidator_flags::{Beside, Case};
+use outcome::SimReport;
 use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;
@@ -53,8 +49,9 @@ use slat_sim::scenario::{Scenario, Simulated};
 use slat_sim::scenarios::{ALL, by_name};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
+use validate::Validate;
 
-/// What there is to ask.
+/// The subcommands of `slat sim`.
 #[derive(clap::Subcommand)]
 pub enum Sim {
     #[command(flatten)]
@@ -107,7 +104,7 @@ impl Sim {
 }
 
 impl Simulation {
-    /// What is run with each number of vCPUs under each policy, and what all of it has in common that other benches have not.
+    /// The runs of this bench (one per vCPU count and policy), and the settings they share.
     fn cases(&self) -> Result<(Vec<Case>, Map<String, serde_json::Value>), Error> {
         let work = self.asked.work();
         match &self.beside {
@@ -136,12 +133,6 @@ impl Simulation {
         let report = self.report()?;
         Ok(print(&report, self.asked.json, report.checks.iter().all(|check| check.ok))?)
     }
-}
-
-/// Refuses the first name of `asked` that is not among `known`; `there` says what these are.
-fn refuse_unknown(flag: &str, asked: &[String], there: &str, known: &[&str]) -> Result<(), Error> {
-    let Some(name) = asked.iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
-    Err(Error::Usage(format!("--{flag} {}: {there} {}", name.escape_debug(), known.join(", "))))
 }
 
 #[cfg(test)]

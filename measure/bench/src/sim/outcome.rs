@@ -1,4 +1,4 @@
-//! What `slat sim` hands back: figures of a machine that is not there, and how far they can be believed.
+//! The report of `slat sim`: figures of simulated CPUs in virtual time, and how far they can be believed.
 //!
 //! A [`SimReport`] has two faces, as the report of `slat bench` has: [`crate::sim::text`] for people and one JSON object for
 //! programs. Both say that it is simulated, and both carry what every figure hangs on: what each operation was taken to
@@ -21,7 +21,7 @@ type Name = Cow<'static, str>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SimReport {
     pub schema: u32,
-    /// Whose time it is: "virtual".
+    /// The clock: "virtual".
     pub clock: Name,
     /// Its name on the command line.
     pub sim: Name,
@@ -29,7 +29,7 @@ pub struct SimReport {
     pub series: Name,
     /// With what settings.
     pub params: Map<String, Value>,
-    /// What each operation was taken to cost, by the name of its field in a cost file.
+    /// The cost of each operation, by the name of its field in a cost file.
     pub costs: BTreeMap<Name, f64>,
     /// Where each cost comes from: "measured" or "assumed".
     pub costs_from: BTreeMap<Name, Name>,
@@ -39,7 +39,7 @@ pub struct SimReport {
     pub sweep: Vec<Swept>,
     /// The series' figures beside these. Empty where the vCPUs they need were not asked for.
     pub against_series: Vec<Against>,
-    /// What must hold for the rows to mean anything.
+    /// The conditions under which the rows count.
     pub checks: Vec<Check>,
 }
 
@@ -131,7 +131,7 @@ pub struct Figure {
 /// A cache line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// What lies on it.
+    /// Its content.
     pub name: String,
     /// Where it was touched most: `sync/baselines.rs:141`.
     pub site: String,
@@ -146,7 +146,7 @@ pub struct Line {
 pub struct Swept {
     /// Fields of the cost file that changed together: `near+far`.
     pub cost: String,
-    /// What they were multiplied by.
+    /// Their factor.
     pub factor: f64,
     pub rows: Vec<SweptRow>,
     /// Whether no two policies that stood well apart have changed places.
@@ -165,7 +165,7 @@ pub struct SweptRow {
 /// A figure of the series' beside what the simulation says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Against {
-    /// What it is a figure of.
+    /// The name of the figure.
     pub what: String,
     /// The series' figure. Reports of earlier versions called it `seed`.
     #[serde(alias = "seed")]

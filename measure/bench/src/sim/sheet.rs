@@ -38,10 +38,10 @@ impl Origin {
     }
 }
 
-/// What a cost file says.
+/// The content of a cost file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sheet {
-    /// What operations cost.
+    /// The costs of operations.
     pub costs: Costs,
     /// Where each of [`Costs::FIELDS`] comes from.
     pub origins: [Origin; Costs::FIELDS.len()],
@@ -53,11 +53,11 @@ pub struct Sheet {
 pub struct Error {
     /// Counted from 1; the last one where something is missing.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub flaw: String,
 }
 
-/// What a file says of one cost.
+/// One cost of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -126,7 +126,7 @@ fn position(name: &str) -> Option<usize> {
     Costs::FIELDS.iter().position(|field| field.name == name)
 }
 
-/// What is said of the cost of this name; else what is wrong with that.
+/// The cost of this name, or the error in it.
 fn entry_of(name: &str, said: Value) -> Result<Entry, String> {
     let bare = said.as_float().or(said.as_integer().map(|whole| whole as f64));
     if let Some(value) = bare {

@@ -1,22 +1,19 @@
 //! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the series' own figures.
 
-use crate::sim::against;
-use crate::sim::against::Trial;
+use crate::sim::against::trial::Trial;
 use crate::sim::args::Asked;
 use crate::sim::invalidator_flags::Case;
 use crate::sim::outcome::{Against, Figure, Line, Row, SimReport};
 use crate::sim::work_flags::told;
-use crate::sim::{costs, sweep};
-use crate::threads::bench_report::params;
-use crate::threads::bench_report::{Check, SCHEMA};
+use crate::sim::{against, costs, sweep};
+use crate::threads::bench_report::{Check, SCHEMA, params};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::costs::Costs;
 use slat_sim::parts::point::Point;
-use slat_sim::parts::setting::Column;
-use slat_sim::parts::setting::Setting;
+use slat_sim::parts::setting::{Column, Setting};
 use slat_sim::scenario::Scenario;
 
 /// Everything that the runs of a report have in common.

@@ -11,7 +11,7 @@ use slat_machine::costs::Costs;
 /// Fields of the cost file that change together.
 const UNCERTAIN: [&[&str]; 2] = [&["near", "far"], &["kick", "kick_arrives"]];
 
-/// What they are multiplied by, besides 1.
+/// Their factors, besides 1.
 const FACTORS: [f64; 2] = [0.5, 2.0];
 
 /// Runs of a sweep for each policy.

@@ -1,7 +1,7 @@
 //! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
+use crate::scenario::Unused;
 use crate::threads::bench_report::params;
-use crate::typed::Unused;
 use serde_json::{Map, Value};
 use slat_cli::flags::Switch;
 use slat_sim::parts::setting::Work;
@@ -15,7 +15,7 @@ pub fn time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is not given stays as the bench has it.
+/// Flags that are not given keep the value of the scenario.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "The world around the engine")]
 pub struct WorkFlags {
@@ -65,7 +65,7 @@ impl WorkFlags {
         unused
     }
 
-    /// What is given, and `work` for the rest.
+    /// The flags that are given, and `work` for the rest.
     pub fn over(&self, work: &Work) -> Work {
         Work {
             guest_ns: self.guest_ns.unwrap_or(work.guest_ns),

@@ -4,8 +4,8 @@
 //! same rows. A false [`Check`] makes the figures worthless; the process then exits with status 1.
 
 use crate::parts::point::Tally;
-use crate::threads::harness::Series;
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slat_cli::date;
@@ -23,11 +23,11 @@ pub const SCHEMA: u32 = 1;
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Whose time it is: "real".
+    /// The clock: "real".
     pub clock: Cow<'static, str>,
     /// Its name on the command line.
     pub bench: Cow<'static, str>,
-    /// What was measured: a version, with its commit where that is known.
+    /// The measured version, with its commit where that is known.
     pub slat: Cow<'static, str>,
     /// The day, in UTC.
     pub date: String,
@@ -37,7 +37,7 @@ pub struct Report {
     pub params: Map<String, Value>,
     /// Baseline against slat, one comparison each. Rows with equal parameters stand together.
     pub rows: Vec<Row>,
-    /// What must hold for the rows to mean anything.
+    /// The conditions under which the rows count.
     pub checks: Vec<Check>,
 }
 
@@ -47,7 +47,7 @@ pub type Figure<S> = (&'static str, &'static str, fn(&S) -> Option<f64>);
 /// One comparison.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What the baseline is; or what was done, where the baseline is the same in all rows.
+    /// The name of the baseline; or of the operation, where the baseline is the same in all rows.
     pub name: String,
     /// Settings of this row, beyond those of the bench.
     pub params: Map<String, Value>,
@@ -65,7 +65,7 @@ pub struct Row {
     pub series_ratio: Option<f64>,
     /// The baseline's figures of the rounds, in their order.
     pub baseline_samples: Option<Vec<f64>>,
-    /// Those of slat.
+    /// The samples of slat.
     pub slat_samples: Vec<f64>,
 }
 
@@ -162,7 +162,7 @@ impl Row {
 /// A condition of the whole bench.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// What must hold.
+    /// The conditions that must hold.
     pub name: String,
     /// Whether it held, in every round.
     pub ok: bool,
@@ -176,7 +176,7 @@ impl Check {
         Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
     }
 
-    /// What must hold of each sample: how many samples it holds of.
+    /// A condition of each sample: the number of samples for which it holds.
     pub fn each<'s, S: 's>(
         name: impl Into<String>,
         samples: impl Iterator<Item = &'s S> + Clone,

@@ -4,8 +4,9 @@
 use crate::parts::setting::Column;
 use crate::scenario::{Asked, Flags, Scenario};
 use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use clap::Args;
 use slat_cli::bar::say;
 use slat_cli::error::Error;

@@ -5,7 +5,7 @@
 //! rows do not say which is faster.
 
 use crate::threads::bench_report::{Report, Row, SCHEMA, Settings};
-use crate::threads::harness::factor_interval;
+use crate::threads::samples::factor_interval;
 use serde::Serialize;
 use slat_cli::error::Error;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ pub struct Compare {
     json: bool,
 }
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Comparison {
     schema: u32,
@@ -176,8 +176,8 @@ impl Comparison {
 mod tests {
     use super::*;
     use crate::threads::bench_report::params;
-    use crate::threads::harness::Series;
     use crate::threads::machine_info::Machine;
+    use crate::threads::samples::Series;
 
     fn report(samples: &[f64]) -> Report {
         let machine = Machine { cpu: None, cores: 2, os: "os".into(), arch: "arch".into() };

@@ -2,7 +2,7 @@
 
 use crate::parts::concurrent_latency::Latencies;
 use crate::threads::bench_report::Row;
-use crate::threads::harness::Series;
+use crate::threads::samples::Series;
 use serde_json::{Map, Value};
 
 /// Which operations of a sample percentiles are of.

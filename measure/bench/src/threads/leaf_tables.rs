@@ -9,7 +9,8 @@ use slat::table::{Entry, TableMemory};
 use slat::{Format, Gfn, Host, Level, Span, Vm};
 use std::hint::black_box;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of a table.
 pub const ENTRIES: usize = 512;
@@ -26,7 +27,7 @@ pub struct LeafTables {
 }
 
 impl LeafTables {
-    /// Those of `gfns`, which begins and ends where a table does.
+    /// The tables of `gfns`, which begins and ends where a table does.
     ///
     /// # Safety
     /// Each 2 MiB of the range has a table, and none is unlinked while the result is used.

@@ -4,7 +4,7 @@ pub use crate::world::{cpus, pin};
 use serde::{Deserialize, Serialize};
 use std::{fmt, fs};
 
-/// What a reader has to know about the machine before comparing figures.
+/// The machine, as far as figures depend on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's own name for itself, where the system tells it.

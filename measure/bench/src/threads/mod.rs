@@ -11,6 +11,7 @@ pub mod latencies;
 pub mod leaf_tables;
 pub mod machine_info;
 pub mod mapped_slot;
+pub mod samples;
 pub mod software_vcpu;
 pub mod table_pool;
 pub mod traces;

@@ -12,12 +12,12 @@ use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit};
 use std::iter::Peekable;
 
-/// What a guest stores at the beginning of a page.
+/// The word that a guest stores at the beginning of a page.
 pub fn stored(gfn: Gfn) -> u64 {
     gfn.0 << 8 | 1
 }
 
-/// What a guest does with each page.
+/// The accesses of a guest to each page.
 #[derive(Clone, Copy, Debug)]
 pub struct Uses {
     /// It stores [`stored`].
@@ -81,7 +81,7 @@ pub fn run_until_stopped<F: Format, H: Host>(
     }
 }
 
-/// What empties the ring of a vCPU that has none.
+/// The ring handler of a vCPU that has no ring.
 pub fn no_ring(_idle: &mut Idle) -> Result<(), Error> {
     Err(machine_error("a dirty ring is full"))
 }

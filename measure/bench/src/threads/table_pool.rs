@@ -20,7 +20,7 @@ pub const PRESENT: u64 = 1;
 /// In an x86-64 entry: where the address of the table or page stands.
 pub const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-/// What the pool grows by: a few huge pages.
+/// The growth of the pool: a few huge pages.
 const GROWTH: Layout = match Layout::from_size_align(16 << 20, 2 << 20) {
     Ok(layout) => layout,
     Err(_) => panic!("powers of two"),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Where guest memory lies in the host's address space.
 pub const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
+/// The fill of a freed frame: a guest that still reads the frame finds this.
 pub const POISON: u8 = 0xdd;
 
 /// A trace in memory.

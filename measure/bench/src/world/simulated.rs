@@ -1,11 +1,12 @@
 //! The simulated machine: acts cost virtual time by its price list.
 
-use crate::world::{ContendedLine, Costs, Job, RunStats};
+use crate::world::run_stats::{ContendedLine, RunStats};
 pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
     AtomicPtr, AtomicU64, Ordering, compute, copied, copy, fence, guest, hand_over, kick, now, pause,
     read_at_once, read_page, rest, thread_local, zero_page,
 };
+use slat_machine::{Costs, Job};
 
 /// Acts of a job between two looks at the clock: looks cost nothing.
 pub const LOOK_EVERY: u64 = 1;
@@ -16,7 +17,7 @@ pub fn clock() -> u64 {
     now()
 }
 
-/// What lies in the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
+/// The content of the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
 /// first that the place begins with.
 const NAMES: &[(&str, &str)] = &[
     ("sync/baselines.rs", "the MMU lock"),

@@ -10,19 +10,19 @@ mod partner;
 mod pin;
 mod preemptions;
 
-use crate::world::{Costs, Job, JobStats, RunStats};
+use crate::world::run_stats::RunStats;
 pub use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 pub use pages::{read_page, zero_page};
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use partner::hand_over;
 pub use pin::{cpus, pin};
+use slat_machine::{Costs, Job, JobStats};
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
-use std::io;
 use std::sync::OnceLock;
-use std::thread;
 pub use std::thread_local;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 thread_local! {
     /// When the run that this thread has a job in began.
@@ -82,7 +82,7 @@ pub fn guest(ns: u64, kicked: impl Fn() -> bool) -> u64 {
     }
 }
 
-/// What the looks at the clock take by which a stretch is measured, the one before and the one after it.
+/// The time of the two looks at the clock that measure a stretch.
 fn looks_ns() -> u64 {
     static LOOKS: OnceLock<u64> = OnceLock::new();
     let look = |_| {

@@ -8,7 +8,7 @@ use maud::html;
 pub struct Bar {
     pub name: String,
     pub value: f64,
-    /// What is written at its end.
+    /// The label at its end.
     pub text: String,
 }
 

@@ -18,7 +18,7 @@ pub fn width(text: &str) -> f64 {
 
 /// An axis.
 pub struct Axis {
-    /// What is on it, with its unit.
+    /// Its quantity, with the unit.
     pub title: String,
     pub scale: Scale,
     /// How a tick is written.
@@ -44,7 +44,7 @@ pub struct Key {
     pub name: String,
 }
 
-/// What is drawn, and the legend above it.
+/// The drawing, and the legend above it.
 pub struct Drawing {
     pub keys: Vec<Key>,
     /// Between the axes, and these.
@@ -112,7 +112,7 @@ impl Canvas {
         }
     }
 
-    /// What is on the horizontal axis.
+    /// The quantity on the horizontal axis.
     pub fn title_of_x(&self, title: &str) -> Markup {
         let middle = round(f64::midpoint(self.left, self.right));
         html! { text class="title" x=(middle) y=(HEIGHT - 9.0) text-anchor="middle" { (title) } }

@@ -79,7 +79,7 @@ fn drawn(canvas: &Canvas, (x, y): (&Axis, &Axis), line: &Line) -> Markup {
 /// A place, and the figures that it stands for.
 type Placed = ((f64, f64), (f64, f64));
 
-/// What of a line has a place.
+/// The points of a line that have a place.
 fn places(canvas: &Canvas, (x, y): (&Axis, &Axis), line: &Line) -> Vec<Placed> {
     let place = |&point: &(f64, f64)| Some((canvas.place(x.scale.at(point.0)?, y.scale.at(point.1)?), point));
     line.points.iter().filter_map(place).collect()

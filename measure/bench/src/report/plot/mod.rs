@@ -26,7 +26,7 @@ pub use scale::Scale;
 
 use maud::{Markup, PreEscaped, html};
 
-/// What the plots of a page need of its style sheet; a file of its own has it inside.
+/// The style sheet of the plots; a plot in a file of its own contains it.
 pub const STYLE: &str = include_str!("plot.css");
 
 /// A plot in a file of its own.

@@ -1,9 +1,9 @@
 //! The change-pte series: KSM changes what a page maps to without a moment in which it maps nothing.
 
-use super::{Answer, Parts, assemble, baseline, find, instead, line, losing};
 use crate::report::data::{Data, Row};
 use crate::report::doc::{Block, Source, Table, cell, dash, figures, sides, strong, words};
 use crate::report::figure::{percent, with};
+use crate::report::series::answer::{Answer, Parts, assemble, baseline, find, instead, line, losing};
 use crate::report::verdict::{Told, Tolerance, Verdict, told};
 use slat_series::PatchSeries;
 use slat_series::change_pte::{SYSTEM_TIME, TABLE};
@@ -47,7 +47,7 @@ pub fn answer(data: &Data) -> Answer {
     card.extend(ours.map(|ours| {
         losing(line(Source::Here, percent(ours), "less time in MMU code, three VMs"), ours < 0.0)
     }));
-    card.extend(super::headline(data, "ksm-perf"));
+    card.extend(super::answer::headline(data, "ksm-perf"));
     let mut tables = vec![Block::Table(published_table())];
     tables.extend(table(data));
     assemble(

@@ -1,12 +1,14 @@
 //! The MGLRU aging series: the multi-gen LRU asks secondary MMUs which pages were used, without the MMU lock.
 
-use super::{Answer, Parts, assemble, find, instead, line, losing, ratio_line, within};
 use crate::report::data::{Data, Row, Sim};
 use crate::report::doc::{
     Better, Block, Cell, Mark, Plot, Source, Table, cell, dash, figures, number, sides, strong, words,
 };
 use crate::report::figure::{ns, of_time, tick, times, with};
 use crate::report::plot::{Axis, Line, Look, Scale, lines, values};
+use crate::report::series::answer::{
+    Answer, Parts, assemble, find, instead, line, losing, ratio_line, within,
+};
 use crate::report::verdict::{Verdict, ratio};
 use crate::report::{replay_plots, scaling};
 use slat_series::PatchSeries;
@@ -134,7 +136,7 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     Plot::new("aging-shorter", (title, about), from, &lines((&x, &y), &all), None)
 }
 
-/// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.
+/// The figure with this word in its name: `locked` over `lockless`.
 fn simulated(sim: &Sim, vcpus: u32, word: &str) -> Option<f64> {
     Some(figure(sim, vcpus, "locked", word)? / figure(sim, vcpus, "lockless", word)?)
 }

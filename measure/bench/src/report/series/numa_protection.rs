@@ -1,10 +1,10 @@
 //! The NUMA protection series: NUMA balancing unmaps the pages that it protects, not whole ranges.
 
-use super::{Answer, Parts, assemble, baseline, line, losing, within};
 use crate::report::data::{Data, Row};
 use crate::report::doc::{Better, Block, Source, Table, cell, dash, figures, sides, strong, words};
 use crate::report::figure::{plain, with};
 use crate::report::replay_plots;
+use crate::report::series::answer::{Answer, Parts, assemble, baseline, line, losing, within};
 use crate::report::verdict::{Tolerance, Verdict, ratio, told};
 use slat_series::PatchSeries;
 use slat_series::numa_protection::{AVERAGE, BEST, WORST};
@@ -66,7 +66,7 @@ pub fn answer(data: &Data) -> Answer {
         let about = "remote flushes of a replay, by range and with slat";
         card.push(losing(line(Source::Here, figure, about), row.ratio.is_some_and(|ratio| ratio < 1.0)));
     }
-    card.extend(super::headline(data, "numa-balancing"));
+    card.extend(super::answer::headline(data, "numa-balancing"));
     let mut tables = vec![Block::Table(published())];
     tables.extend(ours(data));
     assemble(

@@ -1,12 +1,12 @@
 //! The scalable memslots series: memslots in trees, of which a change copies what it changes.
 
-use super::{Answer, Parts, assemble, find, instead, ratio_line, within};
 use crate::report::data::{Data, Row};
 use crate::report::doc::{
     Better, Block, Mark, Plot, Source, Table, cell, dash, figures, marked, number, sides, words,
 };
 use crate::report::figure::{ns, tick, times, with};
 use crate::report::plot::{Axis, Line, Look, Scale, lines, values};
+use crate::report::series::answer::{Answer, Parts, assemble, find, instead, ratio_line, within};
 use crate::report::verdict::{Verdict, ratio};
 use slat_series::PatchSeries;
 use slat_series::scalable_memslots::{self, Row as Published, TABLE};
@@ -40,7 +40,7 @@ pub fn answer(data: &Data) -> Answer {
     if let Some(found) = here(data, MOST, "unmap").and_then(|row| row.ratio) {
         card.push(ratio_line(Source::Here, found, &kept, "unmap, 32,764 slots"));
     }
-    card.extend(super::headline(data, "memslot-perf"));
+    card.extend(super::answer::headline(data, "memslot-perf"));
     assemble(
         data,
         Parts {
@@ -93,7 +93,7 @@ fn growth(data: &Data) -> Plot {
     let y = Axis::new("Times quicker", Scale::log(values(&all)), tick);
     let from = [Source::Series, Source::Here];
     let drawing = lines((&x, &y), &all);
-    Plot { sides: Some(kept), ..Plot::new("memslots-growth", (title, about), &from, &drawing, None) }
+    Plot::new("memslots-growth", (title, about), &from, &drawing, None)
 }
 
 fn table(data: &Data) -> Table {

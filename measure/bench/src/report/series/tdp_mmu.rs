@@ -1,9 +1,9 @@
 //! The TDP MMU series: faults in parallel, by a walk that meets others at the entry.
 
-use super::{Answer, Parts, assemble, baseline, line};
 use crate::report::data::{Data, Row, text};
 use crate::report::doc::{Block, Cell, Mark, Source, Table, cell, dash, figures, strong, words};
 use crate::report::figure::{percent, plain, with};
+use crate::report::series::answer::{Answer, Parts, assemble, baseline, line};
 use crate::report::verdict::{Tolerance, Verdict, told};
 use crate::report::{latency, replay_plots};
 use slat_series::PatchSeries;
@@ -125,7 +125,7 @@ fn table(data: &Data) -> Table {
     table
 }
 
-/// What one fault costs, against the least it could cost.
+/// The cost of one fault, against the least possible cost.
 fn floor(data: &Data) -> Option<Block> {
     let present = |row: &&Row| row.param("tables") == "present" && !row.param("vcpus").is_empty();
     let rows: Vec<&Row> = data.rows("fault-floor").filter(present).collect();

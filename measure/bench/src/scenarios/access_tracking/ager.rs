@@ -1,7 +1,7 @@
 //! How the ager asks which pages are young.
 
 use super::tracked_memory::TrackedMemory;
-use super::{Asked, by_tables, page_by_page};
+use crate::scenarios::access_tracking::aging_run::{Asked, by_tables, page_by_page};
 use slat::{Access, Idle, Young};
 use slat_mm::{Lru, Node};
 

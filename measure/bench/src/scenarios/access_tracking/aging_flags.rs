@@ -13,12 +13,10 @@
 
 use super::tracked_memory::MOST;
 use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Headline};
-use crate::scenario::{Flags, Measured, Scenario};
+use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Unused};
 use crate::threads::bench_report::{Report, params};
 use crate::threads::guest_memory::GuestMemory;
 use crate::threads::machine_info::Machine;
-use crate::typed::Unused;
 use slat::{Level, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
@@ -30,7 +28,7 @@ pub struct AccessTracking {
     /// Ages by the multi-gen LRU; else the secondary MMU is asked, and there are no generations
     #[arg(short, long)]
     pub lru: bool,
-    /// What aging costs vCPUs that fault memory in meanwhile; else: whether pages in use and idle ones are told apart
+    /// Measure the cost of aging for vCPUs that fault memory in; without it, test that aging tells used pages from idle pages
     #[arg(long)]
     pub performance: bool,
     /// Numbers of vCPUs to measure with, a thread each

@@ -4,13 +4,12 @@
 
 use super::ager::{Way, pass, youngest};
 use super::aging_flags::AccessTracking;
-use super::tracked_memory::Guard;
-use super::tracked_memory::TrackedMemory;
+use super::tracked_memory::{Guard, TrackedMemory};
 use crate::parts::sim_host::hva_of;
 use crate::parts::vm_setup::gfns;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::arena;
-use crate::threads::harness::Series;
+use crate::threads::samples::Series;
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;

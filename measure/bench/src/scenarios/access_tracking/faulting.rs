@@ -2,15 +2,15 @@
 
 use super::ager::{Way, pass};
 use super::aging_flags::AccessTracking;
-use super::tracked_memory::Guard;
-use super::tracked_memory::{TrackedMemory, agers_cpu};
-use super::{Ager, Passes, beside, still_young};
+use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
 use crate::parts::point::Tally;
-use crate::scenarios::demand_paging::Ground;
-use crate::scenarios::host_faults::host_has;
+use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
+use crate::scenarios::demand_paging::first_touch::Ground;
+use crate::scenarios::host_faults::mm_first_touch::host_has;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
 use crate::threads::software_vcpu::all_went_well;
 use slat::{Access, Idle, Level};
 use slat_cli::bar::say;
@@ -34,7 +34,7 @@ struct Sample {
     passes: Passes,
     /// Pages that were young still after the last pass.
     left: u64,
-    /// What must hold.
+    /// The conditions that must hold.
     tally: Vec<Tally>,
 }
 

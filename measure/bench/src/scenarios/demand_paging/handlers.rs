@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// Where the giver's word lies in a page; the guest's own lies at its beginning.
 pub const GIVEN_AT: u64 = 8;
 
-/// What handlers leave in a page.
+/// The word that handlers leave in a page.
 pub fn given(gfn: Gfn) -> u64 {
     gfn.0 << 8 | 2
 }
 
-/// What to do, the same for every entrant.
+/// The job, the same for every entrant.
 pub struct Job {
     pub memory: GuestMemory,
     /// Every vCPU touches all parts.
@@ -27,7 +27,7 @@ pub struct Job {
     pub single: bool,
     /// The host has every page before.
     pub prefilled: bool,
-    /// What handlers leave in a page.
+    /// The word that handlers leave in a page.
     pub gives: fn(Gfn) -> u64,
     pub arena: Arc<Arena>,
 }

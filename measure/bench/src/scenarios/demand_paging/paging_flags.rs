@@ -4,7 +4,7 @@
 //! job.rs        one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
 //! handlers.rs   threads that serve the faults (-u), through slat-mm's user faults
 //! ```
-//! Who touches what, and what must hold afterwards, is what `slat sim` simulates: `measure/sim/src/benches/demand_paging.rs`.
+//! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
@@ -17,12 +17,12 @@ mod tests;
 
 use super::handlers::{Job, given};
 use super::paging_sample::{MOST, Sample};
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario};
+use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use clap::ValueEnum;
 use slat::Level;
 use slat::baselines::MmuLock;
@@ -45,7 +45,7 @@ pub struct DemandPaging {
     /// Every vCPU touches all of the memory, not a part of its own
     #[arg(long)]
     overlap: bool,
-    /// Who serves faults that the host has no page for
+    /// The server of faults that the host has no page for
     #[arg(short, long, value_name = "WHO", default_value = "none")]
     uffd: Uffd,
     /// One handler for all of the memory, not one for each vCPU
@@ -56,7 +56,7 @@ pub struct DemandPaging {
     prefilled: bool,
 }
 
-/// Who serves faults.
+/// The server of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Uffd {
     /// The host, with pages of zeroes
@@ -130,7 +130,7 @@ impl Flags for DemandPaging {
 }
 
 impl DemandPaging {
-    /// What is asked for, if it is possible.
+    /// The job that the flags ask for, if it is possible.
     fn job(&self) -> Result<Job, Error> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
         let memory = GuestMemory::asked(vcpus, self.bytes, Level::K4, MOST)?;
@@ -197,7 +197,7 @@ impl DemandPaging {
 /// A figure: its name, its unit, and how a sample says it.
 type Figure<'f> = (&'static str, &'static str, &'f dyn Fn(&Sample) -> f64);
 
-/// What must have happened in all samples of an entrant for its figures to count.
+/// The conditions of all samples of an entrant under which its figures count.
 fn checks(who: &str, samples: &[Sample]) -> Vec<Check> {
     let mut checks = Check::tallied(who, "", samples.iter().flat_map(|sample| &sample.tally));
     if who == ENTRANTS[0].1 {

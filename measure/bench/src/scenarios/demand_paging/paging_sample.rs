@@ -12,10 +12,10 @@
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
 use super::handlers::{GIVEN_AT, Handlers, Job, given};
-use super::{Ground, Lap};
 use crate::parts::point::Tally;
 use crate::parts::sim_host::hva_of;
-use crate::scenarios::host_faults::machine;
+use crate::scenarios::demand_paging::first_touch::{Ground, Lap};
+use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
 use slat::baselines::{Baseline, MmuLock};
@@ -41,7 +41,7 @@ pub struct Sample {
     pub fault_ns: Histogram<u64>,
     /// How long vCPUs waited for the MMU lock, all together.
     pub lock_wait_ns: u64,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
 
@@ -54,7 +54,7 @@ impl Sample {
 }
 
 impl Job {
-    /// What has to be beside the guest's word.
+    /// The word that has to be beside the guest's word.
     fn beside(&self) -> fn(Gfn) -> u64 {
         if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
     }

@@ -1,4 +1,4 @@
-//! What it takes to switch a log on: up front, or gradually, where a fresh log says that every page is dirty and pages are
+//! The time to switch a log on: up front, or gradually, where a fresh log says that every page is dirty and pages are
 //! tracked as they are cleared.
 //!
 //! The memory is large and mostly empty, as that of a guest that was given more than it uses: a table for each 2 MiB, with
@@ -16,7 +16,7 @@ use slat_cli::size;
 use slat_series::{PatchSeries, kvm};
 use std::time::Duration;
 
-/// What a VMM clears at a time: 64 MiB.
+/// The size of one clear request of a VMM: 64 MiB.
 const PIECE: u64 = (64 << 20) / Level::K4.bytes();
 
 /// The result of one lap.

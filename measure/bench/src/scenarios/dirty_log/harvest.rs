@@ -1,4 +1,4 @@
-//! What a harvest costs, against the least that it could: to look at everything, and one locked instruction for each page
+//! The cost of a harvest, against the least possible: to look at everything, and one locked instruction for each page
 //! that is dirty.
 //!
 //! Where D bits tell, what is looked at is the leaf tables: the floor's first part is slat's fastest look through them, as
@@ -12,20 +12,22 @@ use super::logged_slot::LoggedSlot;
 use super::logged_vm::set_log;
 use super::{DirtyLogPerf, name_of, timed};
 use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::{Lineup, Series, us};
+use crate::threads::harness::{Lineup, us};
 use crate::threads::mapped_slot::{MappedSlot, is_drawn};
+use crate::threads::samples::Series;
 use slat::age::Scan;
 use slat::{DirtyLog, Gfn, Idle, PAGE_SIZE, Span, Track};
 use slat_cli::error::Error;
 use slat_cli::size;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Pages of 1000 that are dirty.
 const DENSITIES: [u32; 4] = [0, 10, 100, 1000];
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// So many of 1000 pages are dirty.

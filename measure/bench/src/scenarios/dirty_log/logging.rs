@@ -12,9 +12,8 @@
 //! **Before** stands behind one mutex, goes leaf by leaf over whole slots, and flushes once for each step. It has slat's
 //! bitmap; what it takes to clear its bits, after the leaves have been protected, is not charged.
 
-use super::logged_vm;
 use super::logged_vm::Pages;
-use super::name_of;
+use super::{logged_vm, name_of};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Ept4;
 use slat::{Builder, DirtyLog, Level, RingSize, Splitting, Track, Vm};
@@ -28,7 +27,7 @@ pub enum Way {
     Ring(RingSize),
 }
 
-/// What is done to large pages before a log begins or ends: what is not there is neither split nor made large in place.
+/// The preparation of large pages before a log begins or ends: a missing page is neither split nor made large in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Zap {
     Nothing,

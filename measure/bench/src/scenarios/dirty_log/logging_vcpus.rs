@@ -26,7 +26,7 @@ pub struct Vcpus<'vm> {
     /// One behind the other, from frame 0 on.
     slots: Vec<Slot>,
     cpus: Vec<VcpuInPart<'vm>>,
-    /// What rings and harvests have reported since the last pass began: a bit a frame.
+    /// The frames that rings and harvests have reported since the last pass began: a bit each.
     bits: Vec<u64>,
 }
 

@@ -26,13 +26,11 @@ mod logging_vcpus;
 mod split;
 mod sweep;
 
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario, Simulated};
+use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated, Unused};
 use crate::threads::bench_report::{Report, params};
 use crate::threads::flag_values::{TrackName, multiple_of, ring_size};
 use crate::threads::machine_info::{Machine, cpus};
 use crate::threads::mapped_slot::on_first_cpu;
-use crate::typed::Unused;
 use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Command, ValueEnum};
 use logged_vm::MOST;
@@ -99,7 +97,7 @@ pub struct DirtyLogPerf {
     #[arg(long, value_name = "NS,…", value_delimiter = ',', default_value = "0,1000")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000).map(Duration::from_nanos))]
     exits: Vec<Duration>,
-    /// What to measure
+    /// The tests to run
     #[arg(
         long,
         value_name = "TEST,…",

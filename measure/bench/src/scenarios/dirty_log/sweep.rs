@@ -55,7 +55,7 @@ impl Pass {
 /// A pass as it goes.
 #[derive(Debug)]
 pub struct Sweep {
-    /// What is left.
+    /// The remaining pages.
     pub pages: Span<Gfn>,
     pub pass: Pass,
 }

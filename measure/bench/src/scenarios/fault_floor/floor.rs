@@ -7,8 +7,8 @@
 //!
 //! Entries are in the format of x86-64, with process addresses for physical ones.
 
-use super::backing;
 use super::race::{Contender, Vcpu};
+use crate::scenarios::fault_floor::race::backing;
 use crate::threads::table_pool;
 use crate::threads::table_pool::{FRAME, PRESENT, Table, child};
 use slat::Format;

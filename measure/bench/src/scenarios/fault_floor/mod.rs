@@ -19,18 +19,17 @@ mod peers;
 mod race;
 
 use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Headline};
-use crate::scenario::{Flags, Measured, Scenario, Simulated};
-use crate::threads::arithmetic;
+use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::{Lineup, Series, shuffle};
+use crate::threads::harness::{Lineup, shuffle};
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use clap::ValueEnum;
 use floor::Floor;
 use ours::Ours;
 use race::{Course, Entrant, Lap};
-use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
+use slat::addr::{Gfn, Level, PAGE_SIZE, Span};
 use slat::baselines::MmuLock;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -73,11 +72,6 @@ impl Order {
 
 /// The highest guest address plus one that every entrant's format can translate: the lower half of 48 bits.
 const GUEST_LIMIT: u64 = 1 << 47;
-
-/// The host frame behind a guest frame, the same for every entrant.
-fn backing(gfn: Gfn) -> Pfn {
-    Pfn(gfn.0 + (1 << 24))
-}
 
 /// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
@@ -159,7 +153,7 @@ impl Flags for FaultFloor {
     }
 }
 
-/// What slat is called as it ships: all other entrants are compared with it.
+/// The name of slat as it ships: all other entrants are compared with it.
 const SLAT: &str = "slat";
 
 /// The entrants. The rows of the MMU lock policies answer the TDP MMU series, whose subject is what faults have to share: one

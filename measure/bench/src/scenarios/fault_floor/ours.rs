@@ -5,9 +5,9 @@
 //! pages away as `MADV_DONTNEED` would; that leaves holes which carry the invalidation's number, in tables
 //! that stay linked.
 
-use super::arithmetic::Arithmetic;
-use super::backing;
 use super::race::{Contender, Course, Vcpu};
+use crate::scenarios::fault_floor::race::backing;
+use crate::threads::arithmetic::Arithmetic;
 use slat::addr::{Gfn, Hva, Pfn, Span};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;

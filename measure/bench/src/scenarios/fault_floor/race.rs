@@ -5,7 +5,6 @@
 //! stretch is one loop over the thread's frames, compiled once per entrant; building, handles, unmapping and
 //! checking all lie outside it.
 
-use super::backing;
 use crate::parts::point::Tally;
 use crate::threads::harness::Line;
 use crate::threads::machine_info::pin;
@@ -15,9 +14,28 @@ use std::hint::black_box;
 use std::thread;
 use std::time::Instant;
 
+/// The host frame behind a guest frame, the same for every entrant.
+pub fn backing(gfn: Gfn) -> Pfn {
+    Pfn(gfn.0 + (1 << 24))
+}
+
+/// A mapper as its crate offers it: one owner at a time.
+pub trait Peer: Send + Sync + 'static {
+    /// The crate, and which of its types.
+    const NAME: &'static str;
+    /// An empty table.
+    fn new() -> Self;
+    /// Maps one page to its [`backing`](backing); false if the crate refuses.
+    fn map(&mut self, gfn: Gfn) -> bool;
+    /// Unmaps one page and keeps its table.
+    fn unmap(&mut self, gfn: Gfn);
+    /// The frame of a mapped page.
+    fn translate(&self, gfn: Gfn) -> Option<Pfn>;
+}
+
 /// A table, however guarded, that many vCPUs fault into.
 pub trait Contender: Sync {
-    /// What vCPU `thread` works through. Called on the vCPU's own thread, outside the timed stretch.
+    /// The handle of vCPU `thread`. Called on the vCPU's own thread, outside the timed stretch.
     fn vcpu(&self, thread: usize) -> impl Vcpu;
 }
 
@@ -31,7 +49,7 @@ pub trait Vcpu {
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn>;
 }
 
-/// What is faulted in: for each vCPU its share, and the share's frames in the order of the faults.
+/// The frames to fault in: for each vCPU its share, and the share's frames in the order of the faults.
 pub struct Course {
     /// Disjoint, and none of them empty.
     pub shares: Vec<(Span<Gfn>, Vec<Gfn>)>,
@@ -43,7 +61,7 @@ pub struct Lap {
     pub cold: f64,
     /// Nanoseconds per fault with all tables present.
     pub present: f64,
-    /// What the checks saw.
+    /// The counts of the checks.
     pub tally: Vec<Tally>,
 }
 

@@ -5,8 +5,9 @@ use super::ours::{BASE, Machine, machine};
 use crate::parts::point::Tally;
 use crate::threads::bench_report::{Row, params};
 use crate::threads::flag_values::machine_error;
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::pin;
+use crate::threads::samples::Series;
 use crate::threads::software_vcpu::vcpu;
 use hdrhistogram::Histogram;
 use slat::{Access, Fault, Gfn, Hva, Idle, Next, PAGE_SIZE, Resume, Slot, SlotId, Span};
@@ -15,7 +16,8 @@ use slat_cli::thread::{idle, joined, start};
 use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
 use std::hint::spin_loop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
@@ -25,13 +27,13 @@ const ELSEWHERE: Hva = Hva(0x2000_0000_0000);
 /// Memory of a file: a fork does not cover it.
 const SHARED: &str = "shared file";
 
-/// What the guest's memory is, and what is done elsewhere meanwhile. The first is the control.
+/// The kind of the guest's memory, and the changes elsewhere. The first is the control.
 pub const GUESTS: [(&str, &[Change]); 2] = [
     ("anonymous", &[Change::Quiet, Change::Munmap, Change::Mprotect]),
     (SHARED, &[Change::Quiet, Change::Munmap, Change::Mprotect, Change::Fork]),
 ];
 
-/// What is done elsewhere, over and over.
+/// A change elsewhere that is repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Nothing.
@@ -47,7 +49,7 @@ pub enum Change {
 /// The result of one sample.
 pub struct Beside {
     fault_ns: Histogram<u64>,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: [Tally; 2],
 }
 

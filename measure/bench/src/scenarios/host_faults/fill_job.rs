@@ -3,14 +3,14 @@
 use crate::parts::point::Tally;
 use slat::{Level, PAGE_SIZE};
 
-/// Who fills the memory.
+/// The name of the entrant that fills the memory.
 pub const SLAT: &str = "slat on slat-mm";
 pub const LINUX: &str = "Linux";
 
 /// A job, and who does it.
 pub type Entrant = (Job, &'static str);
 
-/// What to do, the same for both.
+/// The job, the same for both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
     pub threads: u16,
@@ -50,7 +50,7 @@ pub struct Sample {
     pub fill_ns: f64,
     /// The call that unmapped all of it, for each page of 4 KiB.
     pub unmap_ns: f64,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
 

@@ -16,13 +16,13 @@ mod tests;
 use super::beside::Change;
 use super::fill_job::{Entrant, Job, LINUX, SLAT, Sample};
 use super::{beside, linux, ours};
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario};
+use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::threads::bench_report::{Figure, Report, Row, params};
 use crate::threads::flag_values::multiple_of;
 use crate::threads::guest_memory::arena;
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use slat::Level;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -92,7 +92,7 @@ impl Flags for HostFaults {
     }
 }
 
-/// What Linux is compared by.
+/// The figures that Linux is compared by.
 const FIGURES: [Figure<Sample>; 2] = [
     ("Linux: a fault", "ns of all/fault", |sample| Some(sample.fill_ns)),
     ("Linux: munmap", "ns/4K page", |sample| Some(sample.unmap_ns)),

@@ -50,7 +50,7 @@ pub fn sample(job: &Job) -> Result<Sample, Error> {
     Ok(job.sample([fill_ns, unmap_ns], tally))
 }
 
-/// What is stored at this offset of a part.
+/// The value that is stored at this offset of a part.
 fn word(offset: u64) -> u64 {
     offset | 1
 }
@@ -99,7 +99,7 @@ impl Memory {
     }
 }
 
-/// What thread `number` does in its part; how many faults the kernel counted meanwhile.
+/// Fills the part of thread `number`, and returns the faults that the kernel counted.
 fn fill(memory: &Memory, number: u64, job: &Job) -> u64 {
     let (before, base) = (faults(), memory.at(number * job.bytes));
     for at in (0..job.bytes).step_by(job.page.bytes() as usize) {

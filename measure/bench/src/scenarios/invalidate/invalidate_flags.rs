@@ -12,20 +12,19 @@
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
-use super::{Ground, Lap, Layout, TABLE};
 use crate::levers::{Cell, Grid};
-use crate::parts::setting::Column;
-use crate::parts::setting::{EXCLUSIVE, NONE, READ_WRITE};
-use crate::parts::setting::{Over, Setting, Work};
+use crate::parts::setting::{Column, EXCLUSIVE, NONE, Over, READ_WRITE, Setting, Work};
 use crate::parts::touch_pages::Bare;
 use crate::parts::vm_setup::with_one_slot;
-use crate::scenario::{Asked, Headline};
-use crate::scenario::{Flags, Measured, Scenario};
+use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
+use crate::scenarios::invalidate::invalidating_lap::{Ground, Lap};
+use crate::scenarios::invalidate::places::{Layout, TABLE};
 use crate::threads::arithmetic::Pages;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::flag_values::{HostPage, multiple_of};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
+use crate::threads::samples::Series;
 use crate::threads::table_pool;
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
@@ -56,7 +55,7 @@ pub struct Invalidate {
     /// Each computes for so long between two invalidations
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pause_ns: u64,
-    /// What one invalidation covers: a power of two, from 4K to 2M
+    /// The size of one invalidation: a power of two, from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     range: u64,
     /// The size of the host's pages behind the vCPUs' memory
@@ -67,7 +66,7 @@ pub struct Invalidate {
     host_sleeps_ns: u64,
 }
 
-/// What a vCPU faults in by default, in bytes.
+/// The default memory that a vCPU faults in, in bytes.
 fn default_bytes(pages: HostPage) -> u64 {
     match pages {
         HostPage::K4 => 1 << 30,
@@ -220,7 +219,7 @@ impl Invalidate {
         lap().map_err(Error::Machine)
     }
 
-    /// What must have happened for a case to count.
+    /// The conditions under which a case counts.
     fn checks(&self, ((over, beside), policy): Entrant, laps: &[Lap]) -> Vec<Check> {
         let who = format!("{}, beside {beside}", name(policy));
         let mut checks = Check::tallied(&who, "", laps.iter().flat_map(|lap| &lap.tally));

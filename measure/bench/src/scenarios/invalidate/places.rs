@@ -115,7 +115,7 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
         }
     }
 
-    /// The one that brings its pages back, where it has pages.
+    /// The vCPU that brings its pages back, where it has pages.
     fn vcpu(&self) -> Option<Vcpu<'r, F, H>> {
         let vcpu = || self.vm.vcpu(VcpuId(self.setting.vcpus + self.number));
         (self.setting.work.over == Over::Mapped).then(vcpu).flatten()
@@ -128,7 +128,7 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
         drop(self.vm.invalidate(hvas_of(self.range(nth)), Reason::Clear).apply(idle).settle());
     }
 
-    /// What it invalidates next.
+    /// The next range to invalidate.
     fn range(&self, nth: u64) -> Span<Gfn> {
         let Work { over, range, .. } = self.setting.work;
         let (place, nth) = if over == Over::Same {
@@ -151,7 +151,10 @@ mod tests {
     use crate::parts::sim_host::SimHost;
     use crate::parts::test_settings::setting;
     use crate::parts::vm_setup::{builder, with_one_slot};
-    use crate::scenarios::invalidate::tests::work;
+
+    fn work(invalidators: u32) -> Work {
+        Work { invalidators, pause_ns: 1000, ..Work::default() }
+    }
 
     #[test]
     fn every_place_is_apart_from_the_others_and_from_every_vcpu() {

@@ -1,9 +1,8 @@
 //! The series' kernel time beside ours: 215.93 s before, 200.90 s after.
 
-use super::{KERNEL, KERNEL_RESTING, MISSING};
 use crate::parts::point::Point;
 use crate::parts::published_figures::{Against, figure, ratio};
-use crate::scenarios::ksm::{HEEDED, HEEDED_BATCHED, IGNORED};
+use crate::scenarios::ksm::merging::{HEEDED, HEEDED_BATCHED, IGNORED, KERNEL, KERNEL_RESTING, MISSING};
 
 use slat_series::change_pte::SYSTEM_TIME;
 

@@ -16,15 +16,13 @@
 //! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
 //! copies pages that are written). Nothing of the first filling counts.
 
-use super::ksm_rows::CONDITIONS;
-use super::ksm_rows::{ONE_BY_ONE, TOGETHER};
+use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
 use super::merge_run::{Entrant, MergeRun, Plan, arena};
 use super::page_contents::{Memory, Stage};
 use super::{ksm_rows, table_pages};
 use crate::levers::{Cell, Grid};
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario};
-use crate::scenarios::ksm::HEEDED_BATCHED;
+use crate::scenario::{Asked, Flags, Measured, Scenario};
+use crate::scenarios::ksm::merging::HEEDED_BATCHED;
 use crate::threads::bench_report::{Report, params};
 use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;

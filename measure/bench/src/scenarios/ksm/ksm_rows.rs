@@ -4,8 +4,10 @@ use super::merge_run::{Entrant, Sample};
 use super::notified_vm::Counted;
 use super::page_contents::{Memory, Stage};
 use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::{Lineup, Series};
-use slat_series::{PatchSeries, change_pte::SYSTEM_TIME};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
+use slat_series::PatchSeries;
+use slat_series::change_pte::SYSTEM_TIME;
 
 /// Each under these: whether the host has huge pages, and whether guests rest.
 pub const CONDITIONS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
@@ -91,7 +93,7 @@ fn total(samples: &Samples, is: impl Fn(Entrant) -> bool, of: impl Fn(&Sample) -
     samples.each().filter(|(entrant, _)| is(**entrant)).flat_map(|(_, samples)| samples).map(of).sum()
 }
 
-/// What must have happened in all samples for the rows to count, and what the rows must say.
+/// The conditions of all samples under which the rows count.
 pub fn checks(samples: &Samples, memory: Memory) -> Vec<Check> {
     let of_one = |(&entrant, samples)| checks_of(entrant, samples, memory);
     let mut checks: Vec<_> = samples.each().flat_map(of_one).collect();

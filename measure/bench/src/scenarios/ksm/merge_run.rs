@@ -46,7 +46,7 @@ const PASSES: u64 = 100;
 /// Nanoseconds after which neither the scanner nor guests wait for the other any more, which has failed.
 const LIMIT_NS: u64 = 100_000_000_000;
 
-/// What is compared.
+/// An entrant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// VMs heed the reasons of notifications. Else each is one to unmap.
@@ -59,22 +59,22 @@ pub struct Entrant {
     pub rests: bool,
 }
 
-/// What is run, and how.
+/// The plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'p> {
     /// The world, and how long guests and exits take. Its vCPUs are those of each VM.
     pub setting: &'p Setting<'p>,
     /// The memory of all VMs.
     pub memory: Memory,
-    /// What guests fill it with.
+    /// The content that guests fill it with.
     pub stages: &'p [Stage],
     /// CPUs for guests, at most.
     pub cpus: u32,
-    /// What is compared.
+    /// An entrant.
     pub entrant: Entrant,
 }
 
-/// What one run yields.
+/// The result of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Of all VMs, after the first filling.
@@ -89,11 +89,11 @@ pub struct Sample {
     pub breaks: u64,
     /// Nanoseconds in which vCPUs neither computed nor rested while the scanner ran.
     pub lost_ns: u64,
-    /// What guests used.
+    /// The pages that guests used.
     pub seen: Seen,
     /// The last stage beside the scanner.
     pub told: RunStats,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
 
@@ -281,7 +281,7 @@ impl<'p> MergeRun<'p> {
         counts(self.ksm.stats()) == stage.expected(self.plan.memory)
     }
 
-    /// What must be so at the end of a stage.
+    /// The conditions at the end of a stage.
     fn count(&self, stage: Stage) -> Result<[Tally; 4], String> {
         let (memory, mut idle) = (self.plan.memory, idle()?);
         let (mut right, mut mapped, mut found) = (0, 0, [0; PAGE]);
@@ -335,7 +335,7 @@ fn vm(
     Ok((space, vm))
 }
 
-/// What guests have to write: of the stage's pages up to one of them, the first of so many, in one of so many acts. The first guest of
+/// The writes of the guests: of the stage's pages up to one of them, the first of so many, in one of so many acts. The first guest of
 /// each VM does it.
 fn give(cpus: &mut [Vec<Runner<'_>>], stage: Stage, (end, step, acts): (u64, u64, u64)) {
     for Runner { guest, first, .. } in cpus.iter_mut().flatten() {
@@ -367,7 +367,7 @@ impl Runner<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::ksm::HEEDED_BATCHED;
+    use crate::scenarios::ksm::merging::HEEDED_BATCHED;
     use crate::scenarios::ksm::reading_guest::POISON;
 
     use crate::parts::guest_program::{Program as _, Use};

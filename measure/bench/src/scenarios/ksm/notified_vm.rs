@@ -5,7 +5,7 @@
 //! and a reading has its price in virtual time, too: there are three or more in each notification.
 //! Notifications by the scanner are counted apart from those by vCPUs, which break copy-on-write inside of their faults.
 
-use crate::scenarios::host_faults::BASE;
+use crate::parts::sim_host::BASE;
 use crate::world::{clock, thread_local};
 use core::cell::Cell;
 use core::sync::atomic::{
@@ -26,7 +26,7 @@ pub fn as_scanner<R>(f: impl FnOnce() -> R) -> R {
     done
 }
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
     /// Notifications by the scanner.
@@ -79,7 +79,7 @@ impl NotifiedVm {
         self.counts[what as usize].fetch_add(count, Relaxed);
     }
 
-    /// What has been counted since the last call.
+    /// The counts since the last call.
     pub fn take_counts(&self) -> [u64; COUNTED] {
         self.counts.each_ref().map(|count| count.swap(0, Relaxed))
     }
@@ -126,7 +126,7 @@ impl SecondaryMmu for NotifiedVm {
     }
 }
 
-/// What the VM does when the host tells it of a page is its own time.
+/// The VM's own time while the host notifies it of a page.
 struct Timed<'a> {
     told: &'a mut dyn Pages,
     ns: u64,

@@ -1,4 +1,4 @@
-//! What the VMs hold in each stage, and what KSM must have found at its end: LTP's `ksm02`.
+//! The memory of the VMs in each stage, and the counts of KSM at its end: LTP's `ksm02`.
 //!
 //! | stage | VM 0 | VM 1 | the others | shared | unshared |
 //! |---|---|---|---|---|---|
@@ -47,7 +47,7 @@ impl Memory {
 pub struct Stage(pub u32);
 
 impl Stage {
-    /// Those of the test.
+    /// The stages of the test.
     pub const ALL: [Self; 4] = [Self(1), Self(2), Self(3), Self::LAST];
     /// The last of them.
     pub const LAST: Self = Self(4);
@@ -61,7 +61,7 @@ impl Stage {
         }
     }
 
-    /// What VM `vm` has in page `gfn`: the first word, all words between, the last one.
+    /// The content of page `gfn` of VM `vm`: the first word, all words between, the last one.
     pub fn words(self, memory: Memory, vm: u32, gfn: Gfn) -> [u64; 3] {
         let word = u64::from_ne_bytes([self.byte(vm); 8]);
         match self {
@@ -82,7 +82,7 @@ impl Stage {
         page
     }
 
-    /// What KSM counts once it has merged all pages that can be merged.
+    /// The counts of KSM after it has merged all pages that can be merged.
     pub fn expected(self, memory: Memory) -> Counts {
         let mut contents: Vec<u8> = (0..memory.vms).map(|vm| self.byte(vm)).collect();
         contents.sort_unstable();
@@ -92,7 +92,7 @@ impl Stage {
     }
 }
 
-/// What KSM counts: frames that entries share, entries that share one beyond the first of each, and pages that have no equal.
+/// The counts of KSM: frames that entries share, entries that share one beyond the first of each, and pages that have no equal.
 pub type Counts = [u64; 3];
 
 /// As KSM says it.

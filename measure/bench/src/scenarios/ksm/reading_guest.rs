@@ -1,4 +1,4 @@
-//! What a guest does while KSM merges its pages: it fills its memory, reads all over it, and writes some of it again. Each read and
+//! A guest while KSM merges its pages: it fills its memory, reads all over it, and writes some of it again. Each read and
 //! each fault is looked at.
 //!
 //! A fault for want of a **translation** inside a change of the page's entry is what the change-pte series is about. A store to a page
@@ -11,12 +11,13 @@ use crate::parts::page_order::PageOrder;
 use crate::world::{copy, now};
 use core::iter::StepBy;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use slat::table::formats::Ept4;
 use slat::{Fault, FaultError, Gfn, Host, Idle, Next, Pfn, Resume, Vcpu};
 use slat_mm::Arena;
 
-/// What a simulated arena fills freed frames with.
+/// The fill of freed frames of a simulated arena.
 pub const POISON: u8 = 0xdd;
 
 /// The guest of one vCPU.
@@ -27,7 +28,7 @@ pub struct ReadingGuest<'m> {
     pub arena: &'m Arena,
     /// The memory of all VMs.
     pub memory: Memory,
-    /// What its memory holds.
+    /// The content of its memory.
     pub stage: Stage,
     /// In which order it reads.
     pub way: PageOrder,

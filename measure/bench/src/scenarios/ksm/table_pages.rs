@@ -1,8 +1,9 @@
 //! Table pages that a VM frees and makes again where all of its memory is invalidated, by the reason that the host gives.
 
-use crate::scenarios::host_faults::{BASE, machine};
+use crate::parts::sim_host::BASE;
+use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::Series;
+use crate::threads::samples::Series;
 use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
 use slat::{Access, Event, Fault, Gfn, PAGE_SIZE, Reason, SecondaryMmu, Span, VcpuId};
@@ -43,7 +44,7 @@ pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]),
     Ok((rows, checks))
 }
 
-/// Those of one VM that heeds reasons, or does not.
+/// The table pages of one VM that heeds reasons, or does not.
 fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> Result<[u64; 2], Error> {
     let (space, memory) = (AddressSpace::builder(arena).build()?, Span::sized(BASE, pages * PAGE_SIZE));
     let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| {

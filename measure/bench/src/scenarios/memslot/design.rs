@@ -41,7 +41,7 @@ pub trait Design: Host + Sized + 'static {
         let moved = vm.memory().commit(idle, |tx| tx.move_to(id, gfn));
         moved.map(|_| ()).map_err(|error| error.to_string())
     }
-    /// What slot `id` is.
+    /// The slot of this id.
     fn get(vm: &Machine<Self>, idle: &mut Idle, id: SlotId) -> Option<Slot> {
         vm.memory().get(idle, id)
     }

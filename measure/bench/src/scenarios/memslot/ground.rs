@@ -31,7 +31,7 @@ pub struct Ground {
     meeting: Meeting,
 }
 
-/// What a run told.
+/// The result of a run.
 pub struct Outcome {
     pub stats: RunStats,
     pub moves: u64,
@@ -106,7 +106,7 @@ impl Ground {
         Ok(ns)
     }
 
-    /// What must be true after a run in which guests have seen this, and before which so many pages were mapped.
+    /// The conditions after a run in which guests have seen this, and before which so many pages were mapped.
     fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>, String> {
         let stats = self.vm.stats();
         let faults = stats.mapped_faults - mapped + stats.mmio_faults;

@@ -27,7 +27,7 @@ use crate::parts::vm_setup::idle;
 use crate::world::{Job, RunStats, now, run};
 use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
 
-/// What is done to the slots.
+/// The operation on the slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     /// See the module's header.
@@ -80,12 +80,12 @@ pub struct GuestTest {
     used: Span<Gfn>,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Nanoseconds of one iteration, on average.
     pub ns: f64,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
 
@@ -227,27 +227,27 @@ impl GuestTest {
         [Span::new(self.used.start, middle), Span::new(middle, self.used.end)]
     }
 
-    /// What the guest touches of each half.
+    /// The pages of each half that the guest touches.
     fn touched(&self) -> [Span<Gfn>; 2] {
         let all = self.test == Test::Map;
         self.halves().map(|half| if all { half } else { Span::sized(half.start, 1) })
     }
 }
 
-/// What the host's thread has done.
+/// The work of the host's thread.
 struct Host {
     ns: u64,
     iterations: u64,
     found: [u64; 2],
 }
 
-/// What came of guests beside the host's thread.
+/// The result of guests beside the host's thread.
 pub struct Ran<H> {
     /// The run.
     pub stats: RunStats,
-    /// What the host's thread came to.
+    /// The result of the host's thread.
     pub host: H,
-    /// What all guests have done.
+    /// The accesses of all guests.
     pub seen: Seen,
     /// Why one of them did not come to its end.
     pub failed: Option<String>,

@@ -5,11 +5,12 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use super::Layout;
 use super::design::empty_vm;
 use crate::parts::point::Tally;
+use crate::scenarios::memslot::layout::Layout;
 use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
 use slat::PAGE_SIZE;
 use slat::slots::Region;
 use slat_cli::error::Error;
@@ -23,7 +24,7 @@ pub const PATH: &CStr = c"/dev/kvm";
 
 /// The requests of one turn.
 const REQUESTS: [&str; 5] = ["create", "move", "log writes", "grow (refused)", "delete"];
-/// What they are answered with: an error number, 0 for none.
+/// Their answers: an error number, 0 for none.
 const ANSWERS: [i32; 5] = [0, 0, 0, libc::EINVAL, 0];
 /// Turns in one sample.
 const TURNS: usize = 100;

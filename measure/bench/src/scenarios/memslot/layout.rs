@@ -50,7 +50,7 @@ impl Layout {
         self.slot(self.slots - 1)
     }
 
-    /// The one before it.
+    /// The slot before it.
     pub fn beside(&self) -> Slot {
         self.slot(self.slots - 2)
     }

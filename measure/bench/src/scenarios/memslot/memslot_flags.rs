@@ -12,18 +12,17 @@
 #[path = "memslot_flag_tests.rs"]
 mod tests;
 
-use super::array::{Adapter, IDS};
 use super::design::engine_alone;
-use super::guest_tests;
 use super::guest_tests::GuestTest;
-use super::{kvm, micro};
+use super::{guest_tests, kvm, micro};
 use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Headline};
-use crate::scenario::{Flags, Measured};
+use crate::scenario::{Asked, Flags, Headline, Measured, Unused};
+use crate::scenarios::memslot::array::adapter::Adapter;
+use crate::scenarios::memslot::array::record::IDS;
 use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
-use crate::typed::Unused;
+use crate::threads::samples::Series;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use slat_cli::bar::say;
@@ -44,7 +43,7 @@ pub struct MemslotPerf {
     #[arg(short, long, value_name = "N,…", default_value = "10,30,50,100,509,8194,32764,1000000")]
     #[arg(value_delimiter = ',')]
     slots: Vec<u32>,
-    /// What to measure
+    /// The tests to run
     #[arg(
         long,
         value_name = "TEST,…",
@@ -202,7 +201,7 @@ impl Flags for MemslotPerf {
 }
 
 impl MemslotPerf {
-    /// What to measure, in order: guests, maps, bytes; the last once, since they are the same for every number.
+    /// The tests in order: guests, maps, bytes. The last runs once, since its result is the same for every number.
     fn todo(&self) -> Vec<(u32, Test)> {
         let at = |slots: u32| self.tests.iter().map(move |&test| (slots, test));
         let mut todo: Vec<_> = self.slots.iter().flat_map(|&slots| at(slots)).collect();

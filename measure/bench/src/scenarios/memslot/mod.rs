@@ -22,38 +22,27 @@
 //! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move
 //! inside a node cost nothing. `slat bench memslot-perf` measures all of it.
 
+pub mod array;
+pub mod design;
+#[cfg(test)]
+mod design_tests;
+mod ground;
+pub mod guest_tests;
+mod guests;
 #[cfg(not(virtual_time))]
 mod kvm;
+mod layout;
 #[cfg(not(virtual_time))]
 mod memslot_flags;
 #[cfg(not(virtual_time))]
 mod micro;
-
-pub mod array;
-pub mod design;
-mod ground;
-pub mod guest_tests;
-mod guests;
-mod layout;
+pub mod moving_slot;
 mod scalable_memslots_figures;
-#[cfg(test)]
-mod tests;
 
-use crate::parts::point::{Figure, Point};
 use crate::parts::setting::MMU_LOCKS;
-use crate::parts::setting::Setting;
-use crate::scenario::{ALL_THERE, NO_AGER};
-use crate::scenario::{Scenario, Simulated};
-use ground::Ground;
-pub use layout::Layout;
+use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use moving_slot::run_once;
 use slat_series::PatchSeries;
-
-/// Slots in use, as the series has them. The figures are of the most of them, unless they say otherwise.
-const SLOTS: [u32; 3] = [32_764, 509, 10];
-
-/// Figures that are set against the series'.
-const MOVE: &str = "ns per move";
-const MOVE_FEW: &str = "ns per move, 10 slots";
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -73,26 +62,3 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: memslot_flags::MEASURED,
 };
-
-/// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    let run = |slots| Ground::new(setting, slots, false)?.run(setting);
-    let (most, some, few) = (run(SLOTS[0])?, run(SLOTS[1])?, run(SLOTS[2])?);
-    let per_move = |count: u64| count as f64 / most.moves as f64;
-    let figures = vec![
-        Figure::new(MOVE, most.moved_ns[0], "ns"),
-        Figure::new("ns per move of the slot beside", most.moved_ns[1], "ns"),
-        Figure::new("ns per move, 509 slots", some.moved_ns[0], "ns"),
-        Figure::new(MOVE_FEW, few.moved_ns[0], "ns"),
-        Figure::new("ns per access", most.access_ns, "ns"),
-        Figure::new("kicks per move", per_move(most.stats.kicks), "kicks"),
-        Figure::new("retries per move", per_move(most.retries), "retries"),
-        Figure::new("exits for want of memory per move", per_move(most.seen.absent), "exits"),
-    ];
-    Ok(Point {
-        operations: most.moves,
-        flushes: most.flushes,
-        checks: [most.checks, some.checks, few.checks].concat(),
-        ..Point::of(setting, figures, most.stats)
-    })
-}

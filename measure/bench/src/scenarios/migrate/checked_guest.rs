@@ -11,7 +11,8 @@
 
 use slat::{Fault, Format, Gfn, Host, PAGE_SIZE, Span};
 use slat_vcpu::cpu::{Core, Program, Step};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Words of a page.
 const WORDS: u64 = PAGE_SIZE / 8;
@@ -60,7 +61,7 @@ impl Guest {
         }
     }
 
-    /// What page `gfn` of its memory has to hold.
+    /// The expected content of page `gfn` of its memory.
     pub fn expected(&self, gfn: Gfn) -> Page {
         page_of(gfn, self.writes[(gfn.0 - self.gfns.start.0) as usize])
     }
@@ -82,7 +83,7 @@ impl Guest {
     }
 }
 
-/// What a page holds after so many writes to it.
+/// The content of a page after so many writes to it.
 fn page_of(gfn: Gfn, writes: u32) -> Page {
     let mut page = [0; PAGE_SIZE as usize];
     for (word, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
@@ -91,14 +92,14 @@ fn page_of(gfn: Gfn, writes: u32) -> Page {
     page
 }
 
-/// What word number `word` of a page holds after so many writes to the page.
+/// The content of word number `word` of a page after so many writes to the page.
 fn word_of(gfn: Gfn, writes: u32, word: u64) -> [u8; 8] {
     let before = u64::from(writes).saturating_sub(word + 1);
     let number = word + before / WORDS * WORDS;
     if number < writes.into() { written(gfn, number) } else { [0; 8] }
 }
 
-/// What write number `number` to a page stores: no two alike in all of memory, and none zero.
+/// The value that write number `number` stores to a page: no two are alike in all of memory, and none is zero.
 fn written(gfn: Gfn, number: u64) -> [u8; 8] {
     let name = (gfn.0 << 32 | number).wrapping_add(1);
     name.wrapping_mul(0xd6e8_feb8_6659_fd93).to_le_bytes()

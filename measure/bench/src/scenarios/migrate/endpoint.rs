@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Guest address 0, as the host sees it.
 const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
+/// The fill of a freed frame: a guest that still reads the frame finds this.
 const POISON: u8 = 0xdd;
 
 /// See the module's header.

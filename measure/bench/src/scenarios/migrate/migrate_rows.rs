@@ -2,9 +2,10 @@
 
 use super::migration::Sample;
 use super::page_compare::Compared;
-use crate::sim::Grid;
+use crate::sim::text::Grid;
 use crate::threads::bench_report::{Check, Figure, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
 use slat_migrate::Round;
 use slat_series::PatchSeries;
 use std::fmt;

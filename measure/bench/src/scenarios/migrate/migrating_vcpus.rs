@@ -13,11 +13,12 @@ use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start_free};
 use slat_vcpu::Cpu;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// What all vCPUs share.
+/// The state that all vCPUs share.
 #[derive(Debug)]
 struct Shared {
     guests: Vec<Mutex<Guest>>,

@@ -33,8 +33,7 @@ mod migration;
 mod page_compare;
 mod sender;
 
-use crate::scenario::{Asked, Headline};
-use crate::scenario::{Flags, Measured, Scenario, Simulated};
+use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
 use crate::threads::bench_report::{Report, params};
 use crate::threads::flag_values::{TrackName, ring_size};
 use crate::threads::harness::Lineup;
@@ -66,7 +65,7 @@ pub struct Migrate {
     /// Guest memory of each vCPU: 64K to 64G
     #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = size)]
     bytes: u64,
-    /// What each guest writes to again and again [default: a 32nd of its memory]
+    /// The memory that each guest writes to again and again [default: a 32nd of its memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     working_set: Option<u64>,
     /// How long the guest may stand still, in milliseconds

@@ -7,7 +7,7 @@ use slat::{Gfn, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use std::collections::HashSet;
 
-/// What was found. All but the first are zero where nothing was lost.
+/// The counts. All but the first are zero where nothing was lost.
 #[derive(Clone, Debug, Default)]
 pub struct Compared {
     pub pages: u64,

@@ -6,7 +6,8 @@
 
 use crate::parts::setting::{Setting, Work};
 use crate::parts::sim_host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
-use crate::parts::vm_setup::{Parts, idle, vcpu, with_one_slot};
+use crate::parts::vcpu_parts::Parts;
+use crate::parts::vm_setup::{idle, vcpu, with_one_slot};
 use crate::parts::word_lines::Words;
 use crate::world::AtomicU64;
 use crate::world::Ordering::Relaxed;
@@ -41,7 +42,7 @@ const OF_LARGE: u64 = 3;
 const FIRST_LEAF_TABLE: u64 = 4;
 /// The first of those pages, which the host has as large, too.
 const FIRST_LARGE: Gfn = Gfn(TABLE * TABLE);
-/// Those that a vCPU has, at most.
+/// The pages of a vCPU, at most.
 const MOST_LARGE: u64 = 64;
 
 impl L1Layout {
@@ -106,12 +107,12 @@ impl L1Layout {
         FIRST_LEAF_TABLE + self.leaf_tables
     }
 
-    /// What the host has behind a page of L2.
+    /// The host's page behind a page of L2.
     pub fn behind(&self, g2: Gfn) -> Pfn {
         first_page(self.g1(g2)).pfn
     }
 
-    /// What the kernel works under its lock for a fault.
+    /// The kernel's work under its lock for a fault.
     pub fn under_lock_ns(&self) -> u64 {
         self.work.under_lock_ns
     }
@@ -224,7 +225,7 @@ impl Host for L1Memory {
 
 /// A hypervisor that runs L2: slat, or the one that it is compared with.
 pub trait Side: Sync {
-    /// What a CPU has of it.
+    /// The part of a CPU.
     type Vcpu<'v>: Send
     where
         Self: 'v;
@@ -233,7 +234,7 @@ pub trait Side: Sync {
     fn vcpu(&self, id: u32) -> Result<Self::Vcpu<'_>, String>;
     /// The first nested guest is about to begin.
     fn begin(&self);
-    /// What hardware finds for a page of L2.
+    /// The frame that hardware finds for a page of L2.
     fn finds(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, g2: Gfn) -> Option<Pfn>;
     /// L2 stores to a page that hardware does not find. Whether it has it now.
     fn fault(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, g2: Gfn) -> bool;

@@ -16,17 +16,16 @@ mod l1_layout;
 mod shadow_mmu;
 
 use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::Column;
-use crate::parts::setting::Setting;
+use crate::parts::setting::{Column, Setting};
 use crate::parts::vm_setup::{gfns, idle};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER};
-use crate::scenario::{Scenario, Simulated};
+use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
 #[cfg(not(virtual_time))]
 use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, RunStats, compute, now, run};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use l1_layout::{ALIASES, Engine, L1Layout, Side};
 use shadow_mmu::ShadowMmu;
 use slat::{Gfn, Idle, Span};
@@ -70,7 +69,7 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     }
 }
 
-/// What each vCPU does in a lap.
+/// The work of each vCPU in a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lap {
     FirstTouch,
@@ -80,7 +79,7 @@ enum Lap {
     Edit,
 }
 
-/// What vCPUs have counted.
+/// The counts of the vCPUs.
 #[derive(Default)]
 struct Counts {
     mapped: AtomicU64,
@@ -252,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What is there after the first touch, and after the host has taken pages of it.
+    /// The mappings after the first touch, and after the host has taken pages.
     fn left(side: &impl Side, setting: &Setting<'_>, layout: &L1Layout) -> [u64; 2] {
         side.begin();
         let mut vcpus = [side.vcpu(0).unwrap(), side.vcpu(1).unwrap()];

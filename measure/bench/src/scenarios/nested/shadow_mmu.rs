@@ -1,4 +1,4 @@
-//! What L2 is compared with: KVM's shadow MMU (`arch/x86/kvm/mmu`, 6.11), by its steps. Written here from what it does.
+//! KVM's shadow MMU (`arch/x86/kvm/mmu`, 6.11) by its steps, as the baseline. Written here from its behaviour.
 //!
 //! ```text
 //! fault       read T ─▶ mmu_seq ─▶ the host's page ─▶ mmu_lock, stale? ─▶ for each level: the shadow page of T's page, made where it is
@@ -33,7 +33,7 @@ struct Page {
     made_of: Words,
 }
 
-/// What is under the lock, beside the entries.
+/// The state under the lock, beside the entries.
 #[derive(Default)]
 struct Under {
     /// Shadow pages by T's frame.

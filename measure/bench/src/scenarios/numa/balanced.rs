@@ -8,8 +8,8 @@
 //! ```
 
 use super::kvm_walk::{Events, RangeWalk, Walked};
+use crate::parts::sim_host::BASE;
 use crate::parts::vm_setup::with_one_slot;
-use crate::scenarios::host_faults::BASE;
 use crate::world::{kick, now};
 use core::sync::atomic::{AtomicU64, Ordering};
 use slat::baselines::{Baseline, MmuLock};
@@ -35,7 +35,7 @@ pub struct Balanced<F: Format> {
 /// A builder of such a VM.
 pub type BalancedBuilder<F> = Builder<F, HostView<Events>>;
 
-/// What balancing has done since the VM was made.
+/// The counts of balancing since the VM was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// Calls that took something away from the guest: of ranges under [`Policy::Range`], of pages and runs under the others.
@@ -48,7 +48,7 @@ pub struct Counts {
     pub balancing: NumaStats,
     /// How often table pages of the guest were freed, or are to be.
     pub tables_freed: u64,
-    /// What all scans took, in nanoseconds.
+    /// The time of all scans, in nanoseconds.
     pub scan_ns: u64,
 }
 
@@ -95,7 +95,7 @@ impl<F: Format> Balanced<F> {
         self.scans.load(Ordering::Acquire)
     }
 
-    /// What came of it so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let (stats, balancing) = (self.vm.stats(), self.space.numa_stats());
         let is_range = |balancer: &Balancer| balancer.settings().policy == Policy::Range;

@@ -10,7 +10,8 @@
 //! The lock is the engine's [`MmuLock::ReadWrite`](slat::baselines::MmuLock::ReadWrite), which it takes for one page at a time. The walk flushes after a page if a fault has
 //! come since the page before. That is where KVM's walk finds that a thread waits; the thread does not wait for this flush here.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use slat::trace::{Observer, RetryCause, TraceEvent};
 use slat::{
     Access, Again, Event, Format, Host as _, Hva, Idle, Level, Pages, Reason, SecondaryMmu, Span, Vm,
@@ -29,7 +30,7 @@ pub enum RangeWalk {
     KvmContended,
 }
 
-/// What has happened in a VM. Atomics of `core` cost no time.
+/// Counts of events in a VM. Atomics of `core` cost no time.
 #[derive(Debug, Default)]
 pub struct Events {
     /// A fault has come.

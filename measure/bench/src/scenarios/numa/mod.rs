@@ -16,7 +16,7 @@
 //! The pages are the same under every policy. How many pages of a range become inaccessible, and how many of those are mapped, is taken
 //! from the series' second line (10,037 calls in 35 ranges, of which 4,610 flushed). What a policy makes of these pages is simulated.
 //!
-//! What scans cost a vCPU is reported as if a scan came for each 128 pages that the vCPU uses, however long a scan takes. Guests go on until
+//! The cost of scans for a vCPU is reported as if a scan came for each 128 pages that the vCPU uses, however long a scan takes. Guests go on until
 //! all scans are over, and then use each page once more, so that every page that was taken away is faulted back.
 //!
 //! `slat bench numa-balancing` runs the same [`Balanced`](balanced::Balanced) with guests that replay traces, with pages that move between
@@ -29,38 +29,22 @@
 //! | `used_pages` | guests that use some of the pages, and what must be true afterwards |
 //! | `published` | the series' figures beside these |
 
+pub mod balanced;
+pub mod balancing_columns;
+pub mod kvm_walk;
 #[cfg(not(virtual_time))]
 mod numa_flags;
+mod numa_protection_figures;
 #[cfg(not(virtual_time))]
 mod numa_rows;
 #[cfg(not(virtual_time))]
 mod replayed;
-
-pub mod balanced;
-pub mod kvm_walk;
-mod numa_protection_figures;
 mod used_pages;
 
-use crate::parts::point::Point;
-use crate::parts::setting::Column;
-use crate::parts::setting::Setting;
-use crate::scenario::{ALL_THERE, NO_AGER};
-use crate::scenario::{Scenario, Simulated};
+use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use balancing_columns::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING};
 use slat_series::PatchSeries;
-use used_pages::UsedPages;
-
-/// Figures that are set against the series'.
-const FLUSHES: &str = "flushes per 2 MiB";
-const CALLS: &str = "unmap calls per 2 MiB";
-
-/// 2 MiB are unmapped, and flushed once: Linux.
-pub const RANGE: Column = Column::lockless("range");
-/// 2 MiB are unmapped, and flushed page by page: Linux, where other threads wait for its lock.
-pub const RANGE_YIELDING: Column = Column::lockless("range, yielding");
-/// Page by page, each with its flush: the NUMA protection series.
-pub const PAGE: Column = Column::lockless("page");
-/// Page by page, with one flush: slat as it ships.
-pub const PAGE_BATCHED: Column = Column::lockless("page-batched");
+use used_pages::run_once;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -80,8 +64,3 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: numa_flags::MEASURED,
 };
-
-/// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    UsedPages::new(setting, false, |vm| vm)?.run(setting)
-}

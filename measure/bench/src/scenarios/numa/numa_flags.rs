@@ -4,7 +4,7 @@
 //! replayed.rs           one sample: vCPUs that replay traces on two nodes or more, and perhaps a device
 //! policies_compared.rs  the rows and the checks
 //! ```
-//! What runs is a VM of `measure/sim/src/benches/numa`, which `slat sim` simulates. Here its guests replay traces.
+//! It runs the VM that `slat sim` simulates (`balanced.rs`). Here its guests replay traces.
 //!
 //! The series counts the unmap calls and remote flushes of ten boots of a guest. Here each vCPU replays bundled traces, a boot among
 //! them, in memory of its own, a number of times. Half-way the vCPUs change nodes. The entrants are the policies of [`slat_mm::Policy`],
@@ -21,13 +21,9 @@
 use super::kvm_walk::RangeWalk;
 use super::numa_rows;
 use super::numa_rows::{KVM, KVM_WITH_THE_SERIES, NO_DEVICE, PINNED};
-use super::replayed::NumaBalancing;
-use super::replayed::{ALONE, PAGE, RANGE, SLAT, YIELDING};
-use super::replayed::{Entrant, Workload};
-use crate::levers::Params;
-use crate::levers::{Cell, Grid};
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario};
+use super::replayed::{ALONE, Entrant, NumaBalancing, PAGE, RANGE, SLAT, Workload, YIELDING};
+use crate::levers::{Cell, Grid, Params};
+use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::threads::bench_report::{Report, params};
 use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
@@ -37,7 +33,7 @@ use slat_cli::size::{self};
 use slat_mm::Policy;
 use slat_vcpu::trace::bundled;
 
-/// What is compared, each without a device and with one.
+/// The entrants, each without a device and with one.
 const HOSTS: [Entrant; 7] = [
     SLAT,
     YIELDING,
@@ -48,7 +44,7 @@ const HOSTS: [Entrant; 7] = [
     ALONE,
 ];
 
-/// What both tables of levers show.
+/// The rows of both tables of levers.
 const LEVER_ROWS: &[(&str, Params, &str)] = &[
     ("remote flushes", &[("mean of", "remote flushes"), NO_DEVICE], "flushes"),
     ("calls that unmap", &[("mean of", "unmap calls"), NO_DEVICE], "calls"),

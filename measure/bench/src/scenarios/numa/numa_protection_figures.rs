@@ -1,10 +1,9 @@
 //! The series' table beside ours: unmap calls and flushes of guests that boot, ten on average, the best one and the worst. A
 //! call was one for each 2 MiB before, and one for each page after.
 
-use super::{CALLS, FLUSHES};
 use crate::parts::point::Point;
 use crate::parts::published_figures::{Against, figure, ratio};
-use crate::scenarios::numa::{PAGE, RANGE, RANGE_YIELDING};
+use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
 
 use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 

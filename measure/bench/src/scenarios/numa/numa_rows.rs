@@ -1,12 +1,13 @@
 //! The report: each policy against slat's, and the bars.
 
 use super::kvm_walk::RangeWalk;
-use super::replayed::{ALONE, RANGE, SLAT, YIELDING};
-use super::replayed::{Entrant, Sample};
+use super::replayed::{ALONE, Entrant, RANGE, SLAT, Sample, YIELDING};
 use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
 use slat_mm::Policy;
-use slat_series::{PatchSeries, numa_protection::AVERAGE};
+use slat_series::PatchSeries;
+use slat_series::numa_protection::AVERAGE;
 
 /// Names of their rows.
 pub const KVM: &str = "range, yielding: KVM";
@@ -109,7 +110,7 @@ pub fn rows(samples: &Samples) -> Vec<Row> {
     rows
 }
 
-/// What must hold.
+/// The conditions that must hold.
 pub fn checks(samples: &Samples) -> Vec<Check> {
     let mut checks = Vec::new();
     for (entrant, samples) in samples.each() {

@@ -5,7 +5,7 @@
 
 use super::balanced::{Balanced, Counts};
 use super::kvm_walk::{Events, RangeWalk};
-use crate::scenarios::host_faults::BASE;
+use crate::parts::sim_host::BASE;
 use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
 use crate::threads::traces::Trace;
 use crate::world::run;
@@ -20,7 +20,7 @@ use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Layout, Replay, Want};
 use std::sync::Arc;
 
-/// What a freed frame is filled with: a guest that still reads it finds this.
+/// The fill of a freed frame: a guest that still reads the frame finds this.
 const POISON: u8 = 0xdd;
 
 /// The flags of `slat bench numa-balancing`.
@@ -50,7 +50,7 @@ pub struct NumaBalancing {
     pub pages: String,
 }
 
-/// What vCPUs do, the same for every entrant.
+/// The work of the vCPUs, the same for every entrant.
 pub struct Workload<'f> {
     flags: &'f NumaBalancing,
     /// One for each vCPU; those beyond the last trace begin with the first again.
@@ -60,7 +60,7 @@ pub struct Workload<'f> {
     arena: Arc<Arena>,
 }
 
-/// What is compared.
+/// An entrant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// How the balancer tells the VM, and the bytes of a stretch. `None`: the host does not balance.
@@ -79,7 +79,7 @@ pub const PAGE: Entrant = Entrant { policy: Some((Policy::Page, 0)), ..SLAT };
 pub const YIELDING: Entrant = Entrant { walk: RangeWalk::Kvm, ..RANGE };
 pub const ALONE: Entrant = Entrant { policy: None, ..SLAT };
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub wall_ms: f64,
@@ -171,7 +171,7 @@ struct Replaying<'w> {
 }
 
 impl Replaying<'_> {
-    /// What its thread does.
+    /// The work of its thread.
     fn run(&mut self, flags: &NumaBalancing, balanced: &Balanced<Npt4>) -> Result<(), Error> {
         let idle = &mut idle()?;
         for pass in 0..flags.passes {

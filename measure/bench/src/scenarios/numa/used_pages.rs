@@ -2,8 +2,6 @@
 
 use super::balanced::{Balanced, BalancedBuilder};
 use super::kvm_walk::RangeWalk;
-use super::{CALLS, FLUSHES};
-use super::{PAGE, RANGE, RANGE_YIELDING};
 use crate::parts::guest_program::{Program, Seen, Step, Use};
 use crate::parts::page_order::PageOrder;
 use crate::parts::point::{Check, Figure, Point};
@@ -11,12 +9,14 @@ use crate::parts::processor::Tlb;
 use crate::parts::setting::Column;
 use crate::parts::vcpu_programs::VcpuPrograms;
 use crate::parts::vm_setup::{idle, right_by};
-use crate::scenarios::host_faults::host_has;
+use crate::scenarios::host_faults::mm_first_touch::host_has;
+use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
 
 use crate::parts::setting::Setting;
 use crate::parts::sim_host::hva_of;
 use crate::world::run;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use slat::table::formats::Ept4;
 use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
 use slat_mm::{AddressSpace, Arena, MmError, PinnedPage, Settings};
@@ -141,7 +141,7 @@ impl UsedPages {
         })
     }
 
-    /// What must be true after a run in which guests have seen this, and before which so many pages were mapped.
+    /// The conditions after a run in which guests have seen this, and before which so many pages were mapped.
     fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>, String> {
         let (vm, counts) = (&self.balanced.vm, self.balanced.counts());
         let (used, taken) = (self.used.len() as u64, self.ranges * USED);
@@ -183,11 +183,16 @@ impl Program for Guest<'_> {
     }
 }
 
+/// Runs the scenario once.
+pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+    UsedPages::new(setting, false, |vm| vm)?.run(setting)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::PAGE_BATCHED;
     use super::*;
     use crate::scenarios::numa::SCENARIO;
+    use crate::scenarios::numa::balancing_columns::PAGE_BATCHED;
 
     use crate::parts::sim_host::hvas_of;
     use crate::parts::test_settings::{failing, setting};

@@ -1,4 +1,4 @@
-//! What the guests access: the bundled traces and the program with phases; and which page is accessed when.
+//! The accesses of the guests: the bundled traces and the program with phases; and the order of the accesses to each page.
 
 use crate::threads::traces::Trace;
 use slat::{Gfn, PAGE_SIZE};

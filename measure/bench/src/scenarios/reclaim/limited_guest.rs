@@ -23,10 +23,11 @@ use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::guest::{Replay, Want};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// What a guest accesses, and on which frames.
+/// The accesses of a guest, and its frames.
 pub struct Job {
     pub trace: Trace,
     pub stream: Stream,
@@ -35,7 +36,7 @@ pub struct Job {
     tables: u64,
 }
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// Which [`Job`].

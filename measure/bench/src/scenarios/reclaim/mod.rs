@@ -29,8 +29,7 @@ mod limited_guest;
 mod refaults;
 mod slow_device;
 
-use crate::scenario::Asked;
-use crate::scenario::{Flags, Measured, Scenario, Simulated};
+use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated};
 use crate::threads::bench_report::{Report, params};
 use crate::threads::harness::{Lineup, rounds};
 use crate::threads::machine_info::Machine;

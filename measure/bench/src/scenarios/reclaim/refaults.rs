@@ -3,13 +3,14 @@
 use super::bounds;
 use super::limited_guest::{Entrant, Job, Sample};
 use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::{Lineup, Series};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
 use slat_series::PatchSeries;
 
 /// At this limit, in percent, so many times exact LRU's pages may come back.
 const BAR_LIMIT: u64 = 50;
 const OF_LRU: f64 = 1.5;
-/// What may be charged, of the limit.
+/// The part of the limit that may be charged.
 const HELD: f64 = 1.02;
 
 /// A figure: its name, its unit, how a sample says it.

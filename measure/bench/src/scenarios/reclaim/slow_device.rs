@@ -9,19 +9,20 @@
 
 use super::limited_guest::Blocks;
 use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::Series;
 use crate::threads::machine_info::pin;
+use crate::threads::samples::Series;
 use slat::{Access, Hva, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_mm::{AddressSpace, Arena, Backing, MmError, Place, Prot, Swap, SwapDevice};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a write to the device takes.
+/// The time of a write to the device.
 const WRITE: Duration = Duration::from_millis(100);
 /// For so many writes the faults elsewhere are measured.
 const WRITES: u64 = 4;
@@ -71,7 +72,7 @@ fn page(number: u64) -> Hva {
     BASE + number * PAGE_SIZE
 }
 
-/// What the busy one writes: it does not compress.
+/// The content that the busy guest writes: it does not compress.
 fn noise(number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     (0..PAGE_SIZE).map(|_| random.u8(..)).collect()

@@ -1,8 +1,8 @@
 //! Samples into rows: each way against the baselines that it has, and what others saw meanwhile.
 
-use super::Way;
 use super::zap_sample::{Entrant, Sample, WAYS, name};
 use super::zapped_range::ZappedRange;
+use crate::scenarios::zap::zap_lap::Way;
 use crate::threads::bench_report::{Check, Figure, Row, params};
 use crate::threads::harness::Lineup;
 use crate::threads::latencies::{Pick, latencies};
@@ -21,7 +21,7 @@ pub const MUTEX: &str = "--mmu-lock exclusive";
 
 const TOTAL: Figure<Sample> = ("total", "us", |sample| Some(us(sample.times.total_ns)));
 
-/// Those that are compared with the mutex. Not every way has parts.
+/// Figures that are compared with the mutex. Not every way has parts.
 const FIGURES: [Figure<Sample>; 5] = [
     TOTAL,
     ("walk", "us", |sample| sample.times.parts_ns.map(|[walk, _, _]| us(walk))),
@@ -94,7 +94,7 @@ impl Samples<'_> {
         rows
     }
 
-    /// What must have happened for the rows to count.
+    /// The conditions under which the rows count.
     pub fn checks(&self) -> Vec<Check> {
         let at = format!(" at {}, {}", size::text(self.range.bytes), self.range.pages.name());
         let who = |who: &Entrant| {

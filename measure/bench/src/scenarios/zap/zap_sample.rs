@@ -4,17 +4,16 @@
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
 use super::zapped_range::{Machine, ZappedRange, elsewhere, spare};
-use super::{Lap, Times, Way};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
 use crate::parts::point::Tally;
 use crate::parts::sim_host::hva_of;
-use crate::scenarios::zap;
+use crate::scenarios::zap::zap_lap;
+use crate::scenarios::zap::zap_lap::{Lap, Times, Way};
 use crate::threads::arithmetic::Arithmetic;
 use crate::world::compute;
-use slat::GuestSpace;
 use slat::baselines::MmuLock;
 use slat::table::formats::Npt4;
-use slat::{Idle, PAGE_SIZE, Pfn, VcpuId};
+use slat::{GuestSpace, Idle, PAGE_SIZE, Pfn, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
@@ -60,7 +59,7 @@ pub struct Sample {
     pub flushes: f64,
     /// Table pages that came back.
     pub freed: f64,
-    /// What must hold.
+    /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
 
@@ -110,7 +109,7 @@ impl Entrant {
         onlookers: &mut [impl TimedAction],
     ) -> Result<Lap, Error> {
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-        let zapped = zap::Ground { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
+        let zapped = zap_lap::Ground { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
         let before = || compute(WARM_UP_NS);
         let lap = Lap::run(&zapped, self.way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
         lap.map_err(Error::Machine)
@@ -153,7 +152,7 @@ mod tests {
         let vm = &whole.build(MmuLock::None, &mut Idle::take().unwrap()).unwrap();
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
         let half = Span::sized(Gfn(0), 2 * 512);
-        let ground = zap::Ground { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
+        let ground = zap_lap::Ground { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
         let none: &mut [Probe<'_>] = &mut [];
         let lap = Lap::run(&ground, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();

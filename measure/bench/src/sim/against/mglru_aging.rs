@@ -6,12 +6,12 @@
 //! **Predicted**: the rest of that column; the times with aging, "no opt" (the lock for each page) and "opt" (no lock); the
 //! times of a pass, as nanoseconds for each page of all vCPUs' memory, since a simulated vCPU has fewer of them.
 
-use super::{Trial, Within, fitted, predicted};
+use crate::sim::against::trial::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_machine::Costs;
 use slat_series::mglru_aging::{MOST, Row, TABLE};
 use slat_sim::parts::setting::Column;
-use slat_sim::scenarios::access_tracking::{LOCKED, LOCKLESS, NO_AGING};
+use slat_sim::scenarios::access_tracking::aging_run::{LOCKED, LOCKLESS, NO_AGING};
 
 use slat_sim::parts::published_figures::{Unit, ratio};
 use slat_sim::parts::setting::Work;
@@ -41,7 +41,7 @@ struct Simulated {
     page: [f64; 2],
 }
 
-/// What one run says: nanoseconds for each fault of a vCPU, and of a pass for each page if there is an ager.
+/// The figures of one run: nanoseconds for each fault of a vCPU, and of a pass for each page if there is an ager.
 fn run(
     trial: &Trial<'_>,
     costs: &Costs,

@@ -12,7 +12,7 @@
 //! **Predicted**: 89%, with the reader-writer lock that the series put in its place. The series' 98% may be anything from 97.5
 //! to 98.5; so what that says is a range.
 
-use super::{Trial, Within, fitted, predicted};
+use crate::sim::against::trial::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 use slat_sim::parts::point::Point;

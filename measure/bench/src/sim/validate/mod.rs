@@ -22,14 +22,14 @@
 //! |---|---|
 //! | `row_spec` | what a row compares, and one run of it in either world |
 
-mod row_spec;
+pub mod row_spec;
 
 use crate::calibrate;
+use crate::sim::args::refuse_unknown;
 use crate::threads::bench_report::print;
-use crate::threads::harness::Series;
 use crate::threads::machine_info::cpus;
-use row_spec::Measured;
-pub use row_spec::{Around, RowSpec};
+use crate::threads::samples::Series;
+use row_spec::{Around, Measured, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
@@ -70,10 +70,10 @@ pub struct Validate {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Validation {
-    /// What this is.
+    /// The kind of report: "validate".
     pub sim: &'static str,
     /// CPUs that real runs could use.
     pub cpus: usize,
@@ -88,7 +88,7 @@ pub struct Row {
     pub bench: &'static str,
     pub policy: &'static str,
     pub vcpus: u32,
-    /// What is around the engine.
+    /// The work around the engine.
     pub around: &'static str,
     pub unit: &'static str,
     /// Median of the real runs.
@@ -110,7 +110,7 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-/// What a row says.
+/// The verdict on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -168,7 +168,7 @@ impl Validate {
     /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
     fn row_specs(&self) -> Result<Vec<(RowSpec, usize)>, Error> {
         let names: Vec<_> = ALL.iter().map(|bench| bench.name).collect();
-        crate::sim::refuse_unknown("bench", &self.bench, "there are", &names)?;
+        refuse_unknown("bench", &self.bench, "there are", &names)?;
         let is_asked = |name| self.bench.is_empty() || self.bench.iter().any(|asked| asked == name);
         let mut specs = Vec::new();
         for bench in ALL.iter().filter(|bench| is_asked(bench.name)) {
@@ -256,7 +256,7 @@ fn spread(runs: &[f64]) -> f64 {
     (sorted[sorted.len() - 1 - quarter] - sorted[quarter]) / sorted[sorted.len() / 2]
 }
 
-/// What this machine costs now, with as many CPUs busy as the row has jobs. No kick interrupts a guest of its threads: guests poll.
+/// The costs of this machine now, with as many CPUs busy as the row has jobs. No kick interrupts a guest of its threads: guests poll.
 fn costs_now(busy: usize) -> Result<Costs, Error> {
     let costs = calibrate::glance(busy)?;
     let kick_arrives = if busy > 1 { calibrate::polls(&costs) } else { 0.0 };
@@ -321,7 +321,7 @@ impl fmt::Display for Validation {
                 row.not_judged_because.map_or(verdict.to_owned(), |why| format!("not judged: {why}")),
             ]
         }));
-        write!(f, "{}", crate::sim::Grid(&lines))?;
+        write!(f, "{}", crate::sim::text::Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()

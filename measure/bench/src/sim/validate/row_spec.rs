@@ -1,13 +1,13 @@
-//! What a row compares, and one run of it in each of the two worlds: one source, two crates, two types of the same name.
+//! A row of the validation, and one run of it in each of the two worlds: one source, two crates, two types of the same name.
 
 use crate as on_threads;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 
-/// What is around the engine.
+/// The work around the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Around {
-    /// What `slat sim` takes by default: guests leave, hosts work and zero pages.
+    /// The default work of `slat sim`: guests leave, hosts work and zero pages.
     Default,
     /// Nothing: only what the engine does takes time.
     Nothing,
@@ -32,7 +32,7 @@ const POLLS: [f64; 4] = [0.25, 0.75, 1.25, 1.75];
 const NOT_JUDGED: &[(&str, &str)] =
     &[("memslot-perf", "beside a vCPU a real move takes up to 1.5 times as long as a simulated one")];
 
-/// What a row compares.
+/// A row of the validation.
 #[derive(Clone, Copy, Debug)]
 pub struct RowSpec {
     pub bench: &'static str,
@@ -41,7 +41,7 @@ pub struct RowSpec {
     pub around: Around,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// *The* figure of the bench.

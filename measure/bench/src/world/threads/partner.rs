@@ -1,6 +1,6 @@
 //! A thread that does work for another one, which sleeps meanwhile: as a handler of user faults does.
 //!
-//! What matters is how long it takes, and that is two wake-ups and the work. So the partner does no more than to be woken,
+//! The time counts: two wake-ups and the work. So the partner does no more than to be woken,
 //! on the same CPU, and to wake the other; the work is done by the thread that was asked, in its place.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ thread_local! {
     static MINE: RefCell<Option<Partner>> = const { RefCell::new(None) };
 }
 
-/// Whose turn it is.
+/// The side whose turn it is.
 const OWNER: u32 = 0;
 const PARTNER: u32 = 1;
 const OVER: u32 = 2;

@@ -12,24 +12,10 @@ mod aarch64;
 mod multiarch;
 mod x86_64;
 
-use crate::scenarios::fault_floor::race::{Contender, Entrant, Vcpu};
+use crate::scenarios::fault_floor::race::{Contender, Entrant, Peer, Vcpu};
 use parking_lot::{Mutex, RwLock};
 use slat::addr::{Gfn, Pfn, Span};
 use std::ops::DerefMut;
-
-/// A mapper as its crate offers it: one owner at a time.
-trait Peer: Send + Sync + 'static {
-    /// The crate, and which of its types.
-    const NAME: &'static str;
-    /// An empty table.
-    fn new() -> Self;
-    /// Maps one page to its [`backing`](crate::scenarios::fault_floor::backing); false if the crate refuses.
-    fn map(&mut self, gfn: Gfn) -> bool;
-    /// Unmaps one page and keeps its table.
-    fn unmap(&mut self, gfn: Gfn);
-    /// The frame of a mapped page.
-    fn translate(&self, gfn: Gfn) -> Option<Pfn>;
-}
 
 /// Every peer behind every lock.
 pub fn entrants() -> Vec<Entrant> {
@@ -98,7 +84,7 @@ impl<L: Lock> Vcpu for &L {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::fault_floor::backing;
+    use crate::scenarios::fault_floor::race::backing;
 
     fn maps_and_unmaps<P: Peer>() {
         let mut peer = P::new();

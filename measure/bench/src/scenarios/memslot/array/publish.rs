@@ -8,7 +8,7 @@
 //! There is one reader, since the bench's VM has one vCPU. The old array is the next copy's memory, so nothing is
 //! allocated once the array has its size.
 
-use super::Array;
+use crate::scenarios::memslot::array::records::Array;
 use crate::world::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::world::{AtomicPtr, AtomicU64, Mutex, MutexGuard, fence, pause};
 use std::fmt;
@@ -27,7 +27,7 @@ pub struct Published {
     spare: Mutex<Option<Box<Array>>>,
 }
 
-/// The one writer.
+/// The only writer.
 pub struct Writer<'p> {
     published: &'p Published,
     spare: MutexGuard<'p, Option<Box<Array>>>,

@@ -1,6 +1,9 @@
-//! What the array holds of each slot.
+//! A record of the array.
 
 use slat::{Gfn, Hva, PAGE_SHIFT, Slot, SlotId, Span};
+
+/// Ids are below this: as many as the kernel lets users have on x86.
+pub const IDS: u32 = 32_764;
 
 /// One slot, field by field as wide as the record of Linux 5.10 on x86-64, in its order: 88 bytes. Copies and scans of
 /// the array then move through as much memory, and touch as many cache lines a slot, as they did there. What this

@@ -8,12 +8,12 @@
 //! A change is a whole copy with one record put in, taken out or replaced. The copy is made in pieces around that
 //! record, so nothing is moved twice, and the index is copied and corrected in the same pass, without a look at records.
 
-use super::IDS;
-use super::Record;
+use crate::scenarios::memslot::array::record::{IDS, Record};
 use crate::world::{copied, read_at_once};
 use core::iter::once;
 use slat::{Gfn, Hva, SlotId, Span};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module's header.
 #[derive(Debug)]

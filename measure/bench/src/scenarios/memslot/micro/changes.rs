@@ -1,6 +1,6 @@
 //! Single changes at random places: some slots more are created, moved, and deleted again.
 
-use super::{Cells, Entrant, Map, Sample, right};
+use crate::scenarios::memslot::micro::maps::{Cells, Entrant, Map, Sample, right};
 use crate::threads::harness::shuffle;
 use slat::{Gfn, Slot};
 use std::cell::RefCell;

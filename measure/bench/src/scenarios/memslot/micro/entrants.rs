@@ -1,7 +1,8 @@
 //! The maps.
 
-use super::Map;
-use crate::scenarios::memslot::array::{Array, IDS, Record};
+use crate::scenarios::memslot::array::record::{IDS, Record};
+use crate::scenarios::memslot::array::records::Array;
+use crate::scenarios::memslot::micro::maps::Map;
 use slat::slots::{Limits, SlotMap};
 use slat::{Gfn, Hva, PAGE_SIZE, Slot};
 use std::collections::BTreeMap;
@@ -240,9 +241,9 @@ impl Map for Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::memslot::micro::Cells;
+    use crate::scenarios::memslot::micro::maps::Cells;
 
-    /// What every map must do alike.
+    /// The operations that every map must do alike.
     fn does_as_it_is_told<M: Map>() {
         let cells = Cells(100);
         let mut map = M::build(cells.slots());

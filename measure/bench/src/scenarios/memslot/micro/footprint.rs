@@ -1,11 +1,11 @@
 //! Bytes: what slots cost in memory. The same in every run, so the bars are checks.
 
-use super::{Cells, Map as _};
-use crate::scenarios::memslot::Layout;
-use crate::scenarios::memslot::array::IDS;
+use crate::scenarios::memslot::array::record::IDS;
 use crate::scenarios::memslot::design::empty_vm;
+use crate::scenarios::memslot::layout::Layout;
+use crate::scenarios::memslot::micro::maps::{Cells, Map as _};
 use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::Series;
+use crate::threads::samples::Series;
 use slat::PAGE_SIZE;
 use slat::slots::SlotMap;
 use slat_cli::error::Error;

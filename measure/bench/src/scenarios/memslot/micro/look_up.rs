@@ -1,7 +1,7 @@
 //! Look-ups, each of which depends on the answer to the one before: the latency of one.
 
-use super::{Cells, Entrant, Map, Sample, right};
 use crate::scenarios::memslot::design::empty_vm;
+use crate::scenarios::memslot::micro::maps::{Cells, Entrant, Map, Sample, right};
 use slat::slots::Hint;
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
@@ -32,7 +32,7 @@ pub fn by_hint(cells: Cells) -> Result<Option<Entrant>, Error> {
         let (slots, mut idle) = (vm.memory(), idle());
         let snapshot = slots.snapshot(&mut idle);
         let find = |gfn: Gfn| {
-            let hint = &hints[(gfn.0 / (2 * super::PAGES)) as usize];
+            let hint = &hints[(gfn.0 / (2 * super::maps::PAGES)) as usize];
             snapshot.find_with(hint, gfn).map(|slot| slot.hva_of(gfn))
         };
         let warm = cells.slots().filter(|slot| find(slot.gfns.start).is_some()).count();

@@ -1,8 +1,10 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
-use super::{Adapter, Array, IDS, Record, Refused};
 use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
+use crate::scenarios::memslot::array::adapter::{Adapter, Refused};
+use crate::scenarios::memslot::array::record::{IDS, Record};
+use crate::scenarios::memslot::array::records::Array;
 use crate::scenarios::memslot::design::{Design, Machine};
 
 use crate::parts::setting::Setting;

@@ -1,15 +1,16 @@
 //! Every scenario, by every design, honest or not.
 
-use super::array::Adapter;
 use super::design::{Design, Machine};
 use super::guest_tests::{GuestTest, Sample, Test};
 use crate::parts::point::{Check, Tally};
 use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
+use crate::scenarios::memslot::array::adapter::Adapter;
 
 use crate::parts::setting::{Setting, Work};
 use crate::parts::sim_host::SimHost;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Reason, SlotId, Span, VcpuId};
 
 const ALL: [Test; 7] = [
