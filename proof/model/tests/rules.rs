@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../slat/src/notify/protocol.md");
 
-/// The design of nested guests.
-const NESTED: &str = include_str!("../../../book/src/nested.md");
+/// The protocol of nested guests.
+const NESTED: &str = include_str!("../../../slat/src/nested/protocol.md");
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
