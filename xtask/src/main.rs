@@ -7,6 +7,7 @@ mod emulator;
 mod fuzz;
 mod gate;
 mod house;
+mod links;
 mod longer;
 mod miri;
 #[cfg(test)]
@@ -31,6 +32,8 @@ type Outcome = anyhow::Result<()>;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
+    /// Check the links of the rendered book and documentation: mdbook build book, cargo doc --workspace --no-deps
+    Links(links::Args),
     /// Check the quick half of what must hold before a change lands: five minutes
     Check,
     /// Check what must hold before a change lands; say what was explored, and which mistakes were found
@@ -84,6 +87,7 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House(args) => house::run(args),
+            Self::Links(args) => links::run(args),
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
@@ -139,7 +143,8 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a".split('|')
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|links|links target/book"
+            .split('|')
         {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }
