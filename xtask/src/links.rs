@@ -21,7 +21,9 @@ pub fn run(args: &Args) -> Outcome {
     let mut site = Site::default();
     for folder in &args.folders {
         let before = site.pages.len();
-        site.read(folder, folder)?;
+        if folder.is_dir() {
+            site.read(folder, folder)?;
+        }
         ensure!(site.pages.len() > before, "no HTML page in {}: render it first", folder.display());
     }
     let broken = site.broken();

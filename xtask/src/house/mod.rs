@@ -54,6 +54,7 @@ pub fn run(args: &Args) -> Outcome {
     findings.extend(texts.iter().flat_map(rules::leftovers));
     findings
         .extend(texts.iter().filter(|text| text.path == Path::new(rules::FEATURES)).flat_map(rules::rows));
+    findings.extend(rules::words_of_the_book(&texts));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {
