@@ -1,18 +1,47 @@
-//! `links`: checks the links of rendered pages, those of the book and of the documentation. Each relative link leads to
-//! a file, and its fragment to an anchor of that page. An absolute link is only checked by its form.
+//! `docs`: renders the documentation. `links`: checks the links of rendered pages, those of the book and of the
+//! documentation. Each relative link leads to a file, and its fragment to an anchor of that page. An absolute link is
+//! only checked by its form.
 //!
-//! `house` checks the same of Markdown, but no headings. A renderer may also change an anchor, or leave a link as text.
+//! `house` checks the links of Markdown, but no headings. A renderer may also change an anchor, or leave a link as text.
 
 use crate::Outcome;
+use crate::process::{answer, cargo, emptied, succeed};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, str};
 
+const DOCS: &str = "target/doc";
+
+/// The chore `docs`. Cargo documents packages in any order, and rustdoc links only to a package whose folder it finds:
+/// so each has one before. Begins with no page, since rustdoc removes none of an item that is gone.
+pub fn render() -> Outcome {
+    emptied(Path::new(DOCS))?;
+    let metadata = answer("cargo", "metadata --no-deps --format-version 1 --locked")?;
+    for package in documented(&serde_json::from_str(&metadata)?) {
+        fs::create_dir(Path::new(DOCS).join(package))?;
+    }
+    succeed(&mut cargo("doc -q --workspace --no-deps --locked"))
+}
+
+/// Returns the folders of the libraries that have pages.
+fn documented(metadata: &serde_json::Value) -> BTreeSet<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let is_lib = |kind: &serde_json::Value| kind.as_str().is_some_and(|kind| kind.ends_with("lib"));
+    let is_documented = |target: &&serde_json::Value| {
+        target["doc"] == true && target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(is_lib))
+    };
+    targets
+        .filter(is_documented)
+        .filter_map(|target| Some(target["name"].as_str()?.replace('-', "_")))
+        .collect()
+}
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Folders of rendered pages. Links from one of them may lead to another
-    #[arg(default_values = ["target/book", "target/doc"])]
+    #[arg(default_values = ["target/book", DOCS])]
     folders: Vec<PathBuf>,
 }
 
@@ -276,6 +305,17 @@ mod tests {
 
     fn found(chapter: &str) -> Vec<String> {
         site(chapter).broken().into_keys().collect()
+    }
+
+    #[test]
+    fn libraries_have_pages_unless_they_say_otherwise() {
+        let target =
+            |name: &str, kind: &str, doc| serde_json::json!({ "name": name, "kind": [kind], "doc": doc });
+        let one = [target("slat-kvm", "lib", true), target("slat-kvm", "test", false)];
+        let others =
+            [target("slat_c", "rlib", true), target("slat_sim", "lib", false), target("slat", "bin", true)];
+        let metadata = serde_json::json!({ "packages": [{ "targets": one }, { "targets": others }] });
+        assert_eq!(documented(&metadata), ["slat_c", "slat_kvm"].map(str::to_owned).into());
     }
 
     #[test]

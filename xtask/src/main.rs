@@ -32,7 +32,9 @@ type Outcome = anyhow::Result<()>;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
-    /// Check the links of the rendered book and documentation: mdbook build book, cargo doc --workspace --no-deps
+    /// Render the documentation of all packages, with the links between them
+    Docs,
+    /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
     Links(links::Args),
     /// Check the quick half of what must hold before a change lands: five minutes
     Check,
@@ -87,6 +89,7 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House(args) => house::run(args),
+            Self::Docs => links::render(),
             Self::Links(args) => links::run(args),
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
@@ -143,7 +146,7 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|links|links target/book"
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|docs|links|links target/book"
             .split('|')
         {
             assert!(!refused(&format!("xtask {line}")), "{line}");
