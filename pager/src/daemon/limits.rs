@@ -1,6 +1,5 @@
 //! How many connections a keeper keeps, so that no process and no socket has all of them.
 
-use super::keeper::Event;
 use rustix::process::{Pid, Resource, getrlimit};
 use std::time::{Duration, Instant};
 
@@ -48,8 +47,9 @@ impl Closed {
         self.process = process.map_or(0, |pid| pid.as_raw_nonzero().get());
     }
 
-    /// Tells of the closed connections, once a second. Returns the time until the next such event, if there will be one.
-    pub fn tell(&mut self, told: &mut impl FnMut(Event)) -> Option<Duration> {
+    /// Passes the number of closed connections, and the process of the last one, to `told`: once a second. Returns the time
+    /// until the next call, if there will be one.
+    pub fn tell(&mut self, told: impl FnOnce(usize, i32)) -> Option<Duration> {
         const PERIOD: Duration = Duration::from_secs(1);
         if self.count == 0 {
             return None;
@@ -57,7 +57,7 @@ impl Closed {
         match self.told.map(|told| told.elapsed()) {
             Some(since) if since < PERIOD => Some(PERIOD.saturating_sub(since)),
             _ => {
-                told(Event::Closes(std::mem::take(&mut self.count), self.process));
+                told(std::mem::take(&mut self.count), self.process);
                 self.told = Some(Instant::now());
                 None
             }

@@ -1,6 +1,7 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod bits;
+mod fault;
 mod fill;
 mod harvest;
 mod huge;
@@ -171,7 +172,7 @@ struct Inner {
     /// not read yet, the kernel refuses to fill the page.
     order: RwLock<()>,
     /// Faults to try again.
-    later: Mutex<VecDeque<serve::Fault>>,
+    later: Mutex<VecDeque<fault::Fault>>,
     stop: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,

@@ -13,8 +13,10 @@ pub(crate) mod manifest;
 mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
+mod open;
 #[cfg(feature = "s3")]
 mod s3;
+mod snapshot;
 mod source;
 mod steady;
 mod template;
@@ -28,8 +30,9 @@ pub use chunk::{Hash, MOST_CHUNK};
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;
-pub use gc::{Gc, PATIENCE};
+pub use gc::Gc;
 pub use image_file::ImageFile;
+pub use lease::PATIENCE;
 pub use library::{Library, Verified};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]

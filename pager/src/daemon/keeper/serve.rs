@@ -152,7 +152,8 @@ impl Keeper {
             }
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
-            let left = left.or(self.closed.tell(told)).map(timespec);
+            let tell = |count, process| told(Event::Closes(count, process));
+            let left = left.or(self.closed.tell(tell)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
@@ -298,7 +299,7 @@ impl Keeper {
             let process = peer::pid(&connection);
             if !self.has_room(socket, process) {
                 self.closed.add(process);
-                _ = self.closed.tell(told);
+                _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
                 continue;
             }
             let (connection, files) = (connection.into(), Vec::new());
