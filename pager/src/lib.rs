@@ -63,7 +63,7 @@
 //! | `machine` | whole machines of Cloud Hypervisor, received and restored |
 //! | `latency` | times of faults |
 //! | `daemon` | keeper and worker |
-//! | `hostile` | entry points for the fuzzer |
+//! | `fuzzing` | entry points for the fuzzer |
 //! | `twin` | a process that behaves as a VMM, for tests and the demonstration |
 #![deny(missing_docs)]
 #![cfg(target_os = "linux")]
@@ -73,9 +73,9 @@ mod compute_limit;
 #[cfg(feature = "config")]
 mod config;
 mod daemon;
-mod guest;
 #[doc(hidden)]
-pub mod hostile;
+pub mod fuzzing;
+mod guest;
 mod journal;
 mod latency;
 mod layout;

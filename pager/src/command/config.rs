@@ -14,7 +14,7 @@ pub fn expand(words: Vec<OsString>, program: &clap::Command) -> Result<Vec<OsStr
         let text = word.to_str().unwrap_or_default();
         let file: Option<&OsStr> = match text.strip_prefix("--config=") {
             Some(file) => Some(OsStr::new(file)),
-            None if text == "--config" => Some(rest.next().ok_or("--config: which file?")?),
+            None if text == "--config" => Some(rest.next().ok_or("--config needs a file")?),
             None => None,
         };
         let Some(file) = file else {

@@ -1,4 +1,4 @@
-//! How many connections a keeper keeps, so that no process and no socket has all of them.
+//! Limits of the connections that a keeper keeps: in all, for each socket, and for each process.
 
 use rustix::process::{Pid, Resource, getrlimit};
 use std::time::{Duration, Instant};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 const MOST_CONNECTIONS: usize = 4096;
 /// Most connections of one process that are kept, unless the keeper is told otherwise. A VMM has one.
 pub const MOST_OF_PROCESS: usize = 32;
-/// Connections that are left for each socket, however many the others have.
+/// Connections reserved for each socket.
 const RESERVE: usize = 32;
 /// Descriptors that a process needs for each guest: the worker has that many.
 const FDS_OF_GUEST: u64 = 12;
+
 /// Returns whether a keeper of so many sockets keeps one more connection of this process. `kept` has the socket and the
 /// process of each one that it keeps; the process may be unknown.
 pub fn has_room(

@@ -3,12 +3,12 @@
 //! The pager is the other side of a local migration. It makes a template of a machine that a VMM sends. It sends a
 //! machine from a template to a VMM that waits for one, and the VMM asks for pages while the guest runs.
 
-mod keep;
+mod keeper;
 mod pages;
 mod receive;
 mod restore;
 
-pub use keep::{keep_machines, serve_machines};
+pub use keeper::{keep_machines, serve_machines};
 pub(crate) use receive::collect;
 pub use receive::{Received, receive_machine};
 pub use restore::restore_machine;
@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Restore {
-    /// Whether the guest stands still at first.
+    /// True if the VMM does not resume the guest: an operator does.
     pub paused: bool,
     /// Number of threads that fill pages ahead of faults: those of the working set, then all. 0: none are filled ahead.
     pub replay: usize,

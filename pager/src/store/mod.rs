@@ -141,7 +141,7 @@ pub enum StoreError {
     Damaged {
         /// The object.
         key: String,
-        /// What is wrong with the object.
+        /// The difference.
         what: String,
     },
     /// A size that no image or chunk has.

@@ -59,7 +59,7 @@ fn only_this_user_reads_the_metrics_of_guests_cache_and_store() {
     let top = Command::new(env!("CARGO_BIN_EXE_slat-pager"))
         .arg("top")
         .arg(&socket)
-        .args(["--looks", "2", "--interval-ms", "10"])
+        .args(["--samples", "2", "--interval-ms", "10"])
         .output()
         .unwrap();
     let text = String::from_utf8(top.stdout).unwrap();
