@@ -7,7 +7,7 @@ use command::{Command, Failure};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The memory of microVMs, from snapshot templates in a store, by userfaultfd.
+/// Serves the memory of microVMs from snapshots, by userfaultfd.
 #[derive(Parser)]
 #[command(name = "slat-pager", version, max_term_width = 100, args_override_self = true)]
 struct Program {

@@ -22,20 +22,34 @@ use std::fmt::Display;
 pub enum Command {
     /// Run guests on this machine while the store is down and the daemon is killed, and check every byte; takes seconds
     Demo(demo::Demo),
-    /// Measure on this machine: the time of restores with and without a working set, and of faults
-    Bench(bench::Bench),
-    /// Measure the memory that clones of one template take on this host
-    Clones(clones::Clones),
     /// Serve guests; VMMs connect to the sockets with Firecracker's handshake
     ///
     /// SIGTERM drains the daemon: it takes no further guest, and ends with its last guest. A second SIGTERM, or SIGINT, ends
     /// the keeper at once; the worker serves its guests until they end. SIGHUP gives new guests the newest versions of their
-    /// templates. The log, on standard error, is one JSON object a line.
+    /// templates.
+    #[command(after_long_help = serve::EVENTS)]
     Serve(serve::Serve),
     /// Show a daemon's guests, cache and store, live
     Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of a running guest that a daemon serves
+    ///
+    /// The VMM stops its vCPUs, saves its own state, and calls this. It lets the vCPUs run when this prints `instant`; the
+    /// pages are stored meanwhile.
+    Checkpoint(checkpoint::Checkpoint),
+    /// Remove all snapshots of a guest except the last ones
+    Retain(checkpoint::Retain),
+    /// List the templates of a store
+    Ls(store_option::StoreOption),
+    /// Read and check every chunk of a template, and its working set
+    Verify(templates::Named),
+    /// Remove the working set of a template, so that its next guest is recorded
+    Forget(templates::Named),
+    /// Remove a template; the next `gc` deletes its chunks
+    Rm(templates::Named),
+    /// Delete the chunks that no template needs and no host serves; on any host, at any time
+    Gc(templates::Collect),
     /// Make a template of a machine that Cloud Hypervisor sends
     ///
     /// The VMM sends it by `send-migration destination_url=unix:SOCKET,local=on`.
@@ -44,32 +58,19 @@ pub enum Command {
     ///
     /// The VMM waits by `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`.
     Restore(machine::Machines),
-    /// The worker of `restore`
-    #[command(hide = true)]
-    RestoreWorker(machine::Machines),
-    /// Make a template of a running guest that a daemon serves
-    ///
-    /// The VMM stops its vCPUs, saves its own state, and calls this. It lets the vCPUs run when this prints `instant`; the
-    /// pages are stored meanwhile.
-    Checkpoint(checkpoint::Checkpoint),
-    /// Remove all snapshots of a guest except the last ones
-    Retain(checkpoint::Retain),
-    /// Read and check every chunk of a template, and its working set
-    Verify(templates::Named),
-    /// List the templates of a store
-    Ls(store_option::StoreOption),
-    /// Remove a template; the next `gc` deletes its chunks
-    Rm(templates::Named),
-    /// Remove the working set of a template, so that its next guest is recorded
-    Forget(templates::Named),
-    /// Delete the chunks that no template needs and no host serves; on any host, at any time
-    Gc(templates::Collect),
+    /// Measure on this machine: the time of restores with and without a working set, and of faults
+    Bench(bench::Bench),
+    /// Measure the memory that clones of one template take on this host
+    Clones(clones::Clones),
     /// The worker of `serve`
     #[command(hide = true)]
     Worker(serve::Serve),
     /// The next keeper of `serve`, started by a worker whose keeper was killed
     #[command(hide = true)]
     Keeper(serve::Serve),
+    /// The worker of `restore`
+    #[command(hide = true)]
+    RestoreWorker(machine::Machines),
     /// A simulated VMM, which checks every byte of its memory
     #[command(hide = true)]
     Twin(twin::Flags),

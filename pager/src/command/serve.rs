@@ -21,6 +21,23 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The last part of `serve --help`.
+pub const EVENTS: &str = "\
+The log, on standard error, has one JSON object a line. Its field `event` is one of:
+  worker, keeper       a process started
+  ready                a worker was given all guests
+  restarts             a worker ended (`end`); the next one starts after `pause` seconds
+  opened, not opened   the version of a template that new guests get after SIGHUP, or why it cannot be opened
+  waits, goes on       a guest has faults that wait for the store or for memory, with the reason; or none any more
+  ended, refused       a guest ended or was refused; at most 20 refusals a second are logged, and `more` counts the others
+  closes               connections were closed, because a process or a socket had too many
+  takes over           another process listened on so many of the sockets
+  not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
+  no metrics yet       the address of --metrics is in use
+  metrics              the address of --metrics is free now
+  drains               the daemon takes no further guest
+  lost lines           the reader of the log did not keep up";
+
 /// A daemon.
 #[derive(clap::Args)]
 pub struct Serve {
