@@ -124,5 +124,5 @@ impl Process {
 
 /// Returns the error of a keeper that was asked to end at once.
 pub fn second_signal() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end")
+    io::Error::new(io::ErrorKind::Interrupted, "a second signal ended the keeper; the worker serves its guests until they end")
 }
