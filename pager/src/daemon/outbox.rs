@@ -124,5 +124,8 @@ impl Process {
 
 /// Returns the error of a keeper that was asked to end at once.
 pub fn second_signal() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "a second signal ended the keeper; the worker serves its guests until they end")
+    io::Error::new(
+        io::ErrorKind::Interrupted,
+        "a second signal ended the keeper; the worker serves its guests until they end",
+    )
 }

@@ -26,7 +26,8 @@ mod working_set;
 pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
 
-pub use chunk::{Hash, MOST_CHUNK};
+pub use crate::hash::Hash;
+pub use chunk::MOST_CHUNK;
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;
@@ -34,6 +35,7 @@ pub use gc::Gc;
 pub use image_file::ImageFile;
 pub use lease::PATIENCE;
 pub use library::{Library, Verified};
+pub use manifest::{MOST_CONFIG, MOST_STATE};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]
 pub use objects::Objects;

@@ -7,7 +7,7 @@ mod receive;
 pub use firecracker::Firecracker;
 pub(crate) use firecracker::mappings;
 pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
-pub use migration::{MOST_CONFIG, MOST_FAULT, MOST_STATE, MigrationError};
+pub use migration::{MOST_FAULT, MigrationError};
 pub(crate) use receive::{receive, send, send_with, take};
 
 use crate::layout::{Layout, LayoutError, Region};
