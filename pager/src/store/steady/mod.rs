@@ -70,7 +70,7 @@ pub struct StoreStats {
     pub breaks: u64,
     /// Calls that the open breaker refused.
     pub refused: u64,
-    /// Whether the breaker is open now.
+    /// True if the breaker is open now.
     pub is_down: bool,
 }
 
