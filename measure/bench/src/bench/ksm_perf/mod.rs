@@ -55,43 +55,37 @@ const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)]
 /// Each under these: whether the host has huge pages, and whether guests rest.
 const CONDITIONS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
-/// Rows of levers: a figure and its unit, for each size of pages and each kind of guest.
-macro_rules! each_condition {
-    ($($figure:literal $unit:literal)*) => {
-        &[$(
-            each_condition!(@ $figure $unit "4 KiB" "running"),
-            each_condition!(@ $figure $unit "4 KiB" "resting"),
-            each_condition!(@ $figure $unit "2 MiB" "running"),
-            each_condition!(@ $figure $unit "2 MiB" "resting"),
-        )*]
+/// A row of levers: its name, its figure and unit, the size of pages and the kind of guest.
+macro_rules! condition {
+    ($name:literal $figure:literal $unit:literal $pages:literal $guest:literal) => {
+        ($name, &[("figure", $figure), ("pages", $pages), ("guest", $guest)], $unit)
     };
-    (@ $figure:literal $unit:literal $pages:literal $guest:literal) => {
-        (
-            concat!($figure, "; pages of ", $pages, ", guests ", $guest),
-            &[("figure", $figure), ("pages", $pages), ("guest", $guest)],
-            $unit,
-        )
+    ($figure:literal $unit:literal) => {
+        condition!($figure $figure $unit "4 KiB" "running")
     };
 }
 
 /// Its levers: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
-        what: "Pages of guests are merged: one by one or up to 64 together, with reasons ignored or heeded",
+        what: "Pages of running guests, of 4 KiB unless named, are merged: one by one or up to 64 together, with reasons ignored or\n\
+               heeded",
         columns: &[
             ("ignored, one by one", Cell::baseline(ONE_BY_ONE)),
             ("ignored, together", Cell::baseline(TOGETHER)),
             ("heeded, one by one", Cell::slat(ONE_BY_ONE)),
             ("heeded, together", Cell::slat(TOGETHER)),
         ],
-        rows: each_condition! {
-            "time in MMU code" "ms"
-            "of it, faults of the guests" "ms"
-            "of it, notifications by the scanner" "ms"
-            "flushes" "flushes"
-            "faults for want of a translation" "faults"
-            "notifications by the scanner" "notifications"
-        },
+        rows: &[
+            condition!("time in MMU code" "ms"),
+            condition!("the same, guests resting" "time in MMU code" "ms" "4 KiB" "resting"),
+            condition!("the same, pages of 2 MiB" "time in MMU code" "ms" "2 MiB" "running"),
+            condition!("of it, faults of the guests" "ms"),
+            condition!("of it, notifications by the scanner" "ms"),
+            condition!("flushes" "flushes"),
+            condition!("faults for want of a translation" "faults"),
+            condition!("notifications by the scanner" "notifications"),
+        ],
         says: "To heed the reasons is the idea of the change-pte series, to merge pages together is slat's.",
     },
     Grid {
