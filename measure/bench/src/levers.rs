@@ -171,6 +171,7 @@ pub fn markdown(
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
         let filled = grid.fill(rows);
         for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
+            let unit: &str = if *unit == "us" { "µs" } else { unit };
             write!(text, "\n| {name}, {unit} |")?;
             for figure in figures.iter().flatten() {
                 write!(text, " {}", show(figure.median, &figure.samples))?;

@@ -68,8 +68,7 @@ macro_rules! condition {
 /// Its levers: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
-        what: "Pages of running guests, of 4 KiB unless named, are merged: one by one or up to 64 together, with reasons ignored or\n\
-               heeded",
+        what: "Running guests' pages, of 4 KiB unless named, are merged: one by one or up to 64 together, reasons ignored or heeded",
         columns: &[
             ("ignored, one by one", Cell::baseline(ONE_BY_ONE)),
             ("ignored, together", Cell::baseline(TOGETHER)),
@@ -86,7 +85,7 @@ const LEVERS: &[Grid] = &[
             condition!("faults for want of a translation" "faults"),
             condition!("notifications by the scanner" "notifications"),
         ],
-        says: "To heed the reasons is the idea of the change-pte series, to merge pages together is slat's.",
+        says: "Heeding the reasons is the idea of the change-pte series; merging pages together is slat's.",
     },
     Grid {
         what: "All of a guest's memory is invalidated, and then used again: table pages freed and made again, by reason",
@@ -103,8 +102,8 @@ const LEVERS: &[Grid] = &[
             ("NUMA balancing", &[("reason", "numa")], "KiB"),
             ("second step of a merge, break of copy-on-write", &[("reason", "change-pte")], "KiB"),
         ],
-        says: "To free table pages only where the mapping goes is the idea of the change-pte series, too. A merge frees none even where reasons\n\
-               are ignored: a table page goes with all of what it maps.",
+        says: "Freeing table pages only where the mapping goes is an idea of the change-pte series, too. A merge frees none even where\n\
+               reasons are ignored: a table page is freed with everything that it maps.",
     },
 ];
 
