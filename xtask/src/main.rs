@@ -42,7 +42,7 @@ enum Chore {
     Verify(verify::Args),
     /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
     Nightly(verify::Args),
-    /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
+    /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,

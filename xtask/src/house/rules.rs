@@ -199,7 +199,7 @@ pub fn words_of_the_book(texts: &[Source]) -> Option<Finding> {
 /// The chapter whose tables list features.
 pub const FEATURES: &str = "book/src/features.md";
 
-pub const INVENTORY: &str = "VERIFICATION.md";
+pub const INVENTORY: &str = "book/src/verification.md";
 
 /// The table of `unsafe` in [`INVENTORY`], by folder, as cargo-geiger counts it, is right: a finding if `text` lacks
 /// the current table. `extern` may follow the word; a block of foreign functions is a block.

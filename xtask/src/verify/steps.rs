@@ -151,7 +151,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "mutants",
-        about: "each mistake of mistakes/, in a copy of the sources, and the test that must find it",
+        about: "each mistake of proof/mistakes/, in a copy of the sources, and the test that must find it",
         lines: &[Line::new(PUSH_NIGHTLY, 300, 1500, MUTANTS).hears(&[
             "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Oracle", "Pager", "Shared",
             "Shuttle", "Unit", "Worlds",

@@ -1,5 +1,7 @@
 //! A wrapper for a store behind a network. It repeats failed calls, issues slow reads twice, and keeps threads from
 //! asking a store that is down.
+//!
+//! The libraries for this are asynchronous; the pager's threads block.
 
 mod breaker;
 mod hedge;
