@@ -228,6 +228,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_runs_in_its_folder() {
+        let log = std::env::temp_dir().join(format!("slat-verify-folder-{}", std::process::id()));
+        let is_there = |folder| {
+            let words = "test -e verify/steps.rs";
+            let line = Line { tiers: &[], environment: &[], folder, words, tools: &[], budget: 1, bound: 60 };
+            run_line(&log, &line, &mut Evidence::default()).is_ok()
+        };
+        assert!(is_there("src") && !is_there(""));
+        fs::remove_file(&log).unwrap();
+    }
+
+    #[test]
     fn a_failed_line_and_a_tool_without_output_are_reported() {
         let log = std::env::temp_dir().join(format!("slat-verify-{}", std::process::id()));
         for (words, says) in [
