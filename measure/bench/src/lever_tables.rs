@@ -1,4 +1,4 @@
-//! Fills a [`Grid`] with the figures of a result, and writes it. `BENCHMARKS.md` and the report begin with these tables.
+//! Fills a [`Grid`] with the figures of a result, and writes it. The chapter of benchmarks and the report begin with these tables.
 
 use crate::levers::{Cell, Grid, Params};
 use crate::threads::bench_report::Row;
@@ -100,11 +100,12 @@ pub fn markdown(
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
         let filled = grid.fill(rows);
         for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
+            let unit: &str = if *unit == "us" { "µs" } else { unit };
             write!(text, "\n| {name}, {unit} |")?;
             for figure in figures.iter().flatten() {
                 write!(text, " {}", show(figure.median, &figure.samples))?;
                 if let Some(factor) = figure.factor {
-                    write!(text, "; {factor:.2} ×{}", figure.sign())?;
+                    write!(text, "; {factor:.2}×{}", figure.sign())?;
                 }
                 text.write_str(" |")?;
             }
@@ -191,7 +192,7 @@ mod tests {
         };
         assert_eq!(text(&rows), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
         rows.push(row(2, 8.0, 4.0));
-        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&rows));
+        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00× |"), "{}", text(&rows));
     }
 
     #[test]

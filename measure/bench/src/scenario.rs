@@ -7,7 +7,7 @@
 //! ```
 //! This source is compiled twice. Crate `slat-sim` has the engine on simulated CPUs in virtual time, crate `slat-bench` has it on this
 //! machine's threads ([`crate::world`]). The run function of a scenario is the same in both. `slat bench`, `slat sim`,
-//! `slat sim validate`, `slat report`, `BENCHMARKS.md` and CI iterate [`crate::scenarios::ALL`]; none of them has a list of its own.
+//! `slat sim validate`, `slat report`, the book's chapter of benchmarks and CI iterate [`crate::scenarios::ALL`]; none of them has a list of its own.
 
 #[cfg(not(virtual_time))]
 use crate::levers::Grid;
@@ -107,7 +107,7 @@ pub struct Measured {
     pub takes: [&'static str; 2],
     /// Counted rounds by default.
     pub runs: &'static str,
-    /// The question of its section of `BENCHMARKS.md`; empty where no result is kept.
+    /// The question of its section of the book's chapter of benchmarks; empty where no result is kept.
     pub question: &'static str,
     /// The arguments of the kept result.
     pub kept: &'static str,

@@ -31,7 +31,7 @@ pub mod zap;
 use crate::scenario::Scenario;
 
 // ANCHOR: all
-/// All scenarios, in the order of `BENCHMARKS.md`. A scenario that is added here is known everywhere.
+/// All scenarios, in the order of the book's chapter of benchmarks. A scenario that is added here is known everywhere.
 pub static ALL: &[&Scenario] = &[
     #[cfg(not(virtual_time))]
     &fault_floor::SCENARIO,

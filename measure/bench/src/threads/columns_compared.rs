@@ -1,5 +1,4 @@
-//! Benches that are one program in both worlds (`measure/sim`), here on this machine's threads: each policy against slat's, which
-//! is the last one, in interleaved rounds.
+//! `slat bench` of a scenario without flags of its own: each column against the last one, slat, in interleaved rounds.
 
 use crate::parts::setting::Column;
 use crate::scenario::{Asked, Flags, Scenario};

@@ -3,8 +3,8 @@
 use crate::world::run_stats::{ContendedLine, RunStats};
 pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
-    AtomicPtr, AtomicU64, Ordering, compute, copied, copy, fence, guest, hand_over, kick, now, pause,
-    read_at_once, read_page, rest, thread_local, zero_page,
+    AtomicPtr, AtomicU64, compute, copied, copy, fence, guest, hand_over, kick, now, pause, read_at_once,
+    read_page, rest, thread_local, zero_page,
 };
 use slat_machine::{Costs, Job};
 

@@ -4,12 +4,12 @@
 //! tracked_memory.rs  guest memory on slat-mm, a VM, vCPUs that go over it
 //! ager.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
 //! faulting.rs        -p: vCPUs bring new memory in while the ager ages it
-//! stages.rs          without -p: the ager has to tell used pages from idle ones
+//! aging_stages.rs    without -p: the ager has to tell used pages from idle ones
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
 //! this engine, on the reader-writer lock that the series' kernel has; slat's own pass asks table by table and has no
-//! lock at all. With `-p` what runs is what `slat sim` simulates: `measure/sim/src/benches/access_tracking.rs`.
+//! lock at all. With `-p` what runs is what `slat sim` simulates: `aging_run.rs`.
 
 use super::tracked_memory::MOST;
 use crate::levers::{Cell, Grid};
@@ -58,8 +58,8 @@ const LEVERS: &[Grid] = &[
             ("4 vCPUs", &[("figure", "average pass"), ("vcpus", "4")], "ms"),
             ("16 vCPUs", &[("figure", "average pass"), ("vcpus", "16")], "ms"),
         ],
-        says: "That the lock is not held is the idea of the MGLRU aging series. That a pass goes by tables is slat's, and it is what makes a pass\n\
-               short. In the last column faults take no lock either.",
+        says: "Aging without the lock is the idea of the MGLRU aging series. A pass by tables is slat's idea, and makes a pass short. In\n\
+               the last column faults take no lock either.",
     },
     Grid {
         what: "What vCPUs take to fault their memory in",
@@ -75,7 +75,7 @@ const LEVERS: &[Grid] = &[
             ("4 vCPUs", &[("figure", "vCPU wall time"), ("vcpus", "4")], "ms"),
             ("16 vCPUs", &[("figure", "vCPU wall time"), ("vcpus", "16")], "ms"),
         ],
-        says: "This is what the lock of the series costs, and what its absence buys: the time of the guest.",
+        says: "Where a pass holds the lock, faults wait for it; without the lock they do not.",
     },
 ];
 

@@ -1,8 +1,8 @@
 //! `slat bench demand-paging`: many vCPUs touch memory for the first time, all at once.
 //!
 //! ```text
-//! job.rs        one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! handlers.rs   threads that serve the faults (-u), through slat-mm's user faults
+//! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
+//! handlers.rs       threads that serve the faults (-u), through slat-mm's user faults
 //! ```
 //! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!

@@ -5,7 +5,7 @@
 //! arena       the same frames for all samples: after the first round they are warm
 //! └── space   one mapping: anonymous, or (minor faults) of a file whose pages are there, written through another
 //!     └── vm  one memslot; the policy is the entrant
-//!         ├── vCPUs     each has its part, or all of the memory: `measure/sim/src/benches/demand_paging.rs`
+//!         ├── vCPUs     each has its part, or all of the memory: `first_touch.rs`
 //!         └── handlers  one for each part, or one
 //! ```
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left

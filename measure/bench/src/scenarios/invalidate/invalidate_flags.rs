@@ -7,7 +7,7 @@
 //! Rows compare slat with itself under the baseline locks: what a fault costs, how much more than
 //! alone, how many attempts were made again and why, how often the host was asked again, and what an invalidation costs.
 //!
-//! The lap is the one that `slat sim` simulates (`measure/sim/src/benches/invalidate`), with the engine alone: vCPUs without a guest, a host
+//! The lap is the one that `slat sim` simulates (`invalidating_lap.rs`), with the engine alone: vCPUs without a guest, a host
 //! that does no work. A vCPU's loop is not timed fault by fault: its figure is the time of all divided by their number, and the slowest
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.

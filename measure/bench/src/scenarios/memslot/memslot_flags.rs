@@ -5,7 +5,7 @@
 //! kvm.rs        the requests of a VMM, beside the machine's own KVM
 //! ```
 //! The scenarios (map, unmap, unmap-2m, move-active, move-inactive, setup) and both designs of memslots are those that virtual time
-//! has, too: `measure/sim/src/benches/memslot`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
+//! has, too: `guest_tests.rs`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
 //! really caches translations. A figure is the time of one iteration.
 
 #[cfg(test)]
@@ -122,9 +122,8 @@ const LEVERS: &[Grid] = &[Grid {
         ("a memslot moves", &[("operation", "move"), ("slots", "32764")], "ns"),
         ("a memslot is deleted", &[("operation", "delete"), ("slots", "32764")], "ns"),
     ],
-    says: "That memslots are a tree is the idea of the scalable memslots series. That each version is a tree of its own, which shares what\n\
-           did not change, is slat's: readers go on beside a change. BTreeMaps allow no reader beside a change. A memslot has 88 bytes in\n\
-           the array.",
+    says: "The tree is the idea of the scalable memslots series. A tree for each version, which shares what did not change, is\n\
+           slat's: readers continue beside a change. BTreeMaps allow no reader beside a change. A memslot has 88 bytes in the array.",
 }];
 
 /// `slat bench memslot-perf`.

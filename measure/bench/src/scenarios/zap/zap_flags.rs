@@ -3,9 +3,9 @@
 //! ```text
 //! zapped_range.rs   the range, dense or sparse, and what lies beside it
 //! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
-//! comparisons.rs    the report
+//! zap_rows.rs       the report
 //! ```
-//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `measure/sim/src/benches/zap.rs`.
+//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_lap.rs`.
 //!
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
@@ -63,8 +63,8 @@ const LEVERS: &[Grid] = &[Grid {
         ("every page is mapped", &[("pages", "dense"), ("size", "1G")], "us"),
         ("one page in 2 MiB is mapped", &[("pages", "sparse"), ("size", "1G")], "us"),
     ],
-    says: "To unhook whole tables is an idea of the TDP MMU series. That no lock is held is slat's. By tables the lock makes no difference\n\
-           to the operation: it makes one to the faults beside it, below.",
+    says: "Unhooking whole tables is an idea of the TDP MMU series; holding no lock is slat's. By tables, the lock makes no\n\
+           difference to the operation. It makes one to the faults beside it: `slat bench zap` prints them.",
 }];
 
 /// `slat bench zap`.
