@@ -42,10 +42,10 @@ pub enum Command {
     Top(Top),
     Completions(Completions),
     Man(Man),
-    /// The figures, on this machine, before against after in one run (by slat-bench)
+    /// Benchmark slat on this machine (by slat-bench)
     #[command(disable_help_flag = true)]
     Bench(Passed),
-    /// The same past this machine: simulated, from 1 to hundreds of vCPUs (by slat-bench)
+    /// Simulate the same benchmarks with up to hundreds of vCPUs (by slat-bench)
     #[command(disable_help_flag = true)]
     Sim(Passed),
     /// Measure what operations cost on this machine, for `slat sim --costs` (by slat-bench)

@@ -5,11 +5,11 @@ use crate::by_name::Chosen;
 use crate::calibrate::Calibrate;
 use crate::registry::Who;
 use crate::report::Report;
-use crate::report::data::Outcome;
+use crate::report::report_data::Outcome;
 use crate::scenario::Unused;
 use crate::scenarios::ALL;
 use crate::sim::Sim;
-use crate::sim::text::Grid;
+use crate::sim::sim_tables::Grid;
 use crate::threads::compare_results::Compare;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
@@ -36,10 +36,10 @@ pub struct SlatBench {
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// The figures, on this machine, before against after in one run
+    /// Benchmark slat on this machine
     #[command(subcommand)]
     Bench(Benches),
-    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    /// Simulate the same benchmarks with up to hundreds of vCPUs
     #[command(subcommand)]
     Sim(Sim),
     Calibrate(Calibrate),

@@ -1,4 +1,4 @@
-//! `slat report`: the benches, the simulations and a watched replay, as a page that people look at.
+//! `slat report`: the benches, the simulations and a watched replay, as one page.
 //!
 //! ```text
 //! steps ──▶ bench, sim, replay ──▶ Data ──page──▶ Doc ──┬─▶ index.html    one file, which needs nothing else
@@ -7,38 +7,38 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `report_commands` | which commands are run, quickly or in full |
+//! | `report_commands` | the commands of a quick and of a full report |
 //! | `replay` | a guest whose memory is watched while it runs |
-//! | `data` | everything that was found out; a page can be drawn anew from it |
+//! | `report_data` | all results; `--from` draws the page anew from them |
 //! | `verdict` | whether a series' figure is reproduced |
-//! | `page`, `series`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
-//! | `doc` | the page as a value, of which its two faces are made |
-//! | `html`, `markdown`, `page.css` | the faces |
-//! | `plot`, `figure` | plots as SVG; figures as people read them |
-//! | `folder` | where it goes |
+//! | `page_sections`, `series`, `scaling_plots`, `simulation_trust`, `latency_plot`, `replay_plots` | the sections of the page |
+//! | `page_model` | the page as a value, which both formats are made from |
+//! | `page_html`, `page_markdown`, `page.css` | the formats |
+//! | `plot`, `figure_text` | plots as SVG; figures as people read them |
+//! | `report_folder` | the folder of its files |
 
-pub mod data;
-mod doc;
-mod figure;
-mod folder;
-mod html;
-mod latency;
-mod markdown;
-mod page;
+mod figure_text;
+mod latency_plot;
+mod page_html;
+mod page_markdown;
+mod page_model;
+mod page_sections;
 mod plot;
 mod replay;
 mod replay_plots;
 mod report_commands;
-mod scaling;
+pub mod report_data;
+mod report_folder;
+mod scaling_plots;
 mod series;
-mod simulations;
+mod simulation_trust;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
+use crate::report::report_data::{Data, Part};
+use crate::report::report_folder::Folder;
 use crate::threads::machine_info::Machine;
-use data::{Data, Part};
-use folder::Folder;
 use report_commands::RunLine;
 use slat_cli::error::Error;
 use slat_cli::{bar, interrupt};
@@ -48,8 +48,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Run the benches here and the simulations past this machine, and write a page that shows them beside the series'
-/// own tables
+/// Run the benches and the simulations, and write a page that shows them beside the tables of the patch series
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   slat report --quick -o /tmp/report
@@ -110,7 +109,7 @@ impl Report {
             let began = Instant::now();
             let outcome = step.clone().run(run_line);
             // What was interrupted before it had a figure is no part.
-            if !(interrupt::asked() && matches!(outcome, data::Outcome::Failed(_))) {
+            if !(interrupt::asked() && matches!(outcome, report_data::Outcome::Failed(_))) {
                 parts.push(Part { command, seconds: began.elapsed().as_secs_f64(), outcome });
             }
             if interrupt::asked() {
@@ -132,7 +131,7 @@ impl Report {
 
 /// Whether every check holds, and every ratio names what it divides by what.
 fn sound(data: &Data) -> bool {
-    data.checks().all(|(_, check)| check.ok) && page::ratios_without_sides(data).is_empty()
+    data.checks().all(|(_, check)| check.ok) && page_sections::ratios_without_sides(data).is_empty()
 }
 
 fn read(file: &Path) -> Result<Data, Error> {

@@ -11,7 +11,7 @@
 //! checked. Apart from times, two replays are the same.
 
 pub mod flush_causes;
-mod heat;
+mod page_ages;
 
 use crate::threads::bench_report::Check;
 use crate::threads::flag_values::machine_error;
@@ -20,8 +20,8 @@ use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
 use crate::threads::traces::{BASE, POISON, Trace};
 use flush_causes::{Cause, Watched};
 use hdrhistogram::Histogram;
-use heat::Ages;
-pub use heat::Heat;
+use page_ages::Ages;
+pub use page_ages::Heat;
 use serde::{Deserialize, Serialize};
 use slat::table::formats::Ept4;
 use slat::{Idle, PAGE_SIZE, Span, Vm};
@@ -120,13 +120,13 @@ struct Host {
 impl Host {
     fn new(trace: &Trace) -> Result<Self, Error> {
         let idle = &mut idle()?;
-        let frames = heat::frames(trace);
+        let frames = page_ages::frames(trace);
         let room = frames.len() as u64 * ROOM / 100;
         let (bytes, regions) = (trace.bytes(), trace.regions.len() as u64);
         let arena = Arena::builder().limit(bytes + (64 << 20)).poison(POISON).build()?;
         let swap = Swap::builder().memory(bytes).build(&arena)?;
         // Its own tables count, too: one for each 2 MiB, and two for each region.
-        let tables = heat::tables(&frames) + 2 * regions + 4;
+        let tables = page_ages::tables(&frames) + 2 * regions + 4;
         let space = AddressSpace::builder(&arena)
             .lru(LruSettings::default())
             .swap(&swap)

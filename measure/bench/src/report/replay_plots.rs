@@ -1,8 +1,8 @@
 //! The watched replay on the page: how old memory is, how fast it is written, how long faults take, what flushes are for.
 
-use crate::report::doc::{Plot, Source, Table, cell, figures, number, words};
-use crate::report::figure::{ns, percent, plain, short_ns, tick};
-use crate::report::latency::name;
+use crate::report::figure_text::{ns, percent, plain, short_ns, tick};
+use crate::report::latency_plot::name;
+use crate::report::page_model::{Plot, Source, Table, cell, figures, number, words};
 use crate::report::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
 use crate::report::replay::flush_causes::Cause;
 use crate::report::replay::{Replay, Stretch};
@@ -161,7 +161,7 @@ pub fn causes(replay: &Replay) -> Plot {
     let about = "Bars: remote TLB flushes that were paid in a replay, for each reason that the host gave, on a logarithmic axis.".to_owned();
     let count = |count: u64| cell(plain(count as f64));
     let table = Table::of(
-        "What translations were taken away for",
+        "Causes of lost translations",
         &replay.causes,
         [
             (words("why"), &|cause| cell(format!("`{}`", cause.why))),

@@ -3,8 +3,8 @@
 //! Each step has a thread of its own: benches tie theirs to CPUs, and what they start afterwards would be tied, too.
 
 use crate::registry::Who;
-use crate::report::data::Outcome;
 use crate::report::replay::Replay;
+use crate::report::report_data::Outcome;
 use crate::scenarios::ALL;
 use slat_cli::error::Error;
 use slat_cli::interrupt;

@@ -1,10 +1,13 @@
 //! A page of figures that were taken once (`cli/tests/report.data.json`, cut down): its two faces, and what they say.
 
-use crate::report::data::{Data, Outcome, Part};
-use crate::report::doc::{Block, Doc, Mark, Plot, Table};
-use crate::report::series::answer::Answer;
+use crate::report::page_html;
+use crate::report::page_markdown;
+use crate::report::page_model::{Block, Doc, Mark, Plot, Table};
+use crate::report::page_sections;
+use crate::report::plot;
+use crate::report::report_data::{Data, Outcome, Part};
 use crate::report::series::answers;
-use crate::report::{html, markdown, page, plot};
+use crate::report::series::series_answer::Answer;
 use crate::threads::bench_report::Check;
 use std::collections::BTreeSet;
 
@@ -58,21 +61,21 @@ fn figures(text: &str) -> BTreeSet<String> {
 fn of_html(doc: &Doc) -> BTreeSet<String> {
     let page = ["style", "svg", "nav"]
         .iter()
-        .fold(html::page(doc), |page, tag| without(page, &format!("<{tag}"), &format!("</{tag}>")));
+        .fold(page_html::page(doc), |page, tag| without(page, &format!("<{tag}"), &format!("</{tag}>")));
     let text = without(page, "<", ">").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
     figures(&text.replace("&amp;", "&"))
 }
 
 fn of_markdown(doc: &Doc) -> BTreeSet<String> {
     let text: Vec<String> =
-        markdown::page(doc).lines().filter(|line| !line.starts_with("![")).map(str::to_owned).collect();
+        page_markdown::page(doc).lines().filter(|line| !line.starts_with("![")).map(str::to_owned).collect();
     let text = without(text.join("\n").replace("<details><summary>", " "), "</", ">").replace("\\|", "|");
     figures(&text.replace("&lt;", "<").replace("&amp;", "&"))
 }
 
 #[test]
 fn both_faces_have_the_same_figures() {
-    let doc = page::doc(&fixture());
+    let doc = page_sections::doc(&fixture());
     let (html, markdown) = (of_html(&doc), of_markdown(&doc));
     let only =
         |one: &BTreeSet<String>, other: &BTreeSet<String>| one.difference(other).cloned().collect::<Vec<_>>();
@@ -82,7 +85,7 @@ fn both_faces_have_the_same_figures() {
 
 #[test]
 fn a_figure_that_one_face_lacks_is_noticed() {
-    let mut doc = page::doc(&fixture());
+    let mut doc = page_sections::doc(&fixture());
     let html = of_html(&doc);
     doc.sections[0].blocks.push(Block::Text("it takes 123.456 ns".into()));
     assert_ne!(html, of_markdown(&doc));
@@ -91,8 +94,8 @@ fn a_figure_that_one_face_lacks_is_noticed() {
 #[test]
 fn the_same_data_are_the_same_page() {
     let pages = [(); 2].map(|()| {
-        let doc = page::doc(&fixture());
-        (html::page(&doc), markdown::page(&doc))
+        let doc = page_sections::doc(&fixture());
+        (page_html::page(&doc), page_markdown::page(&doc))
     });
     assert_eq!(pages[0], pages[1]);
 }
@@ -112,8 +115,8 @@ fn no_figure_is_none() {
         }
     }
     for data in [data, fixture()] {
-        let doc = page::doc(&data);
-        for text in [html::page(&doc), markdown::page(&doc)] {
+        let doc = page_sections::doc(&data);
+        for text in [page_html::page(&doc), page_markdown::page(&doc)] {
             for none in ["NaN", "inf ", "inf<", "Infinity"] {
                 assert!(!text.contains(none), "{none}");
             }
@@ -123,7 +126,7 @@ fn no_figure_is_none() {
 
 #[test]
 fn every_plot_is_a_file_of_its_own() {
-    let doc = page::doc(&fixture());
+    let doc = page_sections::doc(&fixture());
     let plots = plots(&doc);
     let names: BTreeSet<&str> = plots.iter().map(|plot| plot.id.as_str()).collect();
     assert!(names.len() == plots.len() && plots.len() >= 10, "{names:?}");
@@ -134,13 +137,13 @@ fn every_plot_is_a_file_of_its_own() {
                 && file.contains("prefers-color-scheme")
         );
         assert!(one.about.len() > 40 && one.title.len() > 20 && !one.from.is_empty(), "{}", one.id);
-        assert!(markdown::page(&doc).contains(&format!("({}.svg)", one.id)));
+        assert!(page_markdown::page(&doc).contains(&format!("({}.svg)", one.id)));
     }
 }
 
 #[test]
 fn tables_have_a_cell_for_each_column() {
-    for table in tables(&page::doc(&fixture())) {
+    for table in tables(&page_sections::doc(&fixture())) {
         assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
         assert!(!table.caption.is_empty());
     }
@@ -148,7 +151,7 @@ fn tables_have_a_cell_for_each_column() {
 
 #[test]
 fn what_does_not_hold_is_red_and_what_is_missing_is_said() {
-    let sound = page::doc(&fixture());
+    let sound = page_sections::doc(&fixture());
     assert!(!blocks(&sound).iter().any(|block| matches!(block, Block::Alarm(_))));
     let mut data = fixture();
     data.interrupted = true;
@@ -160,12 +163,12 @@ fn what_does_not_hold_is_red_and_what_is_missing_is_said() {
         panic!("no bench")
     };
     bench.checks.push(Check { name: "every page is mapped".into(), ok: false, detail: "3 of 4".into() });
-    let doc = page::doc(&data);
+    let doc = page_sections::doc(&data);
     let alarms = blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count();
     assert_eq!(alarms, 2);
     let failed = tables(&doc).into_iter().find(|table| table.caption == "Checks that do not hold").unwrap();
     assert!(failed.rows.len() == 2 && failed.rows.iter().all(|row| row[2].mark == Mark::Bad));
-    for text in [html::page(&doc), markdown::page(&doc)] {
+    for text in [page_html::page(&doc), page_markdown::page(&doc)] {
         for said in ["2 checks do not hold", "Interrupted", "every page is mapped", "3 of 4", "out of memory"]
         {
             assert!(text.contains(said), "{said}");
@@ -176,10 +179,10 @@ fn what_does_not_hold_is_red_and_what_is_missing_is_said() {
 #[test]
 fn a_report_of_nothing_is_a_page_too() {
     let data = Data { parts: Vec::new(), interrupted: true, ..fixture() };
-    let doc = page::doc(&data);
+    let doc = page_sections::doc(&data);
     assert!(
-        markdown::page(&doc).contains("0 parts were measured")
-            && html::page(&doc).contains("The change-pte series")
+        page_markdown::page(&doc).contains("0 parts were measured")
+            && page_html::page(&doc).contains("The change-pte series")
     );
 }
 
@@ -241,7 +244,7 @@ fn titles_and_cards_say_where_slat_loses() {
 }
 
 /// The simulated ratios of a report, beside the series'.
-fn simulated_ratios(data: &mut Data) -> Vec<&mut crate::sim::outcome::Against> {
+fn simulated_ratios(data: &mut Data) -> Vec<&mut crate::sim::sim_report::Against> {
     let sims = data.parts.iter_mut().filter_map(|part| match &mut part.outcome {
         Outcome::Sim(sim) => Some(sim),
         _ => None,
@@ -267,7 +270,7 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
         one.sides = None;
     }
     assert!(!crate::report::sound(&data));
-    let doc = page::doc(&data);
+    let doc = page_sections::doc(&data);
     assert_eq!(blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count(), count);
 }
 

@@ -1,12 +1,12 @@
 //! One figure of a series' that a reader might quote, and whether ours is like it. The verdict follows from the two figures and a
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
-use crate::report::data::Sim;
-use crate::report::doc::{
+use crate::report::figure_text::with;
+use crate::report::page_model::{
     Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words,
 };
-use crate::report::figure::with;
-use crate::sim::outcome::Against;
+use crate::report::report_data::Sim;
+use crate::sim::sim_report::Against;
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Told {
 #[derive(Clone, Debug)]
 pub enum Tolerance {
     /// It lies within this factor of it. Beyond it ours is better, where more is, or where less is.
-    Factor(f64, crate::report::doc::Better, &'static str),
+    Factor(f64, crate::report::page_model::Better, &'static str),
     /// It is the same count.
     Same(&'static str),
     /// A simulation has judged, as its words say.
@@ -136,7 +136,7 @@ pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
 /// All of a series'.
 pub fn table(verdicts: &[Verdict]) -> Table {
     Table::of(
-        "What is reproduced, and what is not",
+        "Published figures, and whether they are reproduced",
         verdicts,
         [
             (words("claim"), &|one| cell(&one.claim)),
@@ -153,7 +153,7 @@ pub fn table(verdicts: &[Verdict]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::doc::Better;
+    use crate::report::page_model::Better;
 
     fn says(ours: Told, tolerance: Tolerance) -> Says {
         let published = ratio(0.93, &sides("locked", "lockless"));

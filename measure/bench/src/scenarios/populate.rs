@@ -55,14 +55,14 @@ pub static SCENARIO: Scenario = Scenario {
 const FRAMES: u64 = 1 << 18;
 
 /// A run with pages of one size.
-struct Ground<'s> {
+struct Fixture<'s> {
     setting: &'s Setting<'s>,
     vm: SimVm,
     work: Work,
     frames: Span<Gfn>,
 }
 
-impl<'s> Ground<'s> {
+impl<'s> Fixture<'s> {
     fn new(setting: &'s Setting<'s>, page: Level) -> Result<Self, String> {
         let frames = if cfg!(virtual_time) {
             setting.pages_per_vcpu().next_multiple_of(Level::M2.pages()) * u64::from(setting.vcpus)
@@ -133,9 +133,9 @@ impl<'s> Ground<'s> {
 
 /// Runs the scenario once.
 fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    let small = Ground::new(setting, Level::K4)?;
+    let small = Fixture::new(setting, Level::K4)?;
     let (small_us, stats, small_checks) = small.run()?;
-    let (large_us, _, large_checks) = Ground::new(setting, Level::M2)?.run()?;
+    let (large_us, _, large_checks) = Fixture::new(setting, Level::M2)?.run()?;
     let figures = vec![
         Figure::new("a GiB in pages of 4 KiB", small_us, "us"),
         Figure::new("a GiB in pages of 2 MiB", large_us, "us"),
@@ -157,12 +157,12 @@ mod tests {
         for policy in [FAULTS, POPULATION] {
             let setting = &setting(policy);
             for page in [Level::K4, Level::M2] {
-                let ground = Ground::new(setting, page).unwrap();
-                let (all, less) = (ground.frames, ground.frames.len() - Level::M2.pages());
-                let part = Ground { frames: Span::sized(Gfn(0), less), ..ground };
+                let fixture = Fixture::new(setting, page).unwrap();
+                let (all, less) = (fixture.frames, fixture.frames.len() - Level::M2.pages());
+                let part = Fixture { frames: Span::sized(Gfn(0), less), ..fixture };
                 let (_, mapped) = part.map().unwrap();
                 assert_eq!(failing(&part.checks(mapped).unwrap()), [""; 0]);
-                let checks = Ground { frames: all, ..part }.checks(mapped).unwrap();
+                let checks = Fixture { frames: all, ..part }.checks(mapped).unwrap();
                 assert_eq!(failing(&checks), ["every frame was mapped once", "every leaf has its frame"]);
             }
         }

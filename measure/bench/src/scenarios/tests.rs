@@ -3,7 +3,8 @@
 use crate::parts::point::Point;
 use crate::parts::setting::{Setting, Work};
 use crate::parts::test_settings::setting;
-use crate::scenarios::{ALL, by_name, demand_paging};
+use crate::scenarios::demand_paging;
+use crate::scenarios::{ALL, by_name};
 use crate::world::Costs;
 use std::collections::BTreeSet;
 

@@ -1,46 +1,46 @@
-//! `slat sim`: the series' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
+//! `slat sim`: scenarios with 1 to hundreds of vCPUs, in virtual time on simulated CPUs.
 //!
 //! ```text
-//! flags ──args──▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
+//! flags ────────▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
 //!            └──▶ costs: a file, measured or assumed  └─▶ against the series' own figures
 //! ```
-//! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
-//! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
-//! report carries its costs, says which were measured, and shows whether the ranking holds when they are wrong; and
-//! `slat sim validate` holds the same benches against real threads, as far as this machine has CPUs for them.
+//! The engine is the shipped one, compiled a second time on simulated atomics and locks. A simulation gives the same bytes on every
+//! machine. Its worth depends on the costs and on the model. So a report lists its costs, marks each as measured or assumed, and
+//! shows whether the ranking holds when they are wrong. `slat sim validate` compares the same scenarios with real threads, as far as
+//! this machine has CPUs for them.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `args` | the flags |
+//! | `sim_flags` | the flags |
 //! | `invalidator_flags` | flags of invalidators, and the cases that follow |
-//! | `work_flags` | what guests and hosts do around the engine, as flags |
-//! | `costs` | which price list: assumed, of a file, or measured now |
+//! | `work_flags` | flags of the work around the engine |
+//! | `named_costs`, `cost_sheet` | the costs: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and their report |
-//! | `sweep` | whether the ranking hangs on uncertain costs |
+//! | `cost_sweep` | the ranking with uncertain costs halved and doubled |
 //! | `against` | the series' own figures: one column fits, the others are predicted |
-//! | `outcome` | the report as a value |
-//! | `text` | the report as tables |
+//! | `sim_report` | the report as a value |
+//! | `sim_tables` | the report as tables |
 //! | `validate` | simulated against real threads |
 
 mod against;
-mod args;
-mod costs;
+pub mod cost_sheet;
+mod cost_sweep;
 mod invalidator_flags;
-pub mod outcome;
-pub mod sheet;
+mod named_costs;
+mod sim_flags;
+pub mod sim_report;
+pub mod sim_tables;
 mod simulate;
-mod sweep;
-pub mod text;
 pub mod validate;
 mod work_flags;
 
 use crate::by_name::{ByName, Chosen};
 use crate::scenario::Unused;
+use crate::sim::sim_flags::Asked;
+use crate::sim::sim_report::SimReport;
 use crate::threads::bench_report::print;
-use args::Asked;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use invalidator_flags::{Beside, Case};
-use outcome::SimReport;
 use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;

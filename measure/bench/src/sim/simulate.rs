@@ -1,11 +1,13 @@
 //! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the series' own figures.
 
-use crate::sim::against::trial::Trial;
-use crate::sim::args::Asked;
+use crate::sim::against;
+use crate::sim::against::trial_runs::Trial;
+use crate::sim::cost_sweep;
 use crate::sim::invalidator_flags::Case;
-use crate::sim::outcome::{Against, Figure, Line, Row, SimReport};
+use crate::sim::named_costs;
+use crate::sim::sim_flags::Asked;
+use crate::sim::sim_report::{Against, Figure, Line, Row, SimReport};
 use crate::sim::work_flags::told;
-use crate::sim::{against, costs, sweep};
 use crate::threads::bench_report::{Check, SCHEMA, params};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
@@ -32,10 +34,10 @@ pub fn simulate(
     cases: &[Case],
     more: Map<String, Value>,
 ) -> Result<SimReport, Error> {
-    let sheet = costs::named(&asked.costs)?;
+    let sheet = named_costs::named(&asked.costs)?;
     let policies = asked.policies(bench)?;
     let vcpus = asked.vcpus();
-    let swept = if asked.no_sweep { 0 } else { sweep::RUNS };
+    let swept = if asked.no_sweep { 0 } else { cost_sweep::RUNS };
     let total = (vcpus.len() * cases.len() + swept) * policies.len();
     let bar = bar(Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
     let mut params = params! { "costs": asked.costs, "quick": asked.quick, "seed": asked.seed };
@@ -56,7 +58,7 @@ pub fn simulate(
         Some((&most, case)) => {
             let of_it = |row: &&Row| (row.vcpus, &row.case) == (most, &case.name);
             let base: Vec<_> = rows.iter().filter(of_it).cloned().collect();
-            sweep::sweep(&sheet.costs, &base, |costs| {
+            cost_sweep::sweep(&sheet.costs, &base, |costs| {
                 Ok(runs.points(most, case, costs)?.iter().map(|point| row(point, case)).collect())
             })?
         }

@@ -1,4 +1,4 @@
-//! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
+//! The work around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
 use crate::scenario::Unused;
 use crate::threads::bench_report::params;
@@ -17,7 +17,7 @@ pub fn time(text: &str) -> Result<u64, String> {
 
 /// Flags that are not given keep the value of the scenario.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "The world around the engine")]
+#[command(next_help_heading = "The work around the engine")]
 pub struct WorkFlags {
     /// The guest computes between two faults
     #[arg(long, value_name = "NS", value_parser = time)]

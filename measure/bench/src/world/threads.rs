@@ -5,18 +5,17 @@
 //!      └─ …                                 └──────┘ all cross it together
 //! ```
 
-mod pages;
-mod partner;
-mod pin;
+mod fresh_pages;
+mod pinning;
 mod preemptions;
+mod wake_partner;
 
 use crate::world::run_stats::RunStats;
 use core::sync::atomic::Ordering;
 pub use core::sync::atomic::{AtomicPtr, AtomicU64, fence};
-pub use pages::{read_page, zero_page};
+pub use fresh_pages::{read_page, zero_page};
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
-pub use partner::hand_over;
-pub use pin::{cpus, pin};
+pub use pinning::{cpus, pin};
 use slat_machine::{Costs, Job, JobStats};
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
@@ -24,6 +23,7 @@ use std::sync::OnceLock;
 pub use std::thread_local;
 use std::time::{Duration, Instant};
 use std::{io, thread};
+pub use wake_partner::hand_over;
 
 thread_local! {
     /// When the run that this thread has a job in began.
@@ -146,14 +146,14 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
             .map(|(nth, job)| {
                 let thread = thread::Builder::new().spawn_scoped(scope, move || {
                     pin(job.cpu.unwrap_or(nth));
-                    let _pages = pages::Lent::take();
+                    let _pages = fresh_pages::Lent::take();
                     let taken_before = preemptions::preemptions();
                     cross(line, all);
                     let began = Instant::now();
                     BEGAN.set(Some(began));
                     ALONE.set(alone);
                     (job.work)();
-                    partner::dismiss();
+                    wake_partner::dismiss();
                     let ended = Instant::now();
                     (job.name, began, ended, preemptions::preemptions() - taken_before)
                 });

@@ -4,24 +4,24 @@
 //! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. What is not
 //! reproduced is shown like the rest.
 
-pub mod answer;
-mod change_pte;
-mod mglru_aging;
-mod numa_protection;
-mod scalable_memslots;
-mod tdp_mmu;
+mod change_pte_answer;
+mod mglru_aging_answer;
+mod numa_protection_answer;
+mod scalable_memslots_answer;
+pub mod series_answer;
+mod tdp_mmu_answer;
 
-use crate::report::data::Data;
-use answer::Answer;
+use crate::report::report_data::Data;
+use crate::report::series::series_answer::Answer;
 
 /// All five, in order.
 pub fn answers(data: &Data) -> Vec<Answer> {
     [
-        mglru_aging::answer,
-        scalable_memslots::answer,
-        numa_protection::answer,
-        tdp_mmu::answer,
-        change_pte::answer,
+        mglru_aging_answer::answer,
+        scalable_memslots_answer::answer,
+        numa_protection_answer::answer,
+        tdp_mmu_answer::answer,
+        change_pte_answer::answer,
     ]
     .map(|answer| answer(data))
     .into()

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! tracked_memory.rs  guest memory on slat-mm, a VM, vCPUs that go over it
-//! ager.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
-//! faulting.rs        -p: vCPUs bring new memory in while the ager ages it
+//! aging_ways.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
+//! aging_beside_faults.rs        -p: vCPUs bring new memory in while the ager ages it
 //! aging_stages.rs    without -p: the ager has to tell used pages from idle ones
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary

@@ -51,13 +51,13 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let rests = || rest(setting.work.rest_ns);
     let ages = !matches!(setting.column, NO_AGING | SLAT_NO_AGING);
     let ager = ages.then_some(Ager { pass, rests, once_more: false, cpu: None });
-    let ground = first_touch::Ground {
+    let fixture = first_touch::Fixture {
         vm: &vm,
         parts: &parts.each().collect::<Vec<_>>(),
         page: Level::K4,
         right: FIRST_FRAMES,
     };
-    let (lap, passes) = beside(setting.costs, &ground, &mut guests, ager)?;
+    let (lap, passes) = beside(setting.costs, &fixture, &mut guests, ager)?;
     let stats = lap.stats;
 
     let mut figures = vec![Figure::new("guest wall time", stats.wall_ns as f64 / 1e6, "ms")];
@@ -179,7 +179,7 @@ impl<P: FnMut(&mut Idle) -> Result<Asked, String>, R: Fn()> Ager<P, R> {
 /// `vcpus` fault memory in beside an ager, if there is one.
 pub fn beside<F: Format, H: Host>(
     costs: &Costs,
-    ground: &first_touch::Ground<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
+    fixture: &first_touch::Fixture<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
     vcpus: &mut [impl Touch],
     ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Asked, String> + Send, impl Fn() + Send>>,
 ) -> Result<(first_touch::Lap, Passes), String> {
@@ -191,7 +191,7 @@ pub fn beside<F: Format, H: Host>(
     let mut passes = Ok(Passes::default());
     let made = &mut passes;
     let ager = ager.map(|ager| Job { cpu: ager.cpu, ..Job::new("ager", move || *made = ager.run(running)) });
-    let lap = ground.run(costs, vcpus, done, ager)?;
+    let lap = fixture.run(costs, vcpus, done, ager)?;
     Ok((lap, passes?))
 }
 

@@ -2,11 +2,11 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
-use super::ager::{Way, pass, youngest};
 use super::aging_flags::AccessTracking;
 use super::tracked_memory::{Guard, TrackedMemory};
 use crate::parts::sim_host::hva_of;
 use crate::parts::vm_setup::gfns;
+use crate::scenarios::access_tracking::aging_ways::{Way, pass, youngest};
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::arena;
 use crate::threads::samples::Series;

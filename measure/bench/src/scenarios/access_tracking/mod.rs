@@ -12,17 +12,17 @@
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
 //! any other, however many there are, as in the series; so a pass has more to do with each.
 //!
-//! `slat bench access-tracking-perf` runs the same [`Ager`] on slat-mm, and by the multi-gen LRU, too.
+//! `slat bench access-tracking-perf` runs the same [`Ager`](aging_run::Ager) on slat-mm, and by the multi-gen LRU, too.
 
 #[cfg(not(virtual_time))]
-mod ager;
+mod aging_beside_faults;
 #[cfg(not(virtual_time))]
 mod aging_flags;
 pub mod aging_run;
 #[cfg(not(virtual_time))]
 mod aging_stages;
 #[cfg(not(virtual_time))]
-mod faulting;
+mod aging_ways;
 #[cfg(not(virtual_time))]
 mod tracked_memory;
 

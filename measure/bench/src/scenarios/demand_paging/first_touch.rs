@@ -16,9 +16,9 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let host = SimHost::new(pages, &setting.work);
     let vm = with_one_slot(builder(host, setting, setting.column.lock), pages)?;
     let mut guests = parts.guests(&vm, &setting.work)?;
-    let ground =
-        Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), page: Level::K4, right: FIRST_FRAMES };
-    let Lap { stats, tally } = ground.run(setting.costs, &mut guests, || (), None)?;
+    let fixture =
+        Fixture { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), page: Level::K4, right: FIRST_FRAMES };
+    let Lap { stats, tally } = fixture.run(setting.costs, &mut guests, || (), None)?;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),
         Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
@@ -38,7 +38,7 @@ pub type Right<R> = (&'static str, R);
 pub const FIRST_FRAMES: Right<fn(Gfn, Pfn) -> bool> = ("every page is mapped to its frame", is_first);
 
 /// Memory that no vCPU has touched yet.
-pub struct Ground<'g, F: Format, H: Host, R> {
+pub struct Fixture<'g, F: Format, H: Host, R> {
     /// The VM.
     pub vm: &'g Vm<F, H>,
     /// The pages that each vCPU touches, in order: a part of its own, or the same for all.
@@ -57,7 +57,7 @@ pub struct Lap {
     pub tally: Vec<Tally>,
 }
 
-impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
+impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
     /// `vcpus` touch all of their pages, each on a CPU of its own, beside another job, if there is one; `then` is the last that each
     /// does.
     pub fn run<'j>(
@@ -107,22 +107,22 @@ mod tests {
         let vm = &with_one_slot(builder(host, setting, setting.column.lock), pages).unwrap();
         let guests = &mut parts.guests(vm, &setting.work).unwrap();
         let parts: &Vec<_> = &parts.each().collect();
-        let ground = Ground { vm, parts, page: Level::K4, right: FIRST_FRAMES };
+        let fixture = Fixture { vm, parts, page: Level::K4, right: FIRST_FRAMES };
         let failed = |tally: &[Tally]| -> Vec<_> {
             let checks = tally.iter().map(Check::from).filter(|check| !check.ok);
             checks.map(|check| format!("{}: {}", check.name, check.detail)).collect()
         };
-        assert_eq!(failed(&ground.tally(guests, 2).unwrap()).len(), 3, "nothing has been done");
-        let lap = ground.run(setting.costs, guests, || (), None).unwrap();
+        assert_eq!(failed(&fixture.tally(guests, 2).unwrap()).len(), 3, "nothing has been done");
+        let lap = fixture.run(setting.costs, guests, || (), None).unwrap();
         assert_eq!(failed(&lap.tally), [""; 0]);
 
         let lost = hvas_of(Span::sized(parts[1].start, 1));
         drop(vm.invalidate(lost, Reason::Clear).apply(&mut idle().unwrap()).settle());
         assert_eq!(
-            failed(&ground.tally(guests, 2).unwrap()),
+            failed(&fixture.tally(guests, 2).unwrap()),
             ["every page is mapped to its frame: 15 of 16"]
         );
-        let again = ground.run(setting.costs, guests, || (), None).unwrap();
+        let again = fixture.run(setting.costs, guests, || (), None).unwrap();
         assert_eq!(
             failed(&again.tally),
             ["every vCPU touched all of its pages: 1 of 16", "every page was faulted in once: 1 of 16"]

@@ -4,12 +4,12 @@
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
 //! With 416 vCPUs, says the series, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
 //!
-//! `slat bench demand-paging` runs the same [`Ground::run`] on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
+//! `slat bench demand-paging` runs the same [`Fixture::run`](first_touch::Fixture::run) on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
 //! other's pages, too.
 
-pub mod first_touch;
 #[cfg(not(virtual_time))]
-mod handlers;
+mod fault_handlers;
+pub mod first_touch;
 #[cfg(not(virtual_time))]
 mod paging_flags;
 #[cfg(not(virtual_time))]

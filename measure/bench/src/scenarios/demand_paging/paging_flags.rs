@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! handlers.rs       threads that serve the faults (-u), through slat-mm's user faults
+//! fault_handlers.rs       threads that serve the faults (-u), through slat-mm's user faults
 //! ```
 //! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!
@@ -15,9 +15,9 @@
 #[path = "paging_tests.rs"]
 mod tests;
 
-use super::handlers::{Job, given};
 use super::paging_sample::{MOST, Sample};
 use crate::scenario::{Asked, Flags, Measured, Scenario};
+use crate::scenarios::demand_paging::fault_handlers::{Job, given};
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::{GuestMemory, arena};
 use crate::threads::harness::Lineup;

@@ -11,10 +11,10 @@
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
-use super::handlers::{GIVEN_AT, Handlers, Job, given};
 use crate::parts::point::Tally;
 use crate::parts::sim_host::hva_of;
-use crate::scenarios::demand_paging::first_touch::{Ground, Lap};
+use crate::scenarios::demand_paging::fault_handlers::{GIVEN_AT, Handlers, Job, given};
+use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
 use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
@@ -81,7 +81,7 @@ impl Job {
             self.memory.parts()
         };
         let right = |gfn, pfn| self.is_right(&space, gfn, pfn);
-        let ground = Ground {
+        let fixture = Fixture {
             vm: &*vm,
             parts,
             page: Level::K4,
@@ -92,7 +92,7 @@ impl Job {
             let servers: Vec<_> = servers.collect();
             let lap = {
                 let _sent_away = handlers.sent_away();
-                ground.run(&Costs::SERVER, &mut vcpus, || (), None)
+                fixture.run(&Costs::SERVER, &mut vcpus, || (), None)
             };
             let served = servers.into_iter().map(ScopedJoinHandle::join).map(joined);
             (lap, served.sum::<Result<u64, _>>())

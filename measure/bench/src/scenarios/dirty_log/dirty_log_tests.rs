@@ -1,9 +1,10 @@
 //! Every test of the bench, small; and what its checks say of a VM that forgets to flush.
 
 use super::log_stages::{Sample, Setting};
+use super::logged_vm;
 use super::logged_vm::Pages;
-use super::logging::{Entrant, Way};
-use super::{DirtyLogPerf, SCENARIO, Test, logged_vm};
+use super::{DirtyLogPerf, SCENARIO, Test};
+use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
 use crate::threads::bench_report::Report;
 use crate::threads::machine_info::Machine;
 use clap::{Args, Command, FromArgMatches, ValueEnum};

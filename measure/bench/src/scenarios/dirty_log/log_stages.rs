@@ -6,10 +6,10 @@
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
 use super::logged_vm::{Pages, build, memory, slot};
-use super::logging::{Entrant, Way};
 use super::logging_vcpus::{Vcpus, parts};
-use super::sweep::{Pass, Verdict};
 use super::{DirtyLogPerf, exit_name, timed};
+use crate::scenarios::dirty_log::log_sweep::{Pass, Verdict};
+use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
 use crate::threads::bench_report::{Check, Figure, Report, Row, params};
 use crate::threads::harness::{Lineup, us};
 use slat::table::formats::Ept4;

@@ -5,8 +5,8 @@
 //! not there: loads read ones, stores are lost.
 
 use super::logged_vm::{LoggedVm, Pages, set_log};
-use super::logging::{Entrant, Way, Zap};
-use super::sweep::{Pass, Sweep, Verdict};
+use crate::scenarios::dirty_log::log_sweep::{Pass, Sweep, Verdict};
+use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
 use crate::threads::software_vcpu::{run_until_stopped, vcpu};
 use crate::world::{Job, run};
 use slat::table::formats::Ept4;

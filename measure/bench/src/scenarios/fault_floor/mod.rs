@@ -1,34 +1,34 @@
 //! `slat bench fault-floor`: what one 4K fault costs, against the least it could cost.
 //!
 //! ```text
-//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      floor.rs
-//! slat     the whole fault path, under each MMU lock policy                       ours.rs
+//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      walk_and_cas.rs
+//! slat     the whole fault path, under each MMU lock policy                       slat_faults.rs
 //! peers    other crates' mappers, `&mut` and therefore behind one lock            peers/
 //! ```
 //! Every vCPU is a thread on a CPU of its own, with a share of guest memory of its own; every fault maps one
-//! 4K page that is not mapped. A lap (race.rs) goes through the share twice: `cold`, on an empty table, and,
+//! 4K page that is not mapped. A lap (`fault_race.rs`) goes through the share twice: `cold`, on an empty table, and,
 //! after everything is unmapped again, `present`: all tables stand and only holes are filled, the steady
 //! state of a guest whose pages come and go. All entrants take their table memory from one pool of
 //! prefaulted huge pages ([`table_pool`]) and map the same frames.
 //!
 //! A figure is the time of a share divided by its faults, averaged over the threads.
 
-mod floor;
-mod ours;
+mod fault_race;
 mod peers;
-mod race;
+mod slat_faults;
+mod walk_and_cas;
 
 use crate::levers::{Cell, Grid};
 use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
+use crate::scenarios::fault_floor::fault_race::{Course, Entrant, Lap};
+use crate::scenarios::fault_floor::slat_faults::Ours;
+use crate::scenarios::fault_floor::walk_and_cas::Floor;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::flag_values::multiple_of;
 use crate::threads::harness::{Lineup, shuffle};
 use crate::threads::machine_info::Machine;
 use crate::threads::samples::Series;
 use clap::ValueEnum;
-use floor::Floor;
-use ours::Ours;
-use race::{Course, Entrant, Lap};
 use slat::addr::{Gfn, Level, PAGE_SIZE, Span};
 use slat::baselines::MmuLock;
 use slat_cli::bar::say;

@@ -1,9 +1,9 @@
 //! `slat bench host-faults`: new memory, page by page: slat with slat-mm as its host, and Linux itself, in the same rounds.
 //!
 //! ```text
-//! ours.rs     vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables
-//! linux.rs    threads store to anonymous memory: the kernel's fault
-//! beside.rs   one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
+//! slat_fill.rs     vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables
+//! linux_fill.rs    threads store to anonymous memory: the kernel's fault
+//! changes_elsewhere.rs   one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
 //! ```
 //! Each thread has a part of its own. A sample is the time from the line until the last thread is done, for each page of all parts; then all
 //! of it is unmapped by one call. With huge pages both sides are told so, and a fault fills 2 MiB. The frames of slat-mm are the same in
@@ -13,10 +13,12 @@
 #[path = "host_fault_tests.rs"]
 mod tests;
 
-use super::beside::Change;
 use super::fill_job::{Entrant, Job, LINUX, SLAT, Sample};
-use super::{beside, linux, ours};
 use crate::scenario::{Asked, Flags, Measured, Scenario};
+use crate::scenarios::host_faults::changes_elsewhere;
+use crate::scenarios::host_faults::changes_elsewhere::Change;
+use crate::scenarios::host_faults::linux_fill;
+use crate::scenarios::host_faults::slat_fill;
 use crate::threads::bench_report::{Figure, Report, Row, params};
 use crate::threads::flag_values::multiple_of;
 use crate::threads::guest_memory::arena;
@@ -56,10 +58,10 @@ pub const MEASURED: Measured = Measured {
 impl Flags for HostFaults {
     fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
         let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
-        multiple_of(Level::M2, "bytes", self.bytes, ours::MOST / most)?;
-        multiple_of(Level::M2, "changed", self.changed, ours::MOST)?;
+        multiple_of(Level::M2, "bytes", self.bytes, slat_fill::MOST / most)?;
+        multiple_of(Level::M2, "changed", self.changed, slat_fill::MOST)?;
         let arena = arena((self.bytes * most).max(self.bytes + self.changed), most)?;
-        let linux = linux::is_here();
+        let linux = linux_fill::is_here();
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
             "bytes_per_thread": self.bytes, "changed_elsewhere": self.changed, "runs": asked.runs,
@@ -69,22 +71,22 @@ impl Flags for HostFaults {
             let entrants: Vec<Entrant> = (self.threads.iter())
                 .map(|&threads| Job { threads, bytes: self.bytes, page })
                 .flat_map(|job| [(job, SLAT), (job, LINUX)])
-                .filter(|&(_, who)| who == SLAT || linux && (!huge || linux::has_huge()))
+                .filter(|&(_, who)| who == SLAT || linux && (!huge || linux_fill::has_huge()))
                 .collect();
             say(format_args!("{page:?} pages: {} rounds of {} entrants", asked.runs, entrants.len()));
             let laps = Lineup::run(asked.runs, entrants, |(job, who)| {
-                if *who == SLAT { ours::sample(job, &arena) } else { linux::sample(job) }
+                if *who == SLAT { slat_fill::sample(job, &arena) } else { linux_fill::sample(job) }
             })?;
             report.rows.extend(fill_rows(&laps));
             let who = |(job, who): &Entrant| format!("{who}, {} threads, {} pages", job.threads, job.pages());
             report.checks.extend(laps.checks("", who, |sample| &sample.tally));
         }
-        for (guest, changes) in beside::GUESTS {
+        for (guest, changes) in changes_elsewhere::GUESTS {
             say(format_args!("{guest}: {} rounds of {} changes", asked.runs, changes.len()));
             let laps = Lineup::run(asked.runs, changes.iter().copied(), |&change| {
-                beside::sample(&arena, guest, change, self.bytes, self.changed)
+                changes_elsewhere::sample(&arena, guest, change, self.bytes, self.changed)
             })?;
-            report.rows.extend(beside::rows(guest, &laps));
+            report.rows.extend(changes_elsewhere::rows(guest, &laps));
             let who = |change: &Change| format!("{guest} memory beside {}", change.name());
             report.checks.extend(laps.checks("", who, |sample| &sample.tally));
         }

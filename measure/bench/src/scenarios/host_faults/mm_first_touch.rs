@@ -6,7 +6,7 @@ pub use crate::parts::sim_host::BASE;
 use crate::parts::touch_pages::{Bare, Touch};
 use crate::parts::vcpu_parts::Parts;
 use crate::parts::vm_setup::{idle, with_one_slot};
-use crate::scenarios::demand_paging::first_touch::{Ground, Lap};
+use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
 use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
@@ -51,8 +51,8 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     arena.zero_ahead(if ahead > 0 { all + 64 * u64::from(setting.vcpus) } else { 0 });
     let right = ("every page is mapped to the host's frame", host_has(&space, Level::K4));
     let parts_of: Vec<_> = parts.each().collect();
-    let ground = Ground { vm: &*vm, parts: &parts_of, page: Level::K4, right };
-    let Lap { stats, tally } = ground.run(setting.costs, &mut vcpus, || (), None)?;
+    let fixture = Fixture { vm: &*vm, parts: &parts_of, page: Level::K4, right };
+    let Lap { stats, tally } = fixture.run(setting.costs, &mut vcpus, || (), None)?;
     let zeroed = arena.list_stats().zeroed - before;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),

@@ -4,21 +4,21 @@
 //! the page lock, a version of the mappings, a frame of the CPU's list, zeroes, and both tables. What is free of charge: the state of a
 //! frame and its note, which no other CPU looks at meanwhile, and the plain loads of the mappings' tree.
 //!
-//! `slat bench host-faults` runs the same [`Ground::run`] beside Linux, with pages of 2 MiB, too, and unmaps what was filled.
+//! `slat bench host-faults` runs the same [`Fixture::run`](crate::scenarios::demand_paging::first_touch::Fixture::run) beside Linux, with pages of 2 MiB, too, and unmaps what was filled.
 //!
 //! Without zeroing each page is one that was zeroed ahead of need: what a fault costs while a `Zeroer` keeps up.
 
 #[cfg(not(virtual_time))]
-mod beside;
+mod changes_elsewhere;
 #[cfg(not(virtual_time))]
 mod fill_job;
 #[cfg(not(virtual_time))]
 mod host_fault_flags;
 #[cfg(not(virtual_time))]
-mod linux;
+mod linux_fill;
 pub mod mm_first_touch;
 #[cfg(not(virtual_time))]
-mod ours;
+mod slat_fill;
 
 use crate::parts::setting::MMU_LOCKS;
 use crate::scenario::{NO_AGER, Scenario, Simulated};

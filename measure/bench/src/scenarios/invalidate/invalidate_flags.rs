@@ -17,8 +17,8 @@ use crate::parts::setting::{Column, EXCLUSIVE, NONE, Over, READ_WRITE, Setting, 
 use crate::parts::touch_pages::Bare;
 use crate::parts::vm_setup::with_one_slot;
 use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
-use crate::scenarios::invalidate::invalidating_lap::{Ground, Lap};
-use crate::scenarios::invalidate::places::{Layout, TABLE};
+use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
+use crate::scenarios::invalidate::invalidating_lap::{Fixture, Lap};
 use crate::threads::arithmetic::Pages;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::flag_values::{HostPage, multiple_of};
@@ -211,10 +211,10 @@ impl Invalidate {
         let lap = || {
             let vm = &with_one_slot(builder, layout.end(invalidators))?;
             let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-            let ground = Ground::new(vm, frame, layout, (invalidators, &setting.work))?;
+            let fixture = Fixture::new(vm, frame, layout, (invalidators, &setting.work))?;
             let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(vm, number)).collect();
             let goes_on = || now() < MOST_TIME && !interrupt::asked();
-            Lap::run(&setting, &ground, &mut vcpus?, &goes_on)
+            Lap::run(&setting, &fixture, &mut vcpus?, &goes_on)
         };
         lap().map_err(Error::Machine)
     }

@@ -1,12 +1,12 @@
 //! vCPUs that fault beside threads that invalidate, and the checks that must hold afterwards.
 
-use super::places::{Invalidator, empty, warm};
-pub use super::places::{Layout, TABLE};
 use crate::parts::point::{Check, Figure, Point, Tally};
 use crate::parts::setting::{NONE, Over, Setting, Work};
 use crate::parts::sim_host::{SimHost, first_page};
 use crate::parts::touch_pages::{Guest, Touch};
 use crate::parts::vm_setup::{builder, idle, with_one_slot};
+use crate::scenarios::invalidate::invalidated_places::{Invalidator, empty, warm};
+pub use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
 use crate::world::Ordering::Relaxed;
 use crate::world::{AtomicU64, Job, LOOK_EVERY, RunStats, now, run};
 use slat::{Format, Gfn, Host, Level, Pfn, Span, Stats, Vm};
@@ -31,7 +31,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 }
 
 /// The VM of a lap, the host's frame behind each of its frames, and the frames that are used.
-pub struct Ground<'g, F: Format, H: Host> {
+pub struct Fixture<'g, F: Format, H: Host> {
     vm: &'g Vm<F, H>,
     frame: fn(Gfn) -> Pfn,
     layout: &'g Layout,
@@ -40,7 +40,7 @@ pub struct Ground<'g, F: Format, H: Host> {
     emptied: u64,
 }
 
-impl<'g, F: Format, H: Host> Ground<'g, F, H> {
+impl<'g, F: Format, H: Host> Fixture<'g, F, H> {
     /// The places of so many invalidators are emptied, by vCPU 0.
     pub fn new(
         vm: &'g Vm<F, H>,
@@ -92,11 +92,11 @@ impl Lap {
         let more = if work.over == Over::Mapped { invalidators } else { 0 };
         let builder = builder(host, setting, setting.column.lock).vcpus(setting.vcpus + more);
         let vm = &with_one_slot(builder, end)?;
-        let ground = Ground::new(vm, |gfn| first_page(gfn).pfn, layout, (invalidators, &work))?;
+        let fixture = Fixture::new(vm, |gfn| first_page(gfn).pfn, layout, (invalidators, &work))?;
         let guest = |number| Guest::new(vm, number, &work);
         let mut guests = (0..setting.vcpus).map(guest).collect::<Result<Vec<_>, _>>()?;
         let goes_on = || now() < bound_ns;
-        let lap = Self::run(setting, &ground, &mut guests, &goes_on)?;
+        let lap = Self::run(setting, &fixture, &mut guests, &goes_on)?;
         let bound = bound_ns as f64 / layout.pages as f64;
         Ok(Self { fault_ns: if lap.unfinished { bound } else { lap.fault_ns }, ..lap })
     }
@@ -104,11 +104,11 @@ impl Lap {
     /// `vcpus` of any kind, on any host, as long as they may go on.
     pub fn run<F: Format, H: Host>(
         setting: &Setting<'_>,
-        ground: &Ground<'_, F, H>,
+        fixture: &Fixture<'_, F, H>,
         vcpus: &mut [impl Touch],
         goes_on: &(impl Fn() -> bool + Sync),
     ) -> Result<Self, String> {
-        let &Ground { vm, layout, invalidators, .. } = ground;
+        let &Fixture { vm, layout, invalidators, .. } = fixture;
         warm(vcpus, layout)?;
         let before = vm.stats();
 
@@ -162,14 +162,14 @@ impl Lap {
             tally: Vec::new(),
             stats,
         };
-        let tally = lap.tally(ground, &setting.work)?;
+        let tally = lap.tally(fixture, &setting.work)?;
         Ok(Self { tally, ..lap })
     }
 
     /// Each fault maps a page, and each page is the host's.
     fn tally<F: Format, H: Host>(
         &self,
-        &Ground { vm, frame, layout, emptied, .. }: &Ground<'_, F, H>,
+        &Fixture { vm, frame, layout, emptied, .. }: &Fixture<'_, F, H>,
         &Work { over, range, .. }: &Work,
     ) -> Result<Vec<Tally>, String> {
         let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
@@ -321,8 +321,8 @@ mod tests {
         let vm =
             &with_one_slot(builder(SimHost::filled(end, &setting.work), setting, NONE.lock), end).unwrap();
         let failed = |emptied| {
-            let ground = Ground { vm, frame: |gfn| first_page(gfn).pfn, layout, invalidators: 0, emptied };
-            let tally = lap.tally(&ground, &setting.work).unwrap();
+            let fixture = Fixture { vm, frame: |gfn| first_page(gfn).pfn, layout, invalidators: 0, emptied };
+            let tally = lap.tally(&fixture, &setting.work).unwrap();
             failing(&tally.iter().map(Check::from).collect::<Vec<_>>())
         };
         assert_eq!(failed(0), ["no page of a vCPU was taken away"], "nothing is mapped in this one");

@@ -10,12 +10,12 @@
 //! and invalidations share is what the engine makes them share. Over the same 2 MiB pages go, and flushes kick vCPUs.
 //!
 //! The figure is what a fault takes the slowest vCPU. Each run is compared with the same one without invalidators, and ends
-//! after [`BOUND`] times as long as that one took: vCPUs and invalidators stop then, and the figure is a lower bound.
+//! after [`BOUND`](invalidating_lap::BOUND) times as long as that one took: vCPUs and invalidators stop then, and the figure is a lower bound.
 
 #[cfg(not(virtual_time))]
 mod invalidate_flags;
+mod invalidated_places;
 pub mod invalidating_lap;
-mod places;
 
 use crate::parts::setting::MMU_LOCKS;
 use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};

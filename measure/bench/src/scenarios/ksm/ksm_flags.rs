@@ -16,10 +16,11 @@
 //! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
 //! copies pages that are written). Nothing of the first filling counts.
 
+use super::ksm_rows;
 use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
 use super::merge_run::{Entrant, MergeRun, Plan, arena};
 use super::page_contents::{Memory, Stage};
-use super::{ksm_rows, table_pages};
+use super::table_pages;
 use crate::levers::{Cell, Grid};
 use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::scenarios::ksm::merging::HEEDED_BATCHED;

@@ -17,7 +17,7 @@
 //! of the time, so that a flush seldom meets one in the guest. Kernel time is the scanner's, and what guests lose: to faults, to kicks,
 //! and waiting.
 //!
-//! `slat bench ksm-perf` runs the same [`MergeRun`] with several VMs, in the four stages of LTP's `ksm02`.
+//! `slat bench ksm-perf` runs the same [`MergeRun`](merge_run::MergeRun) with several VMs, in the four stages of LTP's `ksm02`.
 //!
 //! | file | idea |
 //! |---|---|
@@ -25,7 +25,7 @@
 //! | `reading_guest` | what a guest does meanwhile |
 //! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
 //! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
-//! | `published` | the series' figure beside these |
+//! | `change_pte_figures` | the series' figure beside these |
 
 mod change_pte_figures;
 #[cfg(not(virtual_time))]

@@ -1,11 +1,11 @@
 //! Every scenario, by every design, honest or not.
 
-use super::design::{Design, Machine};
 use super::guest_tests::{GuestTest, Sample, Test};
 use crate::parts::point::{Check, Tally};
 use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
-use crate::scenarios::memslot::array::adapter::Adapter;
+use crate::scenarios::memslot::array::array_host::Adapter;
+use crate::scenarios::memslot::slot_design::{Design, Machine};
 
 use crate::parts::setting::{Setting, Work};
 use crate::parts::sim_host::SimHost;

@@ -14,9 +14,6 @@
 //!
 //! Each sample is a VM of its own.
 
-use super::design::{Design, Machine};
-use super::guests::{Laps, Meeting, Round};
-use super::layout::{ACTIVE, Layout};
 use crate::parts::guest_program::{Program, Seen};
 use crate::parts::point::Tally;
 use crate::parts::processor::Tlb;
@@ -24,6 +21,9 @@ use crate::parts::setting::Setting;
 use crate::parts::sim_host::{SimHost, hvas_of};
 use crate::parts::vcpu_programs::VcpuPrograms;
 use crate::parts::vm_setup::idle;
+use crate::scenarios::memslot::slot_design::{Design, Machine};
+use crate::scenarios::memslot::slot_guests::{Laps, Meeting, Round};
+use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
 use crate::world::{Job, RunStats, now, run};
 use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
 

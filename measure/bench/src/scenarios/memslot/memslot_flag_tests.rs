@@ -1,6 +1,7 @@
 //! Every map; every request that cannot be met. What scenarios find out about a design is tested beside them, in both worlds.
 
-use super::{Asked, Flags as _, MOST, Machine, MemslotPerf, Report, Test, micro};
+use super::micro;
+use super::{Asked, Flags as _, MOST, Machine, MemslotPerf, Report, Test};
 use crate::scenarios::memslot::SCENARIO;
 use clap::ValueEnum as _;
 use slat_cli::error::Error;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! micro/        the maps alone, beside the standard library's and vm-memory's: look-ups, changes, bytes
-//! kvm.rs        the requests of a VMM, beside the machine's own KVM
+//! kvm_requests.rs        the requests of a VMM, beside the machine's own KVM
 //! ```
 //! The scenarios (map, unmap, unmap-2m, move-active, move-inactive, setup) and both designs of memslots are those that virtual time
 //! has, too: `guest_tests.rs`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
@@ -12,13 +12,15 @@
 #[path = "memslot_flag_tests.rs"]
 mod tests;
 
-use super::design::engine_alone;
+use super::guest_tests;
 use super::guest_tests::GuestTest;
-use super::{guest_tests, kvm, micro};
+use super::micro;
 use crate::levers::{Cell, Grid};
 use crate::scenario::{Asked, Flags, Headline, Measured, Unused};
-use crate::scenarios::memslot::array::adapter::Adapter;
-use crate::scenarios::memslot::array::record::IDS;
+use crate::scenarios::memslot::array::array_host::Adapter;
+use crate::scenarios::memslot::array::array_record::IDS;
+use crate::scenarios::memslot::kvm_requests;
+use crate::scenarios::memslot::slot_design::engine_alone;
 use crate::threads::bench_report::{Report, Row, params};
 use crate::threads::harness::Lineup;
 use crate::threads::machine_info::Machine;
@@ -245,14 +247,15 @@ impl MemslotPerf {
     }
 
     fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<(), Error> {
-        let opened = kvm::open(kvm::PATH).inspect_err(|reason| eprintln!("skipped: /dev/kvm: {reason}"));
+        let opened = kvm_requests::open(kvm_requests::PATH)
+            .inspect_err(|reason| eprintln!("skipped: /dev/kvm: {reason}"));
         let Ok(kvm) = opened else { return Ok(()) };
         for &slots in self.slots.iter().take_while(|_| !interrupt::asked()) {
             if slots > kvm.slots {
                 eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots);
             } else {
                 progress(slots, "/dev/kvm", runs);
-                kvm::measure(&kvm, slots, runs, report)?;
+                kvm_requests::measure(&kvm, slots, runs, report)?;
             }
         }
         Ok(())

@@ -10,34 +10,34 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `layout` | the area and its slots |
-//! | [`design`] | what a design of memslots has to offer, and slat's |
+//! | `slot_layout` | the area and its slots |
+//! | [`slot_design`] | the operations of a design of memslots, and slat's design |
 //! | [`array`](mod@array) | the design before the series: one sorted array, copied whole for every change, on the same engine |
-//! | `guests` | what guests do, and where they meet the host's thread |
-//! | [`scenario`] | those of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
-//! | `ground` | a machine, its mover, what must be true afterwards |
-//! | `published` | the series' figures beside these |
+//! | `slot_guests` | what guests do, and where they meet the host's thread |
+//! | [`guest_tests`] | the tests of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
+//! | `moving_fixture` | a machine, its mover, what must be true afterwards |
+//! | `scalable_memslots_figures` | the series' figures beside these |
 //!
 //! **What is simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
 //! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move
 //! inside a node cost nothing. `slat bench memslot-perf` measures all of it.
 
 pub mod array;
-pub mod design;
 #[cfg(test)]
 mod design_tests;
-mod ground;
 pub mod guest_tests;
-mod guests;
 #[cfg(not(virtual_time))]
-mod kvm;
-mod layout;
+mod kvm_requests;
 #[cfg(not(virtual_time))]
 mod memslot_flags;
 #[cfg(not(virtual_time))]
 mod micro;
+mod moving_fixture;
 pub mod moving_slot;
 mod scalable_memslots_figures;
+pub mod slot_design;
+mod slot_guests;
+mod slot_layout;
 
 use crate::parts::setting::MMU_LOCKS;
 use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};

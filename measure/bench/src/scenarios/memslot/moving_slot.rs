@@ -1,9 +1,9 @@
 //! A memslot that moves while vCPUs use it: the figures.
 
-use super::ground::Ground;
-pub use super::layout::Layout;
 use crate::parts::point::{Figure, Point};
 use crate::parts::setting::Setting;
+use crate::scenarios::memslot::moving_fixture::Fixture;
+pub use crate::scenarios::memslot::slot_layout::Layout;
 
 /// Slots in use, as the series has them. The figures are of the most of them, unless they say otherwise.
 pub const SLOTS: [u32; 3] = [32_764, 509, 10];
@@ -15,7 +15,7 @@ pub const MOVE_FEW: &str = "ns per move, 10 slots";
 
 /// Runs the scenario once.
 pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    let run = |slots| Ground::new(setting, slots, false)?.run(setting);
+    let run = |slots| Fixture::new(setting, slots, false)?.run(setting);
     let (most, some, few) = (run(SLOTS[0])?, run(SLOTS[1])?, run(SLOTS[2])?);
     let per_move = |count: u64| count as f64 / most.moves as f64;
     let figures = vec![

@@ -2,7 +2,7 @@
 
 use super::migration::Sample;
 use super::page_compare::Compared;
-use crate::sim::text::Grid;
+use crate::sim::sim_tables::Grid;
 use crate::threads::bench_report::{Check, Figure, Row, params};
 use crate::threads::harness::Lineup;
 use crate::threads::samples::Series;

@@ -27,7 +27,7 @@
 //! | [`balanced`] | a VM whose host balances |
 //! | [`kvm_walk`] | KVM's walk over a range |
 //! | `used_pages` | guests that use some of the pages, and what must be true afterwards |
-//! | `published` | the series' figures beside these |
+//! | `numa_protection_figures` | the series' figures beside these |
 
 pub mod balanced;
 pub mod balancing_columns;

@@ -14,7 +14,7 @@
 //! A zap is over when its tables are taken apart and its leaves counted off. vCPUs begin before it and go on until then. A
 //! fault is beside the zap if any part of it is ([`concurrent_latency`](crate::parts::concurrent_latency)).
 //!
-//! `slat bench zap` runs the same [`Lap`] with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
+//! `slat bench zap` runs the same [`Lap`](zap_lap::Lap) with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
 //! deleted.
 
 #[cfg(not(virtual_time))]

@@ -49,7 +49,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let guests = parts.guests(&vm, &setting.work)?.into_iter();
     let mut guests: Vec<_> =
         guests.zip(parts.each()).map(|(guest, part)| Touching::new(guest, part)).collect();
-    let ground = Ground {
+    let fixture = Fixture {
         vm: &vm,
         frame: |gfn| first_page(gfn).pfn,
         range,
@@ -67,7 +67,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
         warm = warm_up(way, &rehearsed, (&vm, range));
     };
     let Lap { times, seen, flushes, stats, tally, .. } =
-        Lap::run(&ground, way, setting.costs, &mut guests, before, |_| 0)?;
+        Lap::run(&fixture, way, setting.costs, &mut guests, before, |_| 0)?;
     warm?;
     let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
     checks.push(Check::all("every fault of the others mapped a page", seen.good[0], seen.good[1]));
@@ -153,7 +153,7 @@ impl Way {
 }
 
 /// The zapped range, and the memory beside it.
-pub struct Ground<'g, F: Format, H: Host> {
+pub struct Fixture<'g, F: Format, H: Host> {
     /// The VM.
     pub vm: &'g Vm<F, H>,
     /// The host's frame behind each of the VM's.
@@ -184,22 +184,22 @@ pub struct Lap {
 impl Lap {
     /// `timed` threads begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
     pub fn run<F: Format, H: Host>(
-        ground: &Ground<'_, F, H>,
+        fixture: &Fixture<'_, F, H>,
         way: Way,
         costs: &Costs,
         timed: &mut [impl TimedAction],
         before: impl FnOnce() + Send,
         control_ns: impl FnOnce(&Times) -> u64 + Send,
     ) -> Result<Self, String> {
-        let vm = ground.vm;
+        let vm = fixture.vm;
         let filled = vm.stats();
-        let zap = || way.zap(vm, ground.range, &mut Idle::take().expect("a CPU of its own"));
+        let zap = || way.zap(vm, fixture.range, &mut Idle::take().expect("a CPU of its own"));
         let (times, seen, stats) = beside(costs, timed, before, zap, control_ns)?;
         let after = vm.stats();
         let made = if timed.iter().any(|busy| busy.vcpu().is_some()) { seen.good[0] } else { 0 };
         let mut tally =
-            vec![("the range was mapped before", [filled.leaves[0] - ground.others, ground.mapped])];
-        tally.extend(ground.tally(way, made)?);
+            vec![("the range was mapped before", [filled.leaves[0] - fixture.others, fixture.mapped])];
+        tally.extend(fixture.tally(way, made)?);
         Ok(Self {
             times,
             seen,
@@ -211,7 +211,7 @@ impl Lap {
     }
 }
 
-impl<F: Format, H: Host> Ground<'_, F, H> {
+impl<F: Format, H: Host> Fixture<'_, F, H> {
     /// The conditions after a zap, where vCPUs faulted in so many pages.
     fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>, String> {
         let (mut left, mut right, mut all) = (0, 0, 0);
@@ -251,9 +251,9 @@ mod tests {
         fill(vm, range).unwrap();
         drop(parts.guests(vm, &setting.work).unwrap());
         let frame = |gfn| first_page(gfn).pfn;
-        let ground = Ground { vm, frame, range, mapped: 8, others: 2 };
+        let fixture = Fixture { vm, frame, range, mapped: 8, others: 2 };
         let failed = || {
-            let tally = ground.tally(Way::LeafByLeaf, 0).unwrap();
+            let tally = fixture.tally(Way::LeafByLeaf, 0).unwrap();
             let checks = tally.iter().map(Check::from).filter(|check| !check.ok);
             checks.map(|check| format!("{}: {}", check.name, check.detail)).collect::<Vec<_>>()
         };

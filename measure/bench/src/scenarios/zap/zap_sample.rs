@@ -109,7 +109,7 @@ impl Entrant {
         onlookers: &mut [impl TimedAction],
     ) -> Result<Lap, Error> {
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-        let zapped = zap_lap::Ground { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
+        let zapped = zap_lap::Fixture { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
         let before = || compute(WARM_UP_NS);
         let lap = Lap::run(&zapped, self.way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
         lap.map_err(Error::Machine)
@@ -152,9 +152,9 @@ mod tests {
         let vm = &whole.build(MmuLock::None, &mut Idle::take().unwrap()).unwrap();
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
         let half = Span::sized(Gfn(0), 2 * 512);
-        let ground = zap_lap::Ground { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
+        let fixture = zap_lap::Fixture { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
         let none: &mut [Probe<'_>] = &mut [];
-        let lap = Lap::run(&ground, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
+        let lap = Lap::run(&fixture, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();
         assert_eq!(failed, [&("no page beside it was lost", [2 * 512, 0])]);
     }

@@ -6,23 +6,23 @@
 //!
 //! | file | fitted | predicted |
 //! |---|---|---|
-//! | `mglru_aging` | times without aging, of 1 vCPU and of 112 | times with aging, and of passes |
-//! | `tdp_mmu` | 98% of the time waiting for the lock | what goes away with it |
+//! | `fit_mglru_aging` | times without aging, of 1 vCPU and of 112 | times with aging, and of passes |
+//! | `fit_tdp_mmu` | 98% of the time waiting for the lock | what goes away with it |
 
-mod mglru_aging;
-mod tdp_mmu;
-pub mod trial;
+mod fit_mglru_aging;
+mod fit_tdp_mmu;
+pub mod trial_runs;
 
-use crate::sim::outcome::Against;
-use trial::Trial;
+use crate::sim::against::trial_runs::Trial;
+use crate::sim::sim_report::Against;
 
 /// The figures of the bench's series beside what is simulated, where the vCPUs that they speak of are asked for.
 pub fn against(trial: &Trial<'_>, vcpus: &[u32]) -> Result<Vec<Against>, String> {
     match trial.bench.name {
         "access-tracking-perf" if vcpus.contains(&slat_series::mglru_aging::MOST) => {
-            mglru_aging::against(trial)
+            fit_mglru_aging::against(trial)
         }
-        "demand-paging" if vcpus.contains(&slat_series::tdp_mmu::VCPUS) => tdp_mmu::against(trial),
+        "demand-paging" if vcpus.contains(&slat_series::tdp_mmu::VCPUS) => fit_tdp_mmu::against(trial),
         _ => Ok(Vec::new()),
     }
 }

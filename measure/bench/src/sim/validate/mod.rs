@@ -20,16 +20,16 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `row_spec` | what a row compares, and one run of it in either world |
+//! | `validation_row` | what a row compares, and one run of it in either world |
 
-pub mod row_spec;
+pub mod validation_row;
 
 use crate::calibrate;
-use crate::sim::args::refuse_unknown;
+use crate::sim::sim_flags::refuse_unknown;
+use crate::sim::validate::validation_row::{Around, Measured, RowSpec};
 use crate::threads::bench_report::print;
 use crate::threads::machine_info::cpus;
 use crate::threads::samples::Series;
-use row_spec::{Around, Measured, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
@@ -52,7 +52,7 @@ const TRIES: u32 = 8;
 /// More real CPUs than these are not compared.
 const MOST: u32 = 2;
 
-/// Hold simulations against real threads, with costs measured meanwhile
+/// Compare simulations with real threads; each round measures the costs anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat sim validate --runs 15")]
 pub struct Validate {
@@ -313,15 +313,15 @@ impl fmt::Display for Validation {
                 row.policy.to_owned(),
                 row.vcpus.to_string(),
                 row.around.to_owned(),
-                format!("{} {}", crate::sim::text::number(row.real), row.unit),
-                crate::sim::text::number(row.simulated),
+                format!("{} {}", crate::sim::sim_tables::number(row.real), row.unit),
+                crate::sim::sim_tables::number(row.simulated),
                 format!("{:.2}", row.ratio),
                 format!("{:.0}%", 100.0 * row.real_spread),
                 format!("{:.0}%", 100.0 * row.disturbed),
                 row.not_judged_because.map_or(verdict.to_owned(), |why| format!("not judged: {why}")),
             ]
         }));
-        write!(f, "{}", crate::sim::text::Grid(&lines))?;
+        write!(f, "{}", crate::sim::sim_tables::Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()

@@ -1,6 +1,6 @@
 //! `aarch64-paging`: a stage 2 table rooted at level 0, one single-page `map_range` per fault.
 
-use crate::scenarios::fault_floor::race::{Peer, backing};
+use crate::scenarios::fault_floor::fault_race::{Peer, backing};
 use crate::threads::table_pool;
 use aarch64_paging::descriptor::{PhysicalAddress, Stage2Attributes};
 use aarch64_paging::paging::{

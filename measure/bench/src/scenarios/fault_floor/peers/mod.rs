@@ -12,7 +12,7 @@ mod aarch64;
 mod multiarch;
 mod x86_64;
 
-use crate::scenarios::fault_floor::race::{Contender, Entrant, Peer, Vcpu};
+use crate::scenarios::fault_floor::fault_race::{Contender, Entrant, Peer, Vcpu};
 use parking_lot::{Mutex, RwLock};
 use slat::addr::{Gfn, Pfn, Span};
 use std::ops::DerefMut;
@@ -84,7 +84,7 @@ impl<L: Lock> Vcpu for &L {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::fault_floor::race::backing;
+    use crate::scenarios::fault_floor::fault_race::backing;
 
     fn maps_and_unmaps<P: Peer>() {
         let mut peer = P::new();

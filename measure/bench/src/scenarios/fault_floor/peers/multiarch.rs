@@ -1,6 +1,6 @@
 //! `page_table_multiarch`: its x86-64 table, through a cursor that lives for one fault.
 
-use crate::scenarios::fault_floor::race::{Peer, backing};
+use crate::scenarios::fault_floor::fault_race::{Peer, backing};
 use crate::threads::table_pool;
 use memory_addr::{PhysAddr, VirtAddr};
 use page_table_multiarch::x86_64::X64PageTable;

@@ -1,6 +1,6 @@
 //! `x86_64`: its `OffsetPageTable`, one `map_to` per fault. Offset zero: physical addresses are ours.
 
-use crate::scenarios::fault_floor::race::{Peer, backing};
+use crate::scenarios::fault_floor::fault_race::{Peer, backing};
 use crate::threads::table_pool;
 use slat::addr::{Gfn, Level, Pfn};
 use std::ptr::NonNull;

@@ -2,10 +2,10 @@
 
 use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
-use crate::scenarios::memslot::array::adapter::{Adapter, Refused};
-use crate::scenarios::memslot::array::record::{IDS, Record};
-use crate::scenarios::memslot::array::records::Array;
-use crate::scenarios::memslot::design::{Design, Machine};
+use crate::scenarios::memslot::array::array_copies::Array;
+use crate::scenarios::memslot::array::array_host::{Adapter, Refused};
+use crate::scenarios::memslot::array::array_record::{IDS, Record};
+use crate::scenarios::memslot::slot_design::{Design, Machine};
 
 use crate::parts::setting::Setting;
 use crate::parts::sim_host::{BASE, SimHost, first_page, hvas_of, other_page};

@@ -11,8 +11,8 @@
 //! | delete, move | the same twice: first the slot is marked invalid, so that nothing new is mapped through it, then it goes | O(n) |
 //!
 //! After each publication the writer waits for readers, as it had to: the old copy goes. Waiting and reading are
-//! as cheap as they can be made together (`publish.rs`), far cheaper than the kernel's (`--kvm` shows requests with one
-//! wait and with two). Records are as large as the kernel's (`record.rs`), copies reuse their memory (`records.rs`).
+//! as cheap as they can be made together (`array_publish.rs`), far cheaper than the kernel's (`--kvm` shows requests with one
+//! wait and with two). Records are as large as the kernel's (`array_record.rs`), copies reuse their memory (`array_copies.rs`).
 //!
 //! **It runs on slat's own engine, so that nothing else differs.** Its VM has a single slat memslot that passes every
 //! guest frame through: the host address that the engine asks for is the guest's own. The host here translates
@@ -22,7 +22,7 @@
 //! emptied the whole table). Tables, faults, flushes and vCPUs are the same code, and the engine's own slot
 //! look-up, which has one slot to find, takes its shortest way.
 
-pub mod adapter;
-mod publish;
-pub mod record;
-pub mod records;
+pub mod array_copies;
+pub mod array_host;
+mod array_publish;
+pub mod array_record;

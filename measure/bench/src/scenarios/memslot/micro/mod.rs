@@ -10,18 +10,18 @@
 //! Slots of 16 pages lie in a row with gaps as large between them ([`Cells`]). All maps have the same slots, get the
 //! same requests, and refuse the same (an id that is taken, an overlap).
 
-mod changes;
-mod entrants;
-mod footprint;
-mod look_up;
-mod maps;
+mod map_bytes;
+mod map_changes;
+mod map_entrants;
+mod map_look_ups;
+mod slot_maps;
 
+pub use crate::scenarios::memslot::micro::map_bytes::measure as memory;
+use crate::scenarios::memslot::micro::map_entrants::{Copied, Regions, Trees};
+use crate::scenarios::memslot::micro::slot_maps::{Cells, Entrant, Map as _};
 use crate::threads::bench_report::{Report, Row, params};
 use crate::threads::harness::Lineup;
 use crate::threads::samples::Series;
-use entrants::{Copied, Regions, Trees};
-pub use footprint::measure as memory;
-use maps::{Cells, Entrant, Map as _};
 use slat::slots::SlotMap;
 use slat::{Gfn, Span};
 use slat_cli::error::Error;
@@ -31,13 +31,13 @@ use slat_series::PatchSeries;
 pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
     let cells = Cells(slots);
     let entrants = [
-        look_up::by_gfn::<SlotMap>(cells),
-        look_up::by_gfn::<Copied>(cells),
-        look_up::by_gfn::<Trees>(cells),
-        look_up::by_gfn::<Regions>(cells),
+        map_look_ups::by_gfn::<SlotMap>(cells),
+        map_look_ups::by_gfn::<Copied>(cells),
+        map_look_ups::by_gfn::<Trees>(cells),
+        map_look_ups::by_gfn::<Regions>(cells),
     ];
     compare(&["look-up"], cells, runs, entrants, report)?;
-    let entrants = [look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
+    let entrants = [map_look_ups::by_hint(cells)?, map_look_ups::by_gfn::<Copied>(cells)];
     compare(&["look-up, a hint per slot"], cells, runs, entrants, report)
 }
 
@@ -53,7 +53,8 @@ pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Erro
     let by_array = move |map: &Copied, hvas| map.now.over_hvas(hvas).fold((Gfn(0), 0), add);
     // A query of the array looks at each slot.
     let queries = ((1 << 24) / slots as usize).clamp(256, 1 << 16);
-    let entrants = [look_up::by_hva(cells, usize::MAX, by_tree), look_up::by_hva(cells, queries, by_array)];
+    let entrants =
+        [map_look_ups::by_hva(cells, usize::MAX, by_tree), map_look_ups::by_hva(cells, queries, by_array)];
     compare(&["hva range"], cells, runs, entrants, report)
 }
 
@@ -61,10 +62,10 @@ pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Erro
 pub fn changes(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
     let cells = Cells(slots);
     let entrants = [
-        changes::entrant::<SlotMap>(cells),
-        changes::entrant::<Copied>(cells),
-        changes::entrant::<Trees>(cells),
-        changes::entrant::<Regions>(cells),
+        map_changes::entrant::<SlotMap>(cells),
+        map_changes::entrant::<Copied>(cells),
+        map_changes::entrant::<Trees>(cells),
+        map_changes::entrant::<Regions>(cells),
     ];
     compare(&["create", "move", "delete"], cells, runs, entrants, report)
 }
