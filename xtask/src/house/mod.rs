@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Outcome {
     findings.extend(map::rooms(&Source::new(map::MAP, &fs::read_to_string(map::MAP)?), &map::manifests()?));
     findings
         .extend(texts.iter().filter(|text| text.path == Path::new(rules::FEATURES)).flat_map(rules::rows));
-    findings.extend(rules::words_of_the_book(&texts));
+    findings.extend(rules::words_of_documents(&texts));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {
