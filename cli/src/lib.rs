@@ -14,6 +14,7 @@ pub mod memory;
 pub mod migration;
 mod plan;
 mod run;
+mod sample;
 pub mod sibling;
 pub mod size;
 pub mod temporary;
