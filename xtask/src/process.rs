@@ -1,6 +1,6 @@
 //! Runs programs for chores: their output, their exit status, and time limits.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Result, anyhow, ensure};
 use std::ffi::OsStr;
 use std::path::Path;
