@@ -14,7 +14,6 @@ pub mod memory;
 pub mod migration;
 mod plan;
 mod run;
-mod sample;
 pub mod sibling;
 pub mod size;
 pub mod temporary;

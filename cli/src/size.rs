@@ -37,16 +37,6 @@ pub fn seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
     }
 }
 
-/// Parses a number of bytes, of which `least` and `most` are allowed.
-pub fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let bytes = size(text)?;
-    match bytes {
-        _ if bytes < least => Err(format!("at least {}M are needed", least >> 20)),
-        _ if bytes > most => Err(format!("{}T at most", most >> 40)),
-        _ => Ok(bytes),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{size, text};

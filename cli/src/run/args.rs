@@ -1,17 +1,12 @@
 //! The flags of `slat run`. Bad input is refused here, before anything is built.
 
-mod ahead;
-mod migrate;
-mod nested;
-
-pub use ahead::AheadArgs;
-pub use migrate::Migrate;
-pub use nested::NestedArgs;
-
+use super::ahead::AheadArgs;
 use super::choices::{DirtyLogName, FormatName, LockName, Pages};
+use super::migrate::Migrate;
+use super::nested::NestedArgs;
 use crate::error::Error;
 use crate::flags::Switch;
-use crate::size::{seconds, size, within};
+use crate::size::{seconds, size};
 use clap::Args;
 use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
@@ -291,6 +286,16 @@ fn swap_file(swap: &str) -> (&Path, Option<&str>) {
 fn same_file(one: &Path, other: &Path) -> bool {
     let is = |path| fs::metadata(path).map(|found: fs::Metadata| (found.dev(), found.ino())).ok();
     is(one).is_some() && is(one) == is(other)
+}
+
+/// Parses a number of bytes, of which `least` and `most` are allowed.
+pub(super) fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes {
+        _ if bytes < least => Err(format!("at least {}M are needed", least >> 20)),
+        _ if bytes > most => Err(format!("{}T at most", most >> 40)),
+        _ => Ok(bytes),
+    }
 }
 
 /// Parses traced addresses.

@@ -19,11 +19,9 @@
 //! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `ahead` | room, and frames of zeroes, before a fault needs them |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
-//! | `address` | the address of the other process of a migration |
 //! | `migrate` | the guest goes to another process, or comes from one |
-//! | `report` | the report, as text or JSON |
+//! | `figures`, `report` | the report, as text or JSON |
 
-mod address;
 pub mod ahead;
 mod args;
 mod choices;
@@ -31,6 +29,7 @@ mod churn;
 mod dirty_log;
 mod events;
 mod feed;
+pub mod figures;
 mod machine;
 mod migrate;
 mod nested;
@@ -42,15 +41,14 @@ mod watch;
 
 pub use args::Run;
 pub use choices::{FormatName, Pages};
+pub use watch::{Samples, Watching};
 
 use crate::error::Error;
-use crate::sample::Live;
 use crate::thread::{Worker, joined};
 use crate::{bar, top};
-use address::Address;
 use indicatif::ProgressBar;
 use machine::Machine;
-use migrate::{Arrivals, Gate, Moves};
+use migrate::{Address, Arrivals, Gate, Moves};
 use server::Socket;
 use slat_mm::lru_gen::LruGen;
 use slat_vcpu::nested::Nest;
@@ -59,7 +57,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use vcpus::Setup;
-use watch::Sampler;
+use watch::{Live, Sampler};
 
 impl Run {
     /// A hash of what the guest replays, which both processes of a migration compare.

@@ -1,15 +1,15 @@
 //! The report of a run: a page of text, or one JSON object.
 
+use super::ahead::Ahead;
 use super::args::Run;
 use super::dirty_log::Harvests;
 use super::feed::Fed;
+use super::figures::{Faults, Flushes, Mapped, RetryBy, TlbCounts, percent};
 use super::machine::Machine;
 use super::migrate::{Arrived, Sent};
 use super::nested;
 use super::vcpus::Outcome;
 use crate::error::Error;
-use crate::sample::figures::Ahead;
-use crate::sample::figures::{Faults, Flushes, Mapped, RetryBy, TlbCounts, percent};
 use serde::{Serialize, Serializer};
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
 use slat_mm::Lru;

@@ -29,10 +29,10 @@
 //! **The path** is created at the start and removed at the end. A stale socket of a killed run is replaced. A socket
 //! that answers, and a file that is not a socket, are refused.
 
+use super::watch::{Samples, Watching};
 use crate::error::Error;
-use crate::sample::Sample;
-use crate::sample::{Samples, Watching};
 use crate::temporary::Temporary;
+use crate::top::sample::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use slat::Idle;

@@ -1,13 +1,12 @@
 //! One thread per vCPU: takes batches, places regions, runs the guest.
 
-use super::args::NestedArgs;
 use super::feed::Jobs;
+use super::figures::{TlbCounts, VcpuCounts};
 use super::machine::Machine;
 use super::migrate::{Moves, Position, Recalled, Turn, compare, recall};
-use super::nested::{Runs, Wires};
+use super::nested::{NestedArgs, Runs, Wires};
+use super::watch::Live;
 use crate::error::Error;
-use crate::sample::Live;
-use crate::sample::figures::{TlbCounts, VcpuCounts};
 use crate::thread::{idle, joined};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;

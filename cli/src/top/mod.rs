@@ -7,7 +7,7 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `view` | the options of a view, and why it has ended |
+//! | `sample` | what a run says: sums, as one line of JSON |
 //! | `source` | where samples come from, and how it ends |
 //! | `rates` | two samples → what happens in a second |
 //! | `words` | figures as people read them |
@@ -16,14 +16,14 @@
 
 mod lines;
 mod rates;
+pub mod sample;
 #[cfg(feature = "top")]
 mod screen;
 mod source;
-mod view;
 mod words;
 
 use crate::error::Error;
-use crate::sample::Samples;
+use crate::run::Samples;
 use crate::size::seconds;
 use crate::thread::{Worker, start_worker};
 use lines::Lines;
@@ -33,7 +33,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::Scope;
 use std::time::Duration;
-use view::{End, Wanted};
 
 /// Watch a running `slat run`: faults, flushes by cause, memory by size and age, and which of it is in use
 #[derive(Debug, clap::Args)]
@@ -68,6 +67,31 @@ pub struct Top {
     /// Negative control: panic after the first screen. The terminal must be restored
     #[arg(long, hide = true)]
     sabotage_screen: bool,
+}
+
+/// The options of a view.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "top"), allow(dead_code, reason = "lines cannot be told to come more often"))]
+struct Wanted {
+    /// The interval between samples, until a key changes it.
+    every: Duration,
+    /// Number of samples; `None` for all.
+    most: Option<u64>,
+    /// Negative control: panic after the first screen.
+    sabotaged: bool,
+}
+
+/// Why a view has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// The run has ended.
+    Run,
+    /// The connection to the run was lost.
+    Lost,
+    /// The wanted number of samples was shown, or the user quit.
+    Enough,
+    /// A signal arrived.
+    Interrupted,
 }
 
 impl Top {

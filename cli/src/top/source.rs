@@ -1,8 +1,8 @@
 //! Sources of samples: a run of this process, or the socket of another one.
 
+use super::sample::Sample;
 use crate::error::Error;
-use crate::sample::Sample;
-use crate::sample::Samples;
+use crate::run::Samples;
 use crate::thread::Stop;
 use slat::Idle;
 use std::fmt::Display;
@@ -45,7 +45,7 @@ pub struct Local<'s> {
     due: Instant,
     /// Asked when the run ends.
     stop: Stop,
-    _watching: crate::sample::Watching<'s>,
+    _watching: crate::run::Watching<'s>,
 }
 
 impl<'s> Local<'s> {
@@ -176,7 +176,7 @@ impl Source for Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::sample;
+    use crate::top::sample::tests::sample;
     use std::net::Shutdown;
     use std::os::unix::net::UnixListener;
 

@@ -22,12 +22,16 @@
 //! | `arrive` | the receiving process |
 //! | `recall` | its vCPUs there, until they go on; the comparison in the end |
 
+mod address;
+mod args;
 mod arrive;
 mod gate;
 mod recall;
 mod send;
 mod state;
 
+pub use address::Address;
+pub use args::Migrate;
 pub use arrive::{Arrivals, Arrived, arrive};
 pub use gate::{Gate, Turn};
 pub use recall::{Recalled, compare, recall};

@@ -1,7 +1,7 @@
 //! The answers of the socket, and the files that it refuses to bind.
 
 use super::*;
-use crate::sample::Live;
+use crate::run::watch::Live;
 use slat_mm::{AddressSpace, Arena, LruSettings};
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -6,10 +6,9 @@
 //! engine, LRU ───▶ sums of their own counters ────┼──▶ sampler ──▶ Sample ──▶ this terminal, or a socket
 //! tables, LRU ───▶ heat: what was used, and when ─┘
 //! ```
-//! `live` and the samples themselves are in [`crate::sample`], below this run and its watchers.
-//!
 //! | file | idea |
 //! |---|---|
+//! | `live` | what the threads of a run publish; each writes to lines of its own |
 //! | `heat` | which guest memory is in use: a few regions at each look, so that no look takes long |
 //! | `sampler` | all of it put together, when a watcher asks |
 //!
@@ -19,6 +18,8 @@
 //! the LRU and clears nothing.
 
 mod heat;
+mod live;
 mod sampler;
 
-pub use sampler::Sampler;
+pub use live::{Live, Watching};
+pub use sampler::{Sampler, Samples};

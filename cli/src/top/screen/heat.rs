@@ -5,7 +5,7 @@ use super::canvas::Canvas;
 use super::history::History;
 use super::look::Ink;
 use super::state::{Shown, State};
-use crate::sample::{AgesBy, Heat};
+use crate::top::sample::{AgesBy, Heat};
 use crate::top::words::{bytes, time};
 use slat::PAGE_SIZE;
 

@@ -30,7 +30,7 @@ mod tests;
 mod view;
 
 use super::source::{Item, Source};
-use super::view::{End, Wanted};
+use super::{End, Wanted};
 use crate::error::Error;
 use history::History;
 use look::Look;

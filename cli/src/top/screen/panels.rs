@@ -3,8 +3,8 @@
 use super::canvas::Canvas;
 use super::history::History;
 use super::look::Ink;
-use crate::sample::figures;
-use crate::sample::{Age, AgesBy};
+use crate::run::figures;
+use crate::top::sample::{Age, AgesBy};
 use crate::top::words::{bytes, count, percent, time};
 use slat::PAGE_SIZE;
 

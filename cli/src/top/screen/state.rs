@@ -1,7 +1,7 @@
 //! The state that keys change.
 
 use super::keys::Key;
-use crate::sample::Heat;
+use crate::top::sample::Heat;
 use std::time::Duration;
 
 /// What the map shows.

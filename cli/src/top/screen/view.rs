@@ -6,7 +6,7 @@ use super::history::History;
 use super::look::{Ink, Look};
 use super::state::State;
 use super::{heat, help, panels};
-use crate::sample::figures;
+use crate::run::figures;
 use crate::top::words::{bytes, count, percent, time};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;

@@ -53,18 +53,6 @@ pub struct Mapped {
     pub g1: u64,
 }
 
-/// Work that threads did ahead of faults, or left to them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ahead {
-    /// Frames allocated one at a time, for guest pages and for tables.
-    pub frames: u64,
-    /// Of these, frames that were zeroed ahead.
-    pub zeroed: u64,
-    /// Faults that reclaimed memory themselves.
-    pub direct_reclaims: u64,
-}
-
 impl From<&Stats> for Faults {
     fn from(stats: &Stats) -> Self {
         let slat::Retries { moved, covered, lost } = stats.retries_by;

@@ -1,7 +1,7 @@
 //! The flags of migration.
 
+use super::address::Address;
 use crate::error::Error;
-use crate::run::address::Address;
 use clap::Args;
 
 #[derive(Debug, Args)]
