@@ -3,7 +3,8 @@
 use super::graph::Graph;
 
 /// The engine's modules, the lowest first: each imports only modules before it in this list, except for [`UP`].
-const ORDER: [&str; 34] = [
+const ORDER: [&str; 35] = [
+    "inject",
     "callbacks",
     "lent",
     "why",

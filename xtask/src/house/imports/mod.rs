@@ -23,116 +23,186 @@ mod engine;
 mod graph;
 mod names;
 mod packages;
+mod standing;
 
 use crate::source::{Finding, Source};
 use anyhow::Result;
-use circles::{Circle, circles};
+use circles::{Circle, OWN, circles};
 use graph::Graph;
+use packages::without_dots;
+use standing::{LIST, STANDING, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Circles that still stand: a crate, a module with a folder, and the number of entries of each of its circles. Each
-/// must be as large as listed. The list may only shrink.
-const STANDING: &[(&str, &str, &[usize])] = &[];
-
 /// Modules of the engine by which it calls its optional parts, nested guests and the oracle. They name the types of
-/// those that call them, so an import of one does not count.
+/// their callers, so an import of one does not count.
 const SEAMS: [&str; 2] = ["hooks", "oracle"];
 const ENGINE: &str = "slat/src/lib.rs";
 
 /// Checks all crates and packages of the repository.
 pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
     let texts: BTreeMap<&Path, &Source> = sources.iter().map(|source| (&*source.path, source)).collect();
-    let read = |path: &Path| texts.get(normal(path).as_path()).map(|source| source.lines.join("\n"));
+    let read = |path: &Path| texts.get(&*without_dots(path)).map(|source| source.lines.join("\n"));
     let packages = packages::read(Path::new("."))?;
     let mut findings = Vec::new();
     for package in &packages {
-        let manifest = package.folder.join("Cargo.toml");
         for import in packages::upwards(package)? {
-            let what = format!(
-                "{} may not import {}: xtask/src/house/imports/packages.rs",
-                package.folder.display(),
-                import.display()
-            );
-            findings.push(Finding { path: manifest.clone(), line: 1, what });
+            let (folder, import) = (package.folder.display(), import.display());
+            let what =
+                format!("{folder} may not import {import}: ROOMS of xtask/src/house/imports/packages.rs");
+            findings.push(Finding { path: package.folder.join("Cargo.toml"), line: 1, what });
         }
     }
-    let roots: BTreeSet<&Path> =
-        packages.iter().flat_map(|package| &package.roots).map(PathBuf::as_path).collect();
-    for root in roots {
+    let roots: BTreeSet<&PathBuf> = packages.iter().flat_map(|package| &package.roots).collect();
+    for root in &roots {
         let mut graph = Graph::read(root, &read)?;
-        if root == Path::new(ENGINE) {
+        if root.as_path() == Path::new(ENGINE) {
             let is_seam = |module: &str| SEAMS.contains(&module.split("::").next().unwrap_or_default());
             graph.imports.retain(|(from, to), _| is_seam(from) || !is_seam(to));
-            let wrong = engine::disorder(&graph).into_iter();
-            findings.extend(wrong.map(|what| Finding { path: root.to_owned(), line: 1, what }));
+            findings.extend(engine::disorder(&graph).into_iter().map(|what| at_root(root, what)));
         }
-        findings.extend(judge(&root.to_string_lossy(), &graph, STANDING));
+        let standing = STANDING.iter().filter(|standing| Path::new(standing.root) == root.as_path());
+        findings.extend(judge(root, &graph, &standing.collect::<Vec<_>>()));
     }
-    let known = |(root, ..): &&(&str, &str, &[usize])| !Path::new(root).exists();
-    let unknown = STANDING.iter().filter(known);
-    findings.extend(unknown.map(|(root, ..)| stale(root, format!("no such crate in {LIST}"))));
+    let gone = STANDING.iter().map(|standing| Path::new(standing.root));
+    let gone = gone.filter(|path| !roots.iter().any(|root| root.as_path() == *path));
+    findings.extend(gone.map(|path| at_root(path, format!("no such crate any more: {LIST}"))));
     Ok(findings)
 }
 
-const LIST: &str = "STANDING of xtask/src/house/imports/mod.rs";
-
-fn stale(root: &str, what: String) -> Finding {
-    Finding { path: root.into(), line: 1, what }
+fn at_root(root: &Path, what: String) -> Finding {
+    Finding { path: root.to_owned(), line: 1, what }
 }
 
-/// Returns the circles of a crate that are not listed, and what is listed without a circle.
-fn judge(root: &str, graph: &Graph, standing: &[(&str, &str, &[usize])]) -> Vec<Finding> {
-    let mut folders = BTreeMap::<String, Vec<Circle>>::new();
+/// Returns the circles of a crate that are larger than listed, and lists of circles that are no more.
+fn judge(root: &Path, graph: &Graph, standing: &[&Standing]) -> Vec<Finding> {
+    let mut folders: BTreeMap<String, Vec<Circle>> =
+        standing.iter().map(|listed| (listed.folder.to_owned(), Vec::new())).collect();
     for circle in circles(graph) {
         folders.entry(circle.folder.clone()).or_default().push(circle);
     }
-    let listed = standing.iter().filter(|(of, ..)| *of == root);
-    let mut listed: BTreeMap<&str, &[usize]> = listed.map(|(_, folder, sizes)| (*folder, *sizes)).collect();
     let mut findings = Vec::new();
     for (folder, circles) in &folders {
-        let may = listed.remove(&**folder).unwrap_or_default();
-        let sizes: Vec<usize> = circles.iter().map(|circle| circle.entries.len()).collect();
-        let larger = circles
-            .iter()
-            .enumerate()
-            .filter(|(at, circle)| may.get(*at).is_none_or(|&most| most < circle.entries.len()));
-        let larger: Vec<Finding> = larger.map(|(_, circle)| describe(graph, circle)).collect();
-        if larger.is_empty() && sizes != may {
-            findings.push(stale(
-                root,
-                format!("fewer in a circle in `{folder}`: {sizes:?}, not {may:?}, in {LIST}"),
-            ));
+        let listed = standing.iter().find(|listed| listed.folder == folder);
+        let sizes = listed.map_or(&[][..], |listed| listed.sizes);
+        // A folder's largest circle comes first, in both.
+        let may = |at: usize| sizes.get(at).copied().unwrap_or(0);
+        let larger = circles.iter().enumerate().filter(|(at, circle)| circle.entries.len() > may(*at));
+        findings.extend(larger.map(|(_, circle)| describe(graph, circle)));
+        if circles.len() < sizes.len() {
+            let (now, before) = (circles.len(), sizes.len());
+            findings.push(at_root(root, format!("{now} circles in `{folder}`, not {before}: {LIST}")));
         }
-        findings.extend(larger);
     }
-    findings.extend(
-        listed
-            .keys()
-            .map(|folder| stale(root, format!("no circle in `{folder}` any more: take it from {LIST}"))),
-    );
     findings
 }
 
 /// Describes a circle, at the first import to cut.
 fn describe(graph: &Graph, circle: &Circle) -> Finding {
-    let place = |cut: &(String, String)| {
+    let own = graph.files[&circle.folder].file_name().unwrap_or_default().to_string_lossy();
+    let entries = circle.entries.iter().map(|entry| if entry == OWN { &own } else { entry.as_str() });
+    let entries = entries.collect::<Vec<_>>().join(", ");
+    let mut what = format!("{entries} import each other in a circle, but for:");
+    for cut in &circle.cuts {
         let (name, line) = &graph.imports[cut];
-        (graph.files[&cut.0].clone(), *line, name.clone())
-    };
-    let cuts: Vec<_> = circle.cuts.iter().map(place).collect();
-    let entries: Vec<&str> = circle.entries.iter().map(String::as_str).collect();
-    let text = cuts.iter().map(|(path, line, name)| format!("\n    {}:{line}: {name}", path.display()));
-    let (count, entries) = (entries.len(), entries.join(", "));
-    let what = format!(
-        "{count} entries of a folder import each other in a circle: {entries}. Without these imports they do not:{}",
-        text.collect::<String>()
-    );
-    let (path, line, _) = cuts[0].clone();
-    Finding { path, line, what }
+        what += &format!(
+            "\n    {}:{line}: {name}, of {}",
+            graph.files[&cut.0].display(),
+            graph.files[&cut.1].display()
+        );
+    }
+    let (path, line) = circle
+        .cuts
+        .first()
+        .map_or((&graph.files[&circle.folder], 1), |cut| (&graph.files[&cut.0], graph.imports[cut].1));
+    Finding { path: path.clone(), line, what }
 }
 
-/// Returns a path without `..`.
-fn normal(path: &Path) -> PathBuf {
-    packages::normal(Path::new(""), path)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(files: &[(&str, &str)]) -> Graph {
+        let read = |path: &Path| {
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
+            file.map(|(_, text)| (*text).to_owned())
+        };
+        Graph::read(Path::new(files[0].0), &read).unwrap()
+    }
+
+    fn found(graph: &Graph, standing: &[Standing]) -> Vec<String> {
+        let standing: Vec<&Standing> = standing.iter().collect();
+        judge(Path::new("src/lib.rs"), graph, &standing)
+            .into_iter()
+            .map(|finding| finding.to_string())
+            .collect()
+    }
+
+    const CIRCLE: [(&str, &str); 3] = [
+        ("src/lib.rs", "mod a;\nmod b;\n"),
+        ("src/a.rs", "use crate::b::B;\npub struct A(B);\n"),
+        ("src/b.rs", "\npub struct B(Option<Box<super::a::A>>);\n"),
+    ];
+
+    #[test]
+    fn a_circle_is_reported_with_the_import_to_cut() {
+        let [found] = &found(&graph(&CIRCLE), &[])[..] else { panic!() };
+        assert!(found.starts_with("src/a.rs:1: a, b import each other in a circle"), "{found}");
+        assert!(found.ends_with("\n    src/a.rs:1: crate::b::B, of src/b.rs"), "{found}");
+    }
+
+    #[test]
+    fn a_circle_that_is_listed_may_only_shrink() {
+        let listed = |sizes| [Standing { root: "src/lib.rs", folder: "", sizes }];
+        assert_eq!(found(&graph(&CIRCLE), &listed(&[2])), [""; 0]);
+        assert_eq!(found(&graph(&CIRCLE), &listed(&[3])), [""; 0]);
+        assert_eq!(found(&graph(&CIRCLE), &listed(&[1])).len(), 1, "larger");
+        assert_eq!(found(&graph(&CIRCLE), &listed(&[2, 2])).len(), 1, "one of two is gone");
+        let cut = [CIRCLE[0], CIRCLE[1], ("src/b.rs", "pub struct B;")];
+        assert_eq!(found(&graph(&cut), &[]), [""; 0]);
+        assert_eq!(found(&graph(&cut), &listed(&[2])).len(), 1, "none is left");
+    }
+
+    fn imports(files: &[(&str, &str)]) -> Vec<String> {
+        graph(files).imports.keys().map(|(from, to)| format!("{from} imports {to}")).collect()
+    }
+
+    #[test]
+    fn a_name_counts_for_the_file_that_defines_it() {
+        let files = [
+            ("src/lib.rs", "pub mod a;\nmod b;\nmod c;\npub use b::Deep as Renamed;"),
+            ("src/a.rs", "use crate::{Renamed, c::*};\nfn f() -> Seen { crate::b::g() }"),
+            ("src/b/mod.rs", "mod deep;\npub use deep::{Deep, g};"),
+            ("src/b/deep.rs", "pub struct Deep;\npub fn g() {}"),
+            ("src/c.rs", "pub struct Seen;\npub struct Unseen;"),
+        ];
+        assert_eq!(imports(&files), ["a imports b::deep", "a imports c"]);
+    }
+
+    #[test]
+    fn a_file_and_its_child_are_a_circle_if_each_uses_an_item_of_the_other() {
+        let files =
+            |parent| [("src/lib.rs", parent), ("src/a.rs", "use super::Own;\npub struct Child(Own);")];
+        let handed_on = "mod a;\npub use a::Child;\npub struct Own;";
+        assert_eq!(imports(&files(handed_on)), ["a imports "]);
+        let used = "mod a;\npub use a::Child;\npub struct Own;\nfn f(_: Child) {}";
+        assert_eq!(imports(&files(used)), [" imports a", "a imports "]);
+        let by_path = "mod a;\npub struct Own;\nfn f(_: a::Child) {}";
+        assert_eq!(imports(&files(by_path)).len(), 2);
+    }
+
+    #[test]
+    fn tests_comments_texts_methods_and_modules_are_no_imports() {
+        let files = [
+            ("src/lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod tests;"),
+            (
+                "src/a.rs",
+                "use crate::b;\n// crate::b::B\nfn f(b: u8) { b.g(\"crate::b::B\") }\n\
+                 #[cfg(test)]\nuse crate::b::{B};\n#[cfg(all(test, unix))]\nmod tests { use crate::b::B; }\n\
+                 #[cfg(not(test))]\nfn own() {}",
+            ),
+            ("src/b.rs", "#[cfg(not(test))]\nuse crate::a::own;\npub struct B;"),
+        ];
+        assert_eq!(imports(&files), ["b imports a"]);
+    }
 }

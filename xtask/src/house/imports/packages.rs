@@ -107,9 +107,13 @@ fn of_workspace(root: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf
 }
 
 /// Returns a path relative to `root`, without `..`.
-pub fn normal(root: &Path, path: &Path) -> PathBuf {
+fn normal(root: &Path, path: &Path) -> PathBuf {
+    without_dots(path.strip_prefix(root).unwrap_or(path))
+}
+
+pub fn without_dots(path: &Path) -> PathBuf {
     let mut parts = Vec::new();
-    for part in path.strip_prefix(root).unwrap_or(path).components() {
+    for part in path.components() {
         match part {
             Component::ParentDir => _ = parts.pop(),
             Component::CurDir => {}
