@@ -7,6 +7,7 @@ mod emulator;
 mod fuzz;
 mod gate;
 mod house;
+mod links;
 mod longer;
 mod miri;
 #[cfg(test)]
@@ -30,13 +31,17 @@ use verify::steps::Tier;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
+    /// Render the documentation of all packages, with the links between them
+    Docs,
+    /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
+    Links(links::Args),
     /// Check the quick half of what must hold before a change lands: five minutes
     Check,
     /// Check what must hold before a change lands; say what was explored, and which mistakes were found
     Verify(verify::Args),
     /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
     Nightly(verify::Args),
-    /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
+    /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
@@ -83,6 +88,8 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House(args) => house::run(args),
+            Self::Docs => links::render(),
+            Self::Links(args) => links::run(args),
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
@@ -133,7 +140,8 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a".split('|')
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|docs|links|links target/book"
+            .split('|')
         {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }

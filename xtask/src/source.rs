@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// A violation of a rule: the file, its line, counted from 1, and what is wrong.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -105,6 +105,19 @@ fn code(line: &str) -> String {
         }
     }
     code
+}
+
+/// Returns a path without `.` and `..`.
+pub fn without_dots(path: &Path) -> PathBuf {
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = parts.pop(),
+            Component::CurDir => {}
+            _ => parts.push(part),
+        }
+    }
+    parts.into_iter().collect()
 }
 
 /// Identifiers and numbers.

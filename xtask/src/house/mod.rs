@@ -4,6 +4,7 @@
 
 mod imports;
 mod lines;
+mod map;
 mod numbers;
 mod rules;
 
@@ -44,9 +45,13 @@ pub fn run(args: &Args) -> Outcome {
     findings.extend(rules::tags(&sources, &texts));
     findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(texts.iter().flat_map(rules::leftovers));
+    findings.extend(texts.iter().flat_map(map::paths));
+    let manifests = map::manifests()?;
+    findings.extend(map::rooms(&Source::new(map::MAP, &fs::read_to_string(map::MAP)?), &manifests));
     findings
         .extend(texts.iter().filter(|text| text.path == Path::new(rules::FEATURES)).flat_map(rules::rows));
-    findings.extend(imports::check(&sources)?);
+    findings.extend(imports::check(&sources, &manifests)?);
+    findings.extend(rules::words_of_the_book(&texts));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {

@@ -1,6 +1,5 @@
-//! Imports go downwards: within a crate in no circle, and between packages by the table of rooms.
+//! The files of a crate import each other in no circle. [`super::map`] checks what rooms import.
 //!
-//! # The rule for files
 //! Within each folder of a crate, the entries import each other in no circle. An entry is a file, a folder with all
 //! that is below it, or the folder's own file (`mod.rs`, or `a.rs` beside the folder `a`; `lib.rs` and `main.rs` in
 //! `src`). So no files import each other in a circle, and a folder can be read after those that it imports.
@@ -14,87 +13,63 @@
 //! * So `mod.rs` and its child are a circle only if each uses an item of the other.
 //! * Tests and code that only simulations compile (`cfg` with `test`, `loom`, …) do not count. All features do.
 //! * Calls of methods name no file, so an `impl` may be above its type. Macros count where a path or `use` names them.
-//!
-//! # The rule for packages
-//! [`packages`] has the rooms, and which each may import.
 
 mod circles;
 mod engine;
 mod graph;
 mod names;
-mod packages;
+mod roots;
 mod standing;
 
-use crate::source::{Finding, Source};
+use crate::source::{Finding, Source, without_dots};
 use anyhow::Result;
 use circles::{Circle, OWN, circles};
 use graph::Graph;
-use packages::without_dots;
+use roots::roots;
 use standing::{LIST, STANDING, Standing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use toml::Table;
 
 /// Modules of the engine by which it calls its optional parts, nested guests and the oracle. They name the types of
 /// their callers, so an import of one does not count.
 const SEAMS: [&str; 2] = ["hooks", "oracle"];
 const ENGINE: &str = "slat/src/lib.rs";
 
-/// Checks all crates and packages of the repository.
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+/// Checks all crates of these packages.
+pub fn check(sources: &[Source], manifests: &[(PathBuf, Table)]) -> Result<Vec<Finding>> {
     let texts: BTreeMap<&Path, &Source> = sources.iter().map(|source| (&*source.path, source)).collect();
     let read = |path: &Path| texts.get(&*without_dots(path)).map(|source| source.lines.join("\n"));
-    let packages = packages::read(Path::new("."))?;
-    let mut findings = Vec::new();
-    for package in &packages {
-        for import in packages::upwards(package)? {
-            let (folder, import) = (package.folder.display(), import.display());
-            let what =
-                format!("{folder} may not import {import}: ROOMS of xtask/src/house/imports/packages.rs");
-            findings.push(Finding { path: package.folder.join("Cargo.toml"), line: 1, what });
-        }
-    }
-    let roots: BTreeSet<&PathBuf> = packages.iter().flat_map(|package| &package.roots).collect();
+    let roots = roots(manifests, &texts.keys().copied().collect());
+    let (mut findings, mut circles) = (Vec::new(), Vec::new());
     for root in &roots {
         let mut graph = Graph::read(root, &read)?;
-        if root.as_path() == Path::new(ENGINE) {
+        if root == Path::new(ENGINE) {
             let is_seam = |module: &str| SEAMS.contains(&module.split("::").next().unwrap_or_default());
             graph.imports.retain(|(from, to), _| is_seam(from) || !is_seam(to));
-            findings.extend(engine::disorder(&graph).into_iter().map(|what| at_root(root, what)));
+            let wrong = engine::disorder(&graph).into_iter();
+            findings.extend(wrong.map(|what| Finding { path: root.clone(), line: 1, what }));
         }
-        let standing = STANDING.iter().filter(|standing| Path::new(standing.root) == root.as_path());
-        findings.extend(judge(root, &graph, &standing.collect::<Vec<_>>()));
+        circles.extend(found(&graph));
     }
-    let gone = STANDING.iter().map(|standing| Path::new(standing.root));
-    let gone = gone.filter(|path| !roots.iter().any(|root| root.as_path() == *path));
-    findings.extend(gone.map(|path| at_root(path, format!("no such crate any more: {LIST}"))));
+    findings.extend(judge(circles, STANDING));
     Ok(findings)
 }
 
-fn at_root(root: &Path, what: String) -> Finding {
-    Finding { path: root.to_owned(), line: 1, what }
-}
+/// A circle in a folder of the repository: the number of its entries, and its description.
+type Found = (PathBuf, usize, Finding);
 
-/// Returns the circles of a crate that are larger than listed, and lists of circles that are no more.
-fn judge(root: &Path, graph: &Graph, standing: &[&Standing]) -> Vec<Finding> {
-    let mut folders: BTreeMap<String, Vec<Circle>> =
-        standing.iter().map(|listed| (listed.folder.to_owned(), Vec::new())).collect();
-    for circle in circles(graph) {
-        folders.entry(circle.folder.clone()).or_default().push(circle);
-    }
-    let mut findings = Vec::new();
-    for (folder, circles) in &folders {
-        let listed = standing.iter().find(|listed| listed.folder == folder);
-        let sizes = listed.map_or(&[][..], |listed| listed.sizes);
-        // A folder's largest circle comes first, in both.
-        let may = |at: usize| sizes.get(at).copied().unwrap_or(0);
-        let larger = circles.iter().enumerate().filter(|(at, circle)| circle.entries.len() > may(*at));
-        findings.extend(larger.map(|(_, circle)| describe(graph, circle)));
-        if circles.len() < sizes.len() {
-            let (now, before) = (circles.len(), sizes.len());
-            findings.push(at_root(root, format!("{now} circles in `{folder}`, not {before}: {LIST}")));
-        }
-    }
-    findings
+/// Returns the circles of a crate.
+fn found(graph: &Graph) -> Vec<Found> {
+    let found = circles(graph).into_iter().map(|circle| {
+        let own = &graph.files[&circle.folder];
+        let is_within = ["lib", "main", "mod"].iter().any(|name| own.file_stem() == Some(OsStr::new(name)));
+        let folder = if is_within { own.with_file_name("") } else { own.with_extension("") };
+        (folder.components().collect(), circle.entries.len(), describe(graph, &circle))
+    });
+    found.collect()
 }
 
 /// Describes a circle, at the first import to cut.
@@ -105,17 +80,37 @@ fn describe(graph: &Graph, circle: &Circle) -> Finding {
     let mut what = format!("{entries} import each other in a circle, but for:");
     for cut in &circle.cuts {
         let (name, line) = &graph.imports[cut];
-        what += &format!(
-            "\n    {}:{line}: {name}, of {}",
-            graph.files[&cut.0].display(),
-            graph.files[&cut.1].display()
-        );
+        let (from, to) = (graph.files[&cut.0].display(), graph.files[&cut.1].display());
+        what += &format!("\n    {from}:{line}: {name}, of {to}");
     }
-    let (path, line) = circle
-        .cuts
-        .first()
-        .map_or((&graph.files[&circle.folder], 1), |cut| (&graph.files[&cut.0], graph.imports[cut].1));
+    // A circle has at least one import to cut.
+    let (path, line) = (&graph.files[&circle.cuts[0].0], graph.imports[&circle.cuts[0]].1);
     Finding { path: path.clone(), line, what }
+}
+
+/// Returns the circles that are larger than listed, and the folders that have fewer.
+fn judge(mut circles: Vec<Found>, standing: &[Standing]) -> Vec<Finding> {
+    // The largest first, as in the lists.
+    circles.sort_by_key(|(_, entries, _)| Reverse(*entries));
+    let mut findings = Vec::new();
+    for &(folder, sizes) in standing {
+        let now = circles.iter().filter(|(of, ..)| of == Path::new(folder)).count();
+        if now < sizes.len() {
+            let what = format!("{now} circles, not {}: lower {LIST}", sizes.len());
+            findings.push(Finding { path: folder.into(), line: 1, what });
+        }
+    }
+    let mut seen = BTreeMap::<PathBuf, usize>::new();
+    for (folder, entries, finding) in circles {
+        let listed = standing.iter().find(|(of, _)| Path::new(of) == folder);
+        let nth = seen.entry(folder).or_default();
+        let may = listed.and_then(|(_, sizes)| sizes.get(*nth));
+        if may.is_none_or(|&may| entries > may) {
+            findings.push(finding);
+        }
+        *nth += 1;
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -130,12 +125,8 @@ mod tests {
         Graph::read(Path::new(files[0].0), &read).unwrap()
     }
 
-    fn found(graph: &Graph, standing: &[Standing]) -> Vec<String> {
-        let standing: Vec<&Standing> = standing.iter().collect();
-        judge(Path::new("src/lib.rs"), graph, &standing)
-            .into_iter()
-            .map(|finding| finding.to_string())
-            .collect()
+    fn judged(graph: &Graph, standing: &[Standing]) -> Vec<String> {
+        judge(found(graph), standing).into_iter().map(|finding| finding.to_string()).collect()
     }
 
     const CIRCLE: [(&str, &str); 3] = [
@@ -146,21 +137,21 @@ mod tests {
 
     #[test]
     fn a_circle_is_reported_with_the_import_to_cut() {
-        let [found] = &found(&graph(&CIRCLE), &[])[..] else { panic!() };
+        let [found] = &judged(&graph(&CIRCLE), &[])[..] else { panic!() };
         assert!(found.starts_with("src/a.rs:1: a, b import each other in a circle"), "{found}");
         assert!(found.ends_with("\n    src/a.rs:1: crate::b::B, of src/b.rs"), "{found}");
     }
 
     #[test]
     fn a_circle_that_is_listed_may_only_shrink() {
-        let listed = |sizes| [Standing { root: "src/lib.rs", folder: "", sizes }];
-        assert_eq!(found(&graph(&CIRCLE), &listed(&[2])), [""; 0]);
-        assert_eq!(found(&graph(&CIRCLE), &listed(&[3])), [""; 0]);
-        assert_eq!(found(&graph(&CIRCLE), &listed(&[1])).len(), 1, "larger");
-        assert_eq!(found(&graph(&CIRCLE), &listed(&[2, 2])).len(), 1, "one of two is gone");
+        let listed = |sizes: &'static [usize]| [("src", sizes)];
+        assert_eq!(judged(&graph(&CIRCLE), &listed(&[2])), [""; 0]);
+        assert_eq!(judged(&graph(&CIRCLE), &listed(&[3])), [""; 0]);
+        assert_eq!(judged(&graph(&CIRCLE), &listed(&[1])).len(), 1, "larger");
+        assert_eq!(judged(&graph(&CIRCLE), &listed(&[2, 2])).len(), 1, "one of two is gone");
         let cut = [CIRCLE[0], CIRCLE[1], ("src/b.rs", "pub struct B;")];
-        assert_eq!(found(&graph(&cut), &[]), [""; 0]);
-        assert_eq!(found(&graph(&cut), &listed(&[2])).len(), 1, "none is left");
+        assert_eq!(judged(&graph(&cut), &[]), [""; 0]);
+        assert_eq!(judged(&graph(&cut), &listed(&[2])).len(), 1, "none is left");
     }
 
     fn imports(files: &[(&str, &str)]) -> Vec<String> {
