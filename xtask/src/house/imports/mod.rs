@@ -77,12 +77,13 @@ fn describe(graph: &Graph, circle: &Circle) -> Finding {
     let own = graph.files[&circle.folder].file_name().unwrap_or_default().to_string_lossy();
     let entries = circle.entries.iter().map(|entry| if entry == OWN { &own } else { entry.as_str() });
     let entries = entries.collect::<Vec<_>>().join(", ");
-    let mut what = format!("{entries} import each other in a circle, but for:");
-    for cut in &circle.cuts {
+    let cuts = circle.cuts.iter().map(|cut| {
         let (name, line) = &graph.imports[cut];
         let (from, to) = (graph.files[&cut.0].display(), graph.files[&cut.1].display());
-        what += &format!("\n    {from}:{line}: {name}, of {to}");
-    }
+        format!("\n    {from}:{line}: {name}, of {to}")
+    });
+    let cuts = cuts.collect::<String>();
+    let what = format!("{entries} import each other in a circle, but for:{cuts}");
     // A circle has at least one import to cut.
     let (path, line) = (&graph.files[&circle.cuts[0].0], graph.imports[&circle.cuts[0]].1);
     Finding { path: path.clone(), line, what }
