@@ -184,6 +184,19 @@ mod tests {
     }
 
     #[test]
+    fn names_of_items_fields_and_variants_are_no_imports() {
+        let files = [
+            (
+                "src/lib.rs",
+                "mod a;\nmod b;\npub use a::{A, f};\nenum E { A, B(u8) }\nimpl E { fn f(&self) { self.f() } }",
+            ),
+            ("src/a.rs", "pub struct A;\npub fn f() {}"),
+            ("src/b.rs", "pub enum B { C(crate::A), D = crate::a::f() as isize }\ntype P = *const super::E;"),
+        ];
+        assert_eq!(imports(&files), ["b imports ", "b imports a"]);
+    }
+
+    #[test]
     fn tests_comments_texts_methods_and_modules_are_no_imports() {
         let files = [
             ("src/lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod tests;"),

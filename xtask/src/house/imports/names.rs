@@ -61,75 +61,93 @@ impl Names {
     /// Reads tokens in this inner module; `is_open` outside of functions and types.
     fn scan(&mut self, tokens: TokenStream, inner: &str, is_open: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-        let mut at = 0;
-        let mut path = None;
-        let mut exports = false;
+        let (mut at, mut attributes) = (0, Attributes::default());
         while at < tokens.len() {
             if let Some(attribute) = attribute(&tokens, at) {
-                let (name, rest) = head(attribute);
-                match name.as_str() {
-                    "cfg" if !may_ship(rest.clone()).0 => {
-                        at = after_item(&tokens, at);
-                        continue;
-                    }
-                    "path" => path = literal(&rest),
-                    "macro_export" => exports = true,
-                    _ => {}
-                }
-                at += 2;
+                let ships = attributes.add(attribute);
+                at = if ships { at + 2 } else { after_item(&tokens, at) };
                 continue;
             }
-            let before = at.checked_sub(1).map(|at| &tokens[at]);
-            match &tokens[at] {
+            at = match &tokens[at] {
                 TokenTree::Ident(word) if word == "use" && !is(tokens.get(at + 1), '<') => {
-                    let end =
-                        (at..tokens.len()).find(|&end| is(tokens.get(end), ';')).unwrap_or(tokens.len());
-                    let is_public = matches!(before, Some(TokenTree::Ident(word)) if word == "pub")
-                        || matches!(before, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
-                    self.import(&tokens[at + 1..end], &[], inner, is_public);
-                    at = end + 1;
+                    self.uses(&tokens, at, inner)
                 }
-                TokenTree::Ident(word) if is_open && ITEMS.contains(&word.to_string().as_str()) => {
-                    let skip = usize::from(word == "macro_rules");
-                    let Some(TokenTree::Ident(name)) = tokens.get(at + 1 + skip) else {
-                        at += 1;
-                        continue;
-                    };
-                    let name = name.to_string();
-                    let place = join(inner, &name);
-                    match tokens.get(at + 2 + skip) {
-                        Some(TokenTree::Group(body)) if word == "mod" => {
-                            self.inner.insert(place.clone());
-                            self.scan(body.stream(), &place, true);
-                            at += 3;
-                        }
-                        _ if word == "mod" => {
-                            self.modules.push(Module { name, path: path.take() });
-                            at += 2;
-                        }
-                        _ => {
-                            if std::mem::take(&mut exports) {
-                                self.macros.insert(name);
-                            } else if !ITEMS.contains(&name.as_str()) {
-                                self.items.insert(place);
-                            }
-                            // `const fn`: the name comes after.
-                            at += if ITEMS.contains(&tokens[at + 1 + skip].to_string().as_str()) {
-                                1
-                            } else {
-                                2 + skip
-                            };
-                        }
-                    }
+                TokenTree::Ident(word) if ITEMS.contains(&word.to_string().as_str()) => {
+                    self.item(&tokens, at, (inner, is_open), std::mem::take(&mut attributes))
                 }
-                TokenTree::Ident(_) => at = self.path(&tokens, at, inner),
+                TokenTree::Ident(_) => self.path(&tokens, at, inner),
                 TokenTree::Group(group) => {
                     self.scan(group.stream(), inner, is_open && group.delimiter() == Delimiter::None);
-                    at += 1;
+                    at + 1
                 }
-                _ => at += 1,
+                _ => at + 1,
+            };
+        }
+    }
+
+    /// Reads the item that begins with this keyword, up to its name at least. Returns the index of what follows.
+    fn item(
+        &mut self,
+        tokens: &[TokenTree],
+        at: usize,
+        (inner, is_open): (&str, bool),
+        attributes: Attributes,
+    ) -> usize {
+        let keyword = tokens[at].to_string();
+        let name_at = at + 1 + usize::from(keyword == "macro_rules");
+        let Some(TokenTree::Ident(name)) = tokens.get(name_at) else { return at + 1 };
+        let name = name.to_string();
+        let is_pointer = is(at.checked_sub(1).map(|at| &tokens[at]), '*');
+        if is_pointer || ITEMS.contains(&name.as_str()) || ["unsafe", "extern", "mut"].contains(&&*name) {
+            return at + 1;
+        }
+        if keyword == "enum" {
+            let is_body = |token: &TokenTree| matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
+            let body = (name_at..tokens.len()).find(|&at| is_body(&tokens[at]));
+            if let Some((body, TokenTree::Group(variants))) = body.map(|body| (body, &tokens[body])) {
+                self.scan(tokens[name_at + 1..body].iter().cloned().collect(), inner, false);
+                self.variants(variants.stream(), inner);
+                self.items.extend(is_open.then(|| join(inner, &name)));
+                return body + 1;
             }
         }
+        match tokens.get(name_at + 1) {
+            _ if !is_open => {}
+            Some(TokenTree::Group(body)) if keyword == "mod" => {
+                let place = join(inner, &name);
+                self.scan(body.stream(), &place, true);
+                self.inner.insert(place);
+                return name_at + 2;
+            }
+            _ if keyword == "mod" => self.modules.push(Module { name, path: attributes.path }),
+            _ if attributes.exports => _ = self.macros.insert(name),
+            _ => _ = self.items.insert(join(inner, &name)),
+        }
+        name_at + 1
+    }
+
+    /// Reads the variants of an enumeration, whose names are no paths.
+    fn variants(&mut self, variants: TokenStream, inner: &str) {
+        let tokens: Vec<TokenTree> = variants.into_iter().collect();
+        for mut variant in tokens.split(|token| is(Some(token), ',')) {
+            while attribute(variant, 0).is_some() {
+                variant = &variant[2..];
+            }
+            let contents = variant.iter().skip(1).cloned().collect();
+            self.scan(contents, inner, false);
+        }
+    }
+
+    /// Reads a `use`. Returns the index after it.
+    fn uses(&mut self, tokens: &[TokenTree], at: usize, inner: &str) -> usize {
+        let end = (at..tokens.len()).find(|&end| is(tokens.get(end), ';')).unwrap_or(tokens.len());
+        let is_public = match at.checked_sub(1).map(|at| &tokens[at]) {
+            Some(TokenTree::Ident(word)) => word == "pub",
+            Some(TokenTree::Group(group)) => group.delimiter() == Delimiter::Parenthesis,
+            _ => false,
+        };
+        self.import(&tokens[at + 1..end], &[], inner, is_public);
+        end + 1
     }
 
     /// Reads the tree of a `use` below `base`.
@@ -191,6 +209,27 @@ impl Names {
     }
 }
 
+/// Attributes of the next item that matter here.
+#[derive(Default)]
+struct Attributes {
+    path: Option<String>,
+    exports: bool,
+}
+
+impl Attributes {
+    /// Adds an attribute. Returns whether its item may be shipped.
+    fn add(&mut self, attribute: TokenStream) -> bool {
+        let (name, rest) = head(attribute);
+        match name.as_str() {
+            "cfg" => return may_ship(rest).0,
+            "path" => self.path = literal(rest),
+            "macro_export" => self.exports = true,
+            _ => {}
+        }
+        true
+    }
+}
+
 /// Joins a module's path and a name.
 pub fn join(module: &str, name: &str) -> String {
     if module.is_empty() || name.is_empty() { format!("{module}{name}") } else { format!("{module}::{name}") }
@@ -214,8 +253,8 @@ fn head(tokens: TokenStream) -> (String, TokenStream) {
     (name, tokens.collect())
 }
 
-fn literal(tokens: &TokenStream) -> Option<String> {
-    let text = tokens.clone().into_iter().last()?.to_string();
+fn literal(tokens: TokenStream) -> Option<String> {
+    let text = tokens.into_iter().last()?.to_string();
     Some(text.trim_matches('"').to_owned())
 }
 
