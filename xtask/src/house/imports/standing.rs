@@ -43,7 +43,4 @@ pub const STANDING: &[Standing] = &[
     ("proof/model/src/primary", &[2]),
     ("proof/walkers/hypervisor/src", &[20]),
     ("slat/src", &[5, 2, 2]),
-    ("slat/src/memslots", &[2]),
-    ("slat/src/notify/active", &[2]),
-    ("slat/src/shadows", &[3]),
 ];
