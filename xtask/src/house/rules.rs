@@ -1,6 +1,6 @@
 //! Rules for one file, one for all of the engine, and the count of all `unsafe`.
 
-use super::{Finding, Source};
+use crate::source::{Finding, Source, words};
 use crate::verify::kept::{cells, table};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -232,11 +232,6 @@ pub fn inventory(sources: &[Source], text: &str) -> Option<Finding> {
     let at = file.lines.iter().position(|line| line.starts_with("| folder")).unwrap_or(0);
     let is_there = text.contains(&format!("\n{now}\n"));
     (!is_there).then(|| file.finding(at, format!("the table of `unsafe` is now\n{now}")))
-}
-
-/// Identifiers and numbers.
-pub fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|char: char| !char.is_alphanumeric() && char != '_')
 }
 
 #[cfg(test)]
