@@ -5,11 +5,13 @@
 //! | `layout` | the guest's windows for memslots, and the host's pages behind them |
 //! | `op` | what a CPU does, one step of its program |
 //! | `draw` | a plan from a seed |
+//! | `rounds` | programs in which all CPUs meet, and change a few pages |
 //! | `schedule` | how long each CPU is held up before each access |
 
 mod draw;
 pub mod layout;
 pub mod op;
+mod rounds;
 pub mod schedule;
 
 pub use draw::draw;
