@@ -8,8 +8,8 @@
 //! An invalidation promises that no fault fills an entry of its range, from its edits to its end. So a fault that
 //! pauses just before an invalidation begins can fill nothing just before the host changes the pages.
 
-use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
-use crate::notify::active::{Epoch, RegionLine};
+use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
+use crate::notify::active::{Epoch, Page, RegionLine};
 use crate::sync::Shared;
 use crate::table::Word;
 use crate::{Format, Host, Idle, Vm, Walk};
@@ -23,11 +23,27 @@ pub struct PausedFault {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// A fault in the region of `hva` has read the lists.
-    pub fn paused_fault(&self, hva: Hva) -> PausedFault {
+    /// A fault in the region of `pages`, which are frames with the addresses behind them, has read the lists. Before it,
+    /// faults on each of the pages have met its entry, and have raised the region's number to a newer hole there.
+    pub fn paused_fault(
+        &self,
+        idle: &mut Idle,
+        pages: impl IntoIterator<Item = (Gfn, Hva)>,
+    ) -> Option<PausedFault> {
+        let walk = Walk::<F, H, Shared>::on_any_seat(self, &self.spaces[0], idle);
+        let meet = |(gfn, hva)| {
+            let _ = self.active.stamp(
+                self.active.epoch(),
+                Page::small(gfn, hva),
+                Level::K4,
+                walk.descend(gfn).word,
+            );
+            hva
+        };
+        let hva = pages.into_iter().map(meet).last()?;
         let epoch = self.active.epoch();
         let newest = self.active.newest_of(RegionLine::of(hva));
-        PausedFault { epoch, newest, listed: self.active.listed_over(Some(hva)) }
+        Some(PausedFault { epoch, newest, listed: self.active.listed_over(Some(hva)) })
     }
 
     /// The fault continues, on one of `pages` of its region: frames with the addresses behind them. Returns a page for

@@ -45,8 +45,8 @@ struct Ground {
 const SIZES: &[(u64, u64)] =
     &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112), (1, 416)];
 
-/// Draws the plan of `seed`, with `cpus` CPUs if that is given.
-pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
+/// Draws the plan of `seed`: with `cpus` CPUs if that is given, and in rounds if `in_rounds` is true.
+pub fn draw(seed: u64, cpus: Option<u64>, in_rounds: bool) -> Plan {
     let mut random = Random::new(seed, 1);
     let drawn = random.weighted(SIZES);
     let theme = random.weighted(&[
@@ -59,6 +59,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (6, Theme::Dirty),
         (2, Theme::All),
     ]);
+    let theme = if in_rounds { Theme::Permissions } else { theme };
     // Upgrades, and invalidations of their pages and of others: six and more.
     let drawn = if theme == Theme::Permissions { random.within(6, 10) } else { drawn };
     let cpus = cpus.unwrap_or(drawn).max(1);

@@ -5,7 +5,7 @@ use crate::plan::op::{Change, Op, Telling};
 use crate::plan::{Cpu, layout};
 use slat::inject::PausedFault;
 use slat::{
-    Access, Event, Format, Gfn, HostPage, Idle, Level, Reason, SecondaryMmu as _, SlotId, Span, VcpuId,
+    Access, Event, Format, Gfn, HostPage, Hva, Idle, Level, Reason, SecondaryMmu as _, SlotId, Span, VcpuId,
     WriteListener, Young,
 };
 use slat_machine::{now, pause, rest};
@@ -108,11 +108,11 @@ impl<F: Format> World<'_, F> {
         };
         let mut freed = Vec::new();
         if matches!(telling, Telling::Invalidate | Telling::Overlapping) {
-            let paused = self.vm.paused_fault(hvas.start);
+            let paused = self.vm.paused_fault(idle, self.frames_of(&pages));
             let _invalidation = self.vm.invalidate(hvas, why).apply(idle).settle();
             sleep();
             let _held = overlaps.then(|| self.host.lock(pages.start));
-            self.continue_fault(idle, &paused, &pages);
+            self.continue_fault(idle, paused, &pages);
             freed = edit();
         } else {
             let may_block = telling == Telling::Around;
@@ -131,12 +131,16 @@ impl<F: Format> World<'_, F> {
         drop(held);
     }
 
-    /// The fault that paused before an invalidation of its page began continues. The host is about to change the
+    /// The frames behind which these pages are, of those that guests use, and the addresses of the pages.
+    fn frames_of(&self, pages: &std::ops::Range<u64>) -> impl Iterator<Item = (Gfn, Hva)> {
+        layout::used_in(pages).filter_map(|page| Some((self.windows.frame_of(page)?, host::hva(page))))
+    }
+
+    /// The fault that paused before an invalidation of these pages began continues. The host is about to change the
     /// pages. The fault may map none of those that it has now.
-    fn continue_fault(&self, idle: &mut Idle, fault: &PausedFault, pages: &std::ops::Range<u64>) {
-        let used = layout::used_in(pages);
-        let frames = used.filter_map(|page| Some((self.windows.frame_of(page)?, host::hva(page))));
-        if let Some(gfn) = self.vm.may_fill(idle, fault, frames) {
+    fn continue_fault(&self, idle: &mut Idle, paused: Option<PausedFault>, pages: &std::ops::Range<u64>) {
+        let filled = paused.and_then(|fault| self.vm.may_fill(idle, &fault, self.frames_of(pages)));
+        if let Some(gfn) = filled {
             self.wrong(HIDDEN, || format!("frame {:#x}", gfn.0));
         }
     }
