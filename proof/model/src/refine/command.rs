@@ -25,11 +25,14 @@ pub fn command(words: &[String]) -> Result<bool, String> {
         }
     }
     let began = Instant::now();
-    let Matched { seed, steps, states, left, actions, unmatched } = paths.go();
+    let Matched { seed, steps, states, full, left, actions, unmatched } = paths.go();
     for (action, count) in &actions {
         println!("{count:>9} {action}");
     }
-    println!("{steps} steps, {states} states, {left} paths left, {:.0} s", began.elapsed().as_secs_f64());
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{steps} steps, {states} states, {full} of them with every clause, {left} paths left, {seconds:.0} s"
+    );
     let Some((why, path)) = unmatched else {
         println!("EXECUTIONS Model proof {steps}");
         return Ok(paths.bug.is_none());
