@@ -19,7 +19,7 @@ pub(super) enum Miss {
     Unmatched(String),
     /// The finite state of the proof has no element left.
     Exhausted,
-    /// An invalidation edits a table that was unhooked. The proof's edits do not.
+    /// An invalidation unhooks a table below one that was unhooked.
     Dead,
 }
 
@@ -52,24 +52,12 @@ impl Step<'_> {
 
     fn thread(&self, i: usize, beside: &mut Beside<'_>) -> Outcome {
         let (was, is) = (&self.before.threads[i], &self.after.threads[i]);
-        if self.is_dead(was, beside) {
-            return Err(Miss::Dead);
-        }
         match self.scenario.programs[i][usize::from(was.op)] {
             Op::Access { gfn, large, write, .. } => self.fault(i, (gfn, large, write), beside),
             Op::Split { gfn } if was.pc == Pc::SplitLink => self.split(i, gfn, beside),
             Op::Split { .. } | Op::Age { .. } => Ok(()),
             op => self.invalidation(i, op, (was, is), beside),
         }
-    }
-
-    /// Whether an invalidation is about to edit an entry of a table that was unhooked.
-    fn is_dead(&self, thread: &Thread, beside: &Beside<'_>) -> bool {
-        if thread.pc != Pc::EditEntry {
-            return false;
-        }
-        let e = self.entry(thread, beside);
-        !beside.is("live_entry", &[e]) && !beside.is("live_link", &[e])
     }
 
     /// The entry at which a thread stands.
@@ -161,7 +149,12 @@ impl Step<'_> {
         let undone = waits.contains(&next) && !self.after.threads[i].span.is_empty();
         match Self::word(self.before, was) {
             _ if undone => {}
-            Word::Table(_) if matches!(now, Word::Hole(_)) => beside.act("unhook", &[k, p, e])?,
+            Word::Table(_) if matches!(now, Word::Hole(_)) => {
+                if !beside.is("live_link", &[e]) {
+                    return Err(Miss::Dead);
+                }
+                beside.act("unhook", &[k, p, e])?;
+            }
             Word::Table(_) => {}
             Word::Leaf(leaf) => match now {
                 Word::Hole(_) => beside.act("zap_leaf", &[k, p, e])?,
