@@ -25,14 +25,13 @@ pub fn command(words: &[String]) -> Result<bool, String> {
         }
     }
     let began = Instant::now();
-    let Matched { seed, steps, states, full, left, actions, unmatched } = paths.go();
+    let Matched { seed, paths: count, steps, states, full, exhausted, actions, unmatched } = paths.go();
     for (action, count) in &actions {
         println!("{count:>9} {action}");
     }
     let seconds = began.elapsed().as_secs_f64();
-    println!(
-        "{steps} steps, {states} states, {full} of them with every clause, {left} paths left, {seconds:.0} s"
-    );
+    println!("{count} paths, {exhausted} of them cut off where the proof's finite state was exhausted");
+    println!("{steps} steps, {states} states, {full} of them with every clause, {seconds:.0} s");
     let Some((why, path)) = unmatched else {
         println!("EXECUTIONS Model proof {steps}");
         return Ok(paths.bug.is_none());

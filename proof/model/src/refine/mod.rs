@@ -39,8 +39,10 @@ pub struct Matched {
     pub states: u64,
     /// Those of them in which every clause was evaluated.
     pub full: u64,
-    /// Paths that end because a walk stands in a table that was unhooked.
-    pub left: u64,
+    /// Paths, and those of them that end because the proof's finite state has no table or number left.
+    pub paths: u64,
+    /// See `paths`.
+    pub exhausted: u64,
     /// How often each action of the proof was taken.
     pub actions: BTreeMap<String, u64>,
     /// Why a step was not matched, and the path to it.
@@ -93,6 +95,7 @@ impl Refinement {
                 continue;
             }
             scenario.bug = self.bug;
+            all.paths += 1;
             self.path(&proof, &scenario, &mut random, &mut all);
         }
         all
@@ -132,9 +135,8 @@ impl Refinement {
             let step = Step { scenario, before: &s, after: &next };
             match step.take(action, &mut beside) {
                 Ok(()) => {}
-                Err(Miss::Exhausted) => break,
-                Err(Miss::Dead) => {
-                    all.left += 1;
+                Err(Miss::Exhausted) => {
+                    all.exhausted += 1;
                     break;
                 }
                 Err(Miss::Unmatched(what)) => why = Some(what),

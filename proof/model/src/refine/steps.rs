@@ -19,8 +19,6 @@ pub(super) enum Miss {
     Unmatched(String),
     /// The finite state of the proof has no element left.
     Exhausted,
-    /// An invalidation unhooks a table below one that was unhooked.
-    Dead,
 }
 
 impl From<String> for Miss {
@@ -149,12 +147,7 @@ impl Step<'_> {
         let undone = waits.contains(&next) && !self.after.threads[i].span.is_empty();
         match Self::word(self.before, was) {
             _ if undone => {}
-            Word::Table(_) if matches!(now, Word::Hole(_)) => {
-                if !beside.is("live_link", &[e]) {
-                    return Err(Miss::Dead);
-                }
-                beside.act("unhook", &[k, p, e])?;
-            }
+            Word::Table(_) if matches!(now, Word::Hole(_)) => beside.act("unhook", &[k, p, e])?,
             Word::Table(_) => {}
             Word::Leaf(leaf) => match now {
                 Word::Hole(_) => beside.act("zap_leaf", &[k, p, e])?,
