@@ -11,7 +11,8 @@
 //!
 //! | part | contents |
 //! |---|---|
-//! | `ghost` | the ghost state, and the rules |
+//! | `spec` | the specification: each step, and the rules that it may break |
+//! | `state` | the ghost state, and look-ups in it |
 //! | `chunks` | its sparse arrays |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
@@ -26,12 +27,16 @@ mod after;
 mod checks;
 #[cfg(feature = "oracle")]
 mod chunks;
-#[cfg(feature = "oracle")]
-mod ghost;
 #[cfg(not(feature = "oracle"))]
 mod off;
 #[cfg(feature = "oracle")]
 mod seam;
+#[cfg(feature = "oracle")]
+mod spec;
+#[cfg(feature = "oracle")]
+mod state;
+#[cfg(all(test, feature = "oracle", not(any(loom, shuttle))))]
+mod tests;
 #[cfg(feature = "oracle")]
 mod violation;
 

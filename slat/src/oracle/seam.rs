@@ -1,7 +1,7 @@
 //! The calls that the oracle sees: a host between the engine and the embedder's, and the hooks of the engine.
 
 use super::checks::{Checks, Oracle};
-use super::ghost::{LOOK, World};
+use super::state::{LOOK, World};
 use super::violation::Rule;
 use crate::InGuest;
 use crate::addr::{Gfn, Hva, Pfn, Span};
@@ -372,6 +372,15 @@ impl<'a> Stay<'a> {
     /// The last step into the guest.
     pub(crate) fn runs(&self, root: Pfn) {
         self.ran.set(Some(root));
+    }
+
+    /// The vCPU looks whether a flush waits for it. If none does, a kick has come after the answer to its flush.
+    pub(crate) fn polls(&self, kicked: bool) -> bool {
+        #[cfg(feature = "std")]
+        if !kicked {
+            self.oracle.step(|world| world.vcpus.entry(self.vcpu).or_default().kicked = None);
+        }
+        kicked
     }
 
     /// A kick is answered, by a thread that has moved or not.
