@@ -16,6 +16,7 @@
 //! | `chunks` | its sparse arrays |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
+//! | `stay` | a vCPU's stay in the guest: its root, its processor, its kicks |
 //! | `after` | what an invalidation must have changed in the tables |
 //! | `off` | the same hooks in a build without the feature: nothing |
 //!
@@ -35,6 +36,8 @@ mod seam;
 mod spec;
 #[cfg(feature = "oracle")]
 mod state;
+#[cfg(feature = "oracle")]
+mod stay;
 #[cfg(all(test, feature = "oracle", not(any(loom, shuttle))))]
 mod tests;
 #[cfg(feature = "oracle")]
@@ -43,7 +46,7 @@ mod violation;
 #[cfg(not(feature = "oracle"))]
 pub(crate) use off::*;
 #[cfg(feature = "oracle")]
-pub(crate) use {after::edited, seam::*};
+pub(crate) use {after::edited, seam::*, stay::*};
 #[cfg(feature = "oracle")]
 pub use {
     checks::{Checks, Oracle},
