@@ -12,6 +12,7 @@ mod memory;
 mod ram;
 mod run;
 mod snapshot;
+mod tlb;
 
 use checks::{Checked, Program};
 use std::path::Path;

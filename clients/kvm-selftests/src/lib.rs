@@ -23,13 +23,12 @@ mod idle;
 mod machine;
 mod objects;
 mod ring;
+mod shared;
 mod vcpu;
 
 use objects::Object;
-use slat::{Hva, PAGE_SIZE, Span};
+use slat::{Hva, PAGE_SIZE, Span, VcpuId};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
-
-type Engine = slat::Vm<slat::table::formats::Ept4, host::Process>;
 
 /// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
@@ -52,7 +51,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) ->
         // SAFETY: says the caller.
         _ => return unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) as c_int },
     };
-    returned(objects::add(1, |_| Ok(object)))
+    returned(objects::add(object))
 }
 
 /// # Safety
@@ -73,7 +72,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     // SAFETY: says the caller.
     returned(unsafe {
         match object {
+            Some(Object::Kvm) if number == abi::CREATE_VM => objects::add_machine(),
             Some(Object::Kvm) => machine::ioctl(number, argument),
+            Some(Object::Vm(machine)) if number == abi::CREATE_VCPU => {
+                objects::add_vcpu(&machine, VcpuId(argument as u32))
+            }
             Some(Object::Vm(machine)) => machine.ioctl(number, argument),
             Some(Object::Vcpu(cpu)) => cpu.lock().unwrap().ioctl(number, argument),
             _ => return libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int,

@@ -5,7 +5,7 @@
 //! | `types` | what C and Rust hand to each other: numbers and structures |
 //! | `callbacks` | functions of the embedder, and what they are told |
 //! | `status` | errors as one enumeration; no panic crosses the boundary |
-//! | `any` | a VM of whatever format, and what it gives, as trait objects |
+//! | `any`, `any_hold`, `any_memory` | a VM of any format, and what it gives, as trait objects |
 //! | `host` | the host's functions as slat's host |
 //! | `thread` | the token of a thread |
 //! | `held` | a value that one call at a time has |
@@ -31,6 +31,8 @@
 extern crate alloc;
 
 mod any;
+mod any_hold;
+mod any_memory;
 #[cfg(not(feature = "std"))]
 mod bare;
 mod callbacks;

@@ -1,5 +1,7 @@
 //! What an address space has done: sharded counters, summed when they are read.
 
+pub(crate) mod numa;
+
 use crate::prim::AtomicU64;
 use crate::shards::Shards;
 use slat::Reason;

@@ -40,16 +40,17 @@ mod run;
 mod slots;
 mod thread;
 mod tlb;
+mod windows;
 
 pub use run::{Outcome, run};
 
 use crate::plan::Plan;
 use host::{Handle, Primary};
 use slat::{Access, Format, Gfn, Pfn, Span, Vm};
-use slots::Windows;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windows::Windows;
 
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use super::host::{Handle, Primary};
 use super::observer::Observer;
-use super::slots::Windows;
 use super::tlb::Tlb;
+use super::windows::Windows;
 use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, guest, thread};
 use crate::plan::{Log, Plan, Role, Tables};
 use slat::inject::{self, Point};
