@@ -6,6 +6,7 @@
 mod lines;
 mod numbers;
 mod rules;
+mod words;
 
 use crate::Outcome;
 use anyhow::{Result, ensure};
@@ -50,6 +51,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     let texts = read_all(Path::new("."), ".md")?;
     findings.extend(rules::tags(&sources, &texts));
+    findings.extend(words::check(&sources, &words::texts()?));
     findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(texts.iter().flat_map(rules::leftovers));
     findings
