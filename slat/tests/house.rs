@@ -135,10 +135,13 @@ fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
 }
 
 #[test]
-fn the_primary_mmus_files_import_in_no_circle() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/mm/src");
-    if sources.exists() {
-        assert_eq!(Graph::read(&sources).circles(), [""; 0]);
+fn the_primary_mmus_and_the_commands_files_import_in_no_circle() {
+    for folder in ["../crates/mm/src", "../cli/src"] {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        // The published package has no repository around it.
+        if sources.exists() {
+            assert_eq!(Graph::read(&sources).circles(), [""; 0], "{folder}");
+        }
     }
 }
 

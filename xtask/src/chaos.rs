@@ -14,14 +14,14 @@ use std::process::Command;
 /// meet at one call are for `inject_tests`, which panics at each call: here they show in minutes, or not.
 const MISTAKES: &[&str] = &["section-ended-early", "mark-looked-up-late"];
 
-/// What the test or the sanitizer says if it finds a mistake.
+/// Messages of the test or the sanitizer that report a found mistake.
 const FOUND: [&str; 2] = ["panicked at", "AddressSanitizer: "];
 
 const COMPILER: &str = "chaos";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// For how long, beside the build
+    /// Seconds to run, without the build
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..86_400))]
     seconds: u32,
     /// Seed of the first world

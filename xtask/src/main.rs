@@ -31,11 +31,11 @@ type Outcome = anyhow::Result<()>;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
-    /// Check the quick half of what must hold before a change lands: five minutes
+    /// Run the quick half of the checks that each change must pass: five minutes
     Check,
-    /// Check what must hold before a change lands; say what was explored, and which mistakes were found
+    /// Run the checks that each change must pass; print the explored executions and the found mistakes
     Verify(verify::Args),
-    /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
+    /// Run every check, four hours at most; write the verdict to proof/verdicts/nightly.md
     Nightly(verify::Args),
     /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
@@ -63,7 +63,7 @@ enum Chore {
     Miri,
     /// Let hardware walkers, in emulators, judge tables
     Walkers(walkers::Args),
-    /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
+    /// Run an unmodified foreign program on slat, by name; without a name, list them
     Clients(Words),
     /// Boot Debian's kernel plain and under slat, and compare
     Boot(boot::Args),

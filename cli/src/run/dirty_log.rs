@@ -6,7 +6,7 @@
 
 use super::args::Run;
 use super::choices::DirtyLogName;
-use super::machine::Machine;
+use super::guest_vm::Machine;
 use super::watch::Live;
 use crate::error::Error;
 use crate::thread::{Stop, Worker, idle, start_worker};

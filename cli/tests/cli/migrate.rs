@@ -51,7 +51,7 @@ fn a_guest_goes_on_in_another_process_where_it_left() {
     assert!(number(&to["rounds"]) >= 2 && number(&to["bytes"]) > 400 * 4096);
     assert!(number(&from["compared_pages"]) >= 2 * 400);
     assert_eq!((number(&from["wrong_pages"]), number(&came["corrupt_reads"])), (0, 0));
-    assert_eq!(number(&came["dirty_log"]["lost_pages"]), 0, "what has come is in the log");
+    assert_eq!(number(&came["dirty_log"]["lost_pages"]), 0, "received pages are in the log");
 }
 
 /// A proxy that breaks each of the first connections after this many bytes.

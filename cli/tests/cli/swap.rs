@@ -266,7 +266,7 @@ fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     let err = text(&output.stderr);
     assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.contains("out of memory: --limit") && err.contains("swap does not take enough"), "{err}");
-    assert!(!Path::new(swap.path()).exists(), "what was made for the run goes with it");
+    assert!(!Path::new(swap.path()).exists(), "the run removes the files that it made");
 }
 
 /// One page per 2 MiB, each of which needs a table page. Swap takes every page; the tables alone reach the limit.

@@ -5,10 +5,10 @@
 #[macro_use]
 mod mistakes;
 mod checks;
-mod guest;
+mod running_program;
 #[cfg(not(feature = "mistakes"))]
 mod measure;
-mod memory;
+mod slat_memory;
 mod ram;
 mod run;
 mod snapshot;

@@ -2,25 +2,25 @@
 //! provides memslots, second-level tables, dirty logs and rings, exits to devices, aging and error numbers; an emulator
 //! runs the instructions.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | this one | the C library's functions in place of which these are called |
-//! | `objects` | what stands behind a descriptor |
+//! | this one | the functions of the C library that the library replaces |
+//! | `objects` | the object of each descriptor |
 //! | `abi` | KVM's numbers |
-//! | `machine` | ioctls of /dev/kvm and of a VM |
-//! | `vcpu` | ioctls of a vCPU; into the guest and out of it |
-//! | `guest` | misses of the TLB: the guest's table, walked by way of the engine's |
+//! | `vm_ioctls` | ioctls of /dev/kvm and of a VM |
+//! | `vcpu` | ioctls of a vCPU; its entries into the guest and its exits |
+//! | `running_guest` | misses of the TLB: a walk of the guest's table, each entry of which is found by a walk of the engine's |
 //! | `emulator` | Unicorn |
 //! | `ring` | a dirty ring in shared memory |
-//! | `host` | the process as the engine's host |
+//! | `process_host` | the process as the engine's host |
 //! | `idle` | idle page tracking |
 
 mod abi;
 mod emulator;
-mod guest;
-mod host;
+mod running_guest;
+mod process_host;
 mod idle;
-mod machine;
+mod vm_ioctls;
 mod objects;
 mod ring;
 mod vcpu;
@@ -29,7 +29,7 @@ use objects::Object;
 use slat::{Hva, PAGE_SIZE, Span};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
-type Engine = slat::Vm<slat::table::formats::Ept4, host::Process>;
+type Engine = slat::Vm<slat::table::formats::Ept4, process_host::Process>;
 
 /// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     // SAFETY: says the caller.
     returned(unsafe {
         match object {
-            Some(Object::Kvm) => machine::ioctl(number, argument),
+            Some(Object::Kvm) => vm_ioctls::ioctl(number, argument),
             Some(Object::Vm(machine)) => machine.ioctl(number, argument),
             Some(Object::Vcpu(cpu)) => cpu.lock().unwrap().ioctl(number, argument),
             _ => return libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -
     // SAFETY: says the caller.
     let result = unsafe { libc::syscall(libc::SYS_madvise, at, bytes, advice) as c_int };
     if result == 0 && matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
-        host::advised(Span::sized(Hva(at as u64), bytes as u64), advice == libc::MADV_HUGEPAGE);
+        process_host::advised(Span::sized(Hva(at as u64), bytes as u64), advice == libc::MADV_HUGEPAGE);
     }
     result
 }

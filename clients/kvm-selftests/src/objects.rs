@@ -1,6 +1,6 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
-use crate::machine::Machine;
+use crate::vm_ioctls::Machine;
 use crate::vcpu::Cpu;
 use std::collections::HashMap;
 use std::ffi::c_int;

@@ -2,8 +2,8 @@
 
 use crate::abi;
 use crate::emulator::{Emulator, Registers};
-use crate::guest::{Caches, Device, Guest, Remembered, Seen, Stop};
-use crate::host::Process;
+use crate::running_guest::{Caches, Device, Guest, Remembered, Seen, Stop};
+use crate::process_host::Process;
 use crate::ring::Ring;
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
@@ -97,7 +97,7 @@ impl Cpu {
                     let entries = (&raw const (*given).entries).cast::<kvm_cpuid_entry2>();
                     self.cpuid = std::slice::from_raw_parts(entries, (*given).nent as usize).to_vec();
                 }
-                abi::GET_CPUID2 => crate::machine::give_cpuid(&self.cpuid, argument.cast())?,
+                abi::GET_CPUID2 => crate::vm_ioctls::give_cpuid(&self.cpuid, argument.cast())?,
                 abi::GET_MP_STATE => argument.cast::<u32>().write(0),
                 abi::SET_MP_STATE => {}
                 _ => return Err(libc::EINVAL),

@@ -2,8 +2,8 @@
 //! generic over the format.
 
 use crate::hold::{AnyHold, Holding};
-use crate::host::{CHost, CTlb};
-use crate::memory::AnyMemory;
+use crate::c_host::{CHost, CTlb};
+use crate::space_memory::AnyMemory;
 use crate::rings::{DIRTY_FLAGS, dirty_log};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
 use crate::types::SLAT_VM_NX_HUGE_PAGES;

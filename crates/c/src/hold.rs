@@ -1,7 +1,7 @@
 //! Held frames: guest memory that the VMM or hardware uses beside the tables.
 
 use crate::held::{Has, Held, IN_GUEST as IN_USE, OUT};
-use crate::host::CHost;
+use crate::c_host::CHost;
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ESTALE};
 use crate::status::{given, guarded};

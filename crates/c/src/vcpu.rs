@@ -2,7 +2,7 @@
 
 use crate::any::AnyVcpu;
 use crate::held::{Has, Held, IN_GUEST, OUT};
-use crate::host::CTlb;
+use crate::c_host::CTlb;
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
 use crate::status::{given, guarded};

@@ -1,4 +1,4 @@
-//! VMs: what is mapped, dirty marks, aging, counters.
+//! VMs: mappings, dirty marks, aging, counters.
 
 use crate::any::{self, AnyVm};
 use crate::slat_status;

@@ -26,7 +26,7 @@ mod frames;
 #[path = "misuse/logs.rs"]
 mod logs;
 #[path = "misuse/memory.rs"]
-mod memory;
+mod space_memory;
 
 const RAM: u64 = 1 << 30;
 

@@ -1,7 +1,7 @@
 //! A round over one connection to the receiver: reads pages, separates zero pages, and sends them.
 
 use crate::error::{Interrupted, MigrateError};
-use crate::guest::{MemoryRange, Progress, Source};
+use crate::source_target::{MemoryRange, Progress, Source};
 use crate::identity::Known;
 use crate::precopy::Round;
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What a round has sent, whether or not it was received.
+/// Counts of a round's sent pages and bytes, whether or not they were received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
     /// Zero pages.

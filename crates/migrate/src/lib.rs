@@ -173,7 +173,7 @@ mod connection;
 #[cfg(test)]
 mod crash_tests;
 mod error;
-mod guest;
+mod source_target;
 mod identity;
 mod log;
 mod precopy;
@@ -184,7 +184,7 @@ mod wire;
 
 pub use connection::Sent;
 pub use error::{MigrateError, WireError};
-pub use guest::{MemoryRange, Progress, Source, Target};
+pub use source_target::{MemoryRange, Progress, Source, Target};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
 pub use precopy::{Outcome, PreCopy, Round, cancel};

@@ -17,7 +17,7 @@
 
 use crate::connection::{Announced, Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
-use crate::guest::{MemoryRange, Source};
+use crate::source_target::{MemoryRange, Source};
 use crate::identity::Known;
 use crate::wire::{Frame, Reading, Writing};
 use slat::PAGE_SIZE;

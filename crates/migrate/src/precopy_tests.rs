@@ -1,5 +1,5 @@
 use super::*;
-use crate::guest::{Progress, Target};
+use crate::source_target::{Progress, Target};
 use crate::identity::Session;
 use crate::receiver::Receiver;
 use crate::test_support::breaks::Breaks;
@@ -27,7 +27,7 @@ struct Guest {
     runs: bool,
     read: u64,
     next: u64,
-    /// What happened, in order.
+    /// The events, in order.
     calls: Vec<&'static str>,
     session: Session,
     flaw: Option<Flaw>,

@@ -44,7 +44,7 @@
 
 use crate::checksum::Sum;
 use crate::error::WireError;
-use crate::guest::MemoryRange;
+use crate::source_target::MemoryRange;
 use crate::identity::Known;
 use slat::{Gfn, PAGE_SHIFT, PAGE_SIZE, SlotId, Span};
 use std::array;

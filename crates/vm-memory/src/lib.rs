@@ -19,7 +19,7 @@
 //! assert_eq!(device.read_obj::<u64>(GuestAddress(0x5ff8))?, 7);
 //! assert!(device.write_obj(7u64, GuestAddress(0xffff_0000)).is_err(), "read-only");
 //!
-//! // What was written is in the dirty log.
+//! // The dirty log has the written page.
 //! let mut pages = Vec::new();
 //! device.raw().harvest(|gfn| pages.push(gfn.0));
 //! assert_eq!(pages, [5]);

@@ -49,7 +49,7 @@ pub struct Args {
     /// The machine's, where they are fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     processors: Option<u32>,
-    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "What maps the guest's memory")]
+    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "Largest page that maps the guest's memory")]
     pages: String,
     #[arg(long, help = "Unmap everything on each timer interrupt")]
     zap: bool,

@@ -29,7 +29,7 @@ use std::{fmt, fs};
 pub struct Mistake {
     pub name: String,
     pub what: String,
-    /// What finds it; the reason why nothing does.
+    /// The test that finds it, or the reason why no test does.
     pub seen: Result<Seen, String>,
     pub edits: Vec<Edit>,
 }

@@ -1,4 +1,4 @@
-//! A rectangle of the screen with its own coordinates. What does not fit is clipped.
+//! A rectangle of the screen with its own coordinates. Text that does not fit is clipped.
 
 use super::look::{Ink, Look};
 use ratatui_core::buffer::Buffer;

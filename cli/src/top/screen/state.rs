@@ -1,10 +1,10 @@
 //! The state that keys change.
 
 use super::keys::Key;
-use crate::top::sample::Heat;
+use crate::sample::Heat;
 use std::time::Duration;
 
-/// What the map shows.
+/// The property that the map shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shown {
     /// How recently pages were used.

@@ -272,7 +272,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         Some((self.translate(vaddr)?, area.gpas().len() as usize))
     }
 
-    /// Tells the log what the engine has done, and holds.
+    /// Logs the engine's counters.
     fn tell(&mut self) {
         let stats = self.vm.stats();
         if core::mem::replace(&mut self.told, stats) == stats {

@@ -3,10 +3,10 @@
 //! `drive WORK KERNEL PAGER PRELOAD [--vmm qemu] [--store STORE] [--kill-pager N]`; `run`, beside this, prepares what it needs.
 
 mod daemon;
-mod machine;
+mod qemu;
 
 use daemon::{Daemon, TEMPLATE};
-use machine::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
+use qemu::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;

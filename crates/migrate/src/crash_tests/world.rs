@@ -1,6 +1,6 @@
 //! Several guests that are sent to one address, and the receivers there.
 
-use super::guest::{Event, Guest, PAGES, wrong_pages};
+use super::stamped_guest::{Event, Guest, PAGES, wrong_pages};
 use super::network::{Here, Plan, Random, There, connection, replay};
 use crate::error::MigrateError;
 use crate::identity::Session;

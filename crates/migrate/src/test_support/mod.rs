@@ -2,7 +2,7 @@
 
 pub mod breaks;
 
-use crate::guest::{MemoryRange, Target};
+use crate::source_target::{MemoryRange, Target};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! What counts towards the limit of an address space ([`super::limit`]). Faulting threads share no cache line
+//! The memory that counts towards the limit of an address space ([`super::limit`]). Faulting threads share no cache line
 //! of it.
 
 use crate::ledger::Count;

@@ -8,15 +8,15 @@
 //!      ▲                                                                                       │
 //!      └───────────────────────────── a fault; the page keeps its tier ────────────────────────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `generations` | numbers, ages and page counts of generations |
-//! | `region`, `young` | what is stored about a page: a word beside its entry; which of 512 pages were accessed |
-//! | `track` | what the address space reports: pages come, go, move |
+//! | `region`, `young` | the word that the LRU stores for each page; a set of accessed pages of one region |
+//! | `track` | the address space's reports: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; which regions it skips |
 //! | `evict`, `hand`, `tiers` | eviction of the coldest; which pages it looks at next; which old pages it spares |
 //! | `fork_family` | evicting a shared page from all forks |
-//! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
+//! | `limit`, `charge` | the memory that counts towards the limit; a fault that makes room |
 //! | `backoff` | refusing reclaims at once while none can succeed |
 //! | `evictor`, `wakeup` | threads that make room ahead of need |
 //!
@@ -201,7 +201,7 @@ impl Lru {
         }
     }
 
-    /// Returns counts of what the LRU has done so far.
+    /// Returns the event counts so far.
     pub fn stats(&self) -> LruStats {
         self.counters.sum()
     }

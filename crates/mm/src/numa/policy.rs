@@ -33,7 +33,7 @@ pub enum Policy {
     PageBatched,
 }
 
-/// What a stretch contains.
+/// The pages of a stretch.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     /// Whether any page is mapped.

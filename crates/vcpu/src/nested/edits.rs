@@ -14,7 +14,7 @@
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::L1;
-use super::memory::{Memory, Page, Watch, first_of};
+use super::l1_memory::{Memory, Page, Watch, first_of};
 use super::tables::{L1Tables, Nest};
 use super::vcpus::Scope;
 use fastrand::Rng;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What L1 has done and found.
+        /// Counts of L1's edits, flushes and errors.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct L1Counts { $($(#[$doc])* pub $name: u64,)* }
 

@@ -2,7 +2,7 @@
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::L1;
-use super::memory::{Memory, Page, Watch};
+use super::l1_memory::{Memory, Page, Watch};
 use super::tables::{L1Tables, Nest};
 use super::vcpus::Scope;
 use fastrand::Rng;

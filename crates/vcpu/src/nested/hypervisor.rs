@@ -7,7 +7,7 @@
 use super::code::{L1Code, Platform};
 use super::edits::{Counts, L1Counts};
 use super::faults::FaultResult;
-use super::memory::Memory;
+use super::l1_memory::Memory;
 use super::tables::{L1Tables, Nest};
 use super::vcpus::{Scope, Vcpus};
 use crate::cpu::{Core, L2Exit, Program, Step};
@@ -89,7 +89,7 @@ impl<F: Nest> L1<F> {
         }
     }
 
-    /// Returns what it has done and found.
+    /// Returns the counts of its edits, flushes and errors.
     pub fn counts(&self) -> L1Counts {
         self.counts.read()
     }

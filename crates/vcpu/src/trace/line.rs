@@ -11,7 +11,7 @@ use super::{Access, Kind};
 /// Bytes by which a line is judged. Lackey's longest record has 25; a line of ftrace or perf has about 150.
 pub(super) const LONGEST: usize = 512;
 
-/// What is wrong with a garbled record.
+/// The error in a garbled record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {

@@ -112,7 +112,7 @@ struct Guest {
     random: fastrand::Rng,
     /// Whether the guest believes each of its pages private.
     private: [bool; EACH as usize],
-    /// What the guest has stored in shared and in private memory.
+    /// The bytes that the guest has stored in shared and in private memory.
     stored: [Oracle; 2],
     next: Option<Op>,
     /// The frame that the VMM must convert.
@@ -171,7 +171,7 @@ impl Program for Guest {
     }
 }
 
-/// What a world omits.
+/// The step that a world omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     Nothing,

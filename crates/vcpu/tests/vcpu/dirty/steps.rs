@@ -1,6 +1,6 @@
 //! The same without a race, step by step: one vCPU with a TLB, and one log.
 //!
-//! What removes a leaf must keep the trace of its store. What arms a page must reach the TLB. Each test has a
+//! A change that removes a leaf must keep the trace of its store. A change that arms a page must reach the TLB. Each test has a
 //! negative control with the mistake that it prevents, which is found every time.
 
 use super::world::WORDS;
@@ -307,7 +307,7 @@ enum End {
     Drop,
 }
 
-/// What the log tells after a failed copy. The end of the harvest decides whether the shadow ever gets the
+/// The pages that the log reports after a failed copy. The end of the harvest decides whether the shadow ever gets the
 /// store.
 fn after_a_failed_copy(end: End) -> Vec<u64> {
     let mut idle = Idle::take().unwrap();

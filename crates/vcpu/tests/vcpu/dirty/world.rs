@@ -97,7 +97,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// What happens beside the guests and the collector.
+/// The activity beside the guests and the collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Around {
     Everything,
@@ -357,13 +357,13 @@ pub fn run<F: Format>(setting: Setting) -> Tally {
         let _end_on_panic = EndOnPanic(world);
         for id in 0..VCPUS {
             scope.spawn(move || {
-                let mut guest = guest::Guest::new(world, id);
-                let mut cpu = guest::cpu(world, id);
+                let mut guest = storing_threads::Guest::new(world, id);
+                let mut cpu = storing_threads::cpu(world, id);
                 work(world, true, |idle| guest.round(&mut cpu, idle));
             });
         }
         scope.spawn(move || {
-            let mut device = guest::Device::new(world);
+            let mut device = storing_threads::Device::new(world);
             work(world, false, |idle| device.round(idle));
         });
         scope.spawn(move || {

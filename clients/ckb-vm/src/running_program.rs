@@ -1,6 +1,6 @@
 //! A program on a ckb-vm machine, and its system calls: the same code for each kind of memory.
 
-use crate::memory::SlatMemory;
+use crate::slat_memory::SlatMemory;
 use crate::run;
 use ckb_vm::cost_model::estimate_cycles;
 use ckb_vm::machine::VERSION2;

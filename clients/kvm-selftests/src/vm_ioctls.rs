@@ -1,6 +1,6 @@
 //! /dev/kvm and its VMs: capabilities, memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
-use crate::host::{Process, harvesting};
+use crate::process_host::{Process, harvesting};
 use crate::objects::{self, Object};
 use crate::ring::Ring;
 use crate::vcpu::{Cpu, Shared};
