@@ -10,8 +10,8 @@ use crate::{Outcome, sanitize};
 use anyhow::{Result, ensure};
 use std::process::Command;
 
-/// Mistakes (`mistakes/`) of rules that stand in one place and hold for every caller. Those that a panic of a callback must
-/// meet at one call are for `inject_tests`, which panics at each call: here they show in minutes, or not.
+/// Mistakes (`mistakes/`) in rules that one place keeps for every caller. `inject_tests` finds mistakes that show only
+/// if a callback panics at a certain call, because it panics at each call; `chaos` finds such a mistake by chance.
 const MISTAKES: &[&str] = &["section-ended-early", "mark-looked-up-late"];
 
 /// Messages of the test or the sanitizer that report a found mistake.

@@ -1,4 +1,5 @@
-//! Helpers that `slat run` and `slat bench` share for migrations: socket timeouts, errors, and the store of a received page.
+//! Helpers that `slat run` and `slat bench` share for migrations: socket timeouts, errors, and the store of a received
+//! page.
 
 use crate::error::Error;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -35,8 +36,8 @@ pub fn failed(side: &str, error: MigrateError<Error>) -> Error {
     }
 }
 
-/// Stores received pages; without `contents` they are zero. The host writes them, not the guest, so they are added to the
-/// dirty log of each memslot that has one.
+/// Stores received pages; without `contents` they are zero. The host writes them, not the guest, so they are added to
+/// the dirty log of each memslot that has one.
 pub fn store<F: Format, H: Host>(
     space: &AddressSpace,
     vm: &Vm<F, H>,

@@ -160,8 +160,8 @@ pub struct Run {
 /// The flags of the threads that work ahead of faults.
 #[derive(Debug, Args)]
 pub struct AheadArgs {
-    /// Threads that evict cold pages before --limit is reached, so that faults need not reclaim; 0: faults reclaim themselves
-    /// [default: 1]
+    /// Threads that evict cold pages before --limit is reached, so that faults need not reclaim; 0: faults reclaim
+    /// themselves [default: 1]
     #[arg(long, value_name = "N", requires = "swap", value_parser = clap::value_parser!(u8).range(..=64))]
     pub evictors: Option<u8>,
 
@@ -175,9 +175,9 @@ pub struct AheadArgs {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct NestedArgs {
-    /// Replay the traces in L2, a guest of the guest. L1, its hypervisor, maps L2's memory by page tables of its own in the
-    /// format's layout and changes them at random: it moves, protects and swaps out pages, clears A and D bits, moves
-    /// tables, and flushes by every instruction that its processor has
+    /// Replay the traces in L2, a guest of the guest. L1, its hypervisor, maps L2's memory by page tables of its own in
+    /// the format's layout and changes them at random: it moves, protects and swaps out pages, clears A and D bits,
+    /// moves tables, and flushes by every instruction that its processor has
     #[arg(long, conflicts_with_all = ["migrate_to", "migrate_from"])]
     pub nested: bool,
 

@@ -1,4 +1,5 @@
-//! The VM that a guest runs in, with its host memory: an arena of frames, an address space, and the regions of guest memory.
+//! The VM that a guest runs in, with its host memory: an arena of frames, an address space, and the regions of guest
+//! memory.
 
 use super::args::{Run, Swaps};
 use super::choices::DirtyLogName;

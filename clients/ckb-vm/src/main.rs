@@ -5,12 +5,12 @@
 #[macro_use]
 mod mistakes;
 mod checks;
-mod running_program;
 #[cfg(not(feature = "mistakes"))]
 mod measure;
-mod slat_memory;
 mod ram;
 mod run;
+mod running_program;
+mod slat_memory;
 mod snapshot;
 
 use checks::{Checked, Program};

@@ -6,7 +6,7 @@ use ckb_vm::decoder::{Decoder, build_decoder};
 use ckb_vm::instructions::{Rtype, execute};
 use ckb_vm::{CoreMachine, DefaultCoreMachine, DefaultMachine, Error};
 use ckb_vm::{RISCV_GENERAL_REGISTER_NUMBER, SupportMachine};
-use slat::{Access, Next, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Span, Translations, VcpuId};
+use slat::{Access, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Next, Span, Translations, VcpuId};
 use std::ptr::null_mut;
 
 /// An unmodified ckb-vm machine with this memory.

@@ -1,7 +1,7 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
-use crate::vm_ioctls::Machine;
 use crate::vcpu::Cpu;
+use crate::vm_ioctls::Machine;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, LazyLock, Mutex};

@@ -2,9 +2,9 @@
 
 use crate::abi;
 use crate::emulator::{Emulator, Registers};
-use crate::running_guest::{Caches, Device, Guest, Remembered, Seen, Stop};
 use crate::process_host::Process;
 use crate::ring::Ring;
+use crate::running_guest::{Caches, Device, Guest, Remembered, Seen, Stop};
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
 use slat::{Access, Emulate, Idle, Leave, Next, OwnedVcpu};
@@ -74,7 +74,7 @@ impl Cpu {
     /// # Safety
     /// `argument` is what the ioctl of this number takes.
     pub unsafe fn ioctl(&mut self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::RUN => self.run()?,

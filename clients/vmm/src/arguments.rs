@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// Boot a Linux kernel on KVM while slat moves, pages out, merges and logs its memory
 ///
 /// The guest has processors, memory, a clock, and a serial port, which is this terminal. It ends when the kernel restarts
-/// (`reboot -f` in the guest): this command prints the changes of the guest's memory, and its exit status is 0. It is 2 where the
-/// guest cannot be started or has failed.
+/// (`reboot -f` in the guest): this command prints the changes of the guest's memory, and its exit status is 0. It is 2
+/// where the guest cannot be started or has failed.
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "slat vmm",

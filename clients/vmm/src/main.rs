@@ -20,11 +20,11 @@ mod churn;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod console;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod virtual_machine;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod processors;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod virtual_machine;
 
 use std::process::ExitCode;
 

@@ -1,11 +1,11 @@
 //! A VM of any format, and its vCPUs, invalidations and harvests, as trait objects. Each trait has one implementation,
 //! generic over the format.
 
-use crate::hold::{AnyHold, Holding};
 use crate::c_host::{CHost, CTlb};
-use crate::space_memory::AnyMemory;
+use crate::hold::{AnyHold, Holding};
 use crate::rings::{DIRTY_FLAGS, dirty_log};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
+use crate::space_memory::AnyMemory;
 use crate::types::SLAT_VM_NX_HUGE_PAGES;
 use crate::{slat_config, slat_format, slat_host, slat_status};
 use alloc::boxed::Box;

@@ -1,7 +1,7 @@
 //! Held frames: guest memory that the VMM or hardware uses beside the tables.
 
-use crate::held::{Has, Held, IN_GUEST as IN_USE, OUT};
 use crate::c_host::CHost;
+use crate::held::{Has, Held, IN_GUEST as IN_USE, OUT};
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ESTALE};
 use crate::status::{given, guarded};
@@ -169,7 +169,7 @@ pub extern "C" fn slat_hold(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live handle, says the caller.
+        // SAFETY: null, or a live handle, by the caller's contract.
         core::mem::forget(given(unsafe { held.as_ref() })?.held.have(OUT)?);
         // SAFETY: made by `slat_hold`, and no other call has it.
         drop(unsafe { Box::from_raw(held) });

@@ -1,9 +1,9 @@
 //! A round over one connection to the receiver: reads pages, separates zero pages, and sends them.
 
 use crate::error::{Interrupted, MigrateError};
-use crate::source_target::{MemoryRange, Progress, Source};
 use crate::identity::Known;
 use crate::precopy::Round;
+use crate::source_target::{MemoryRange, Progress, Source};
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{DirtyPage, DirtyWord, Gfn, PAGE_SIZE, SlotId, Span};
 use std::collections::HashMap;

@@ -173,20 +173,20 @@ mod connection;
 #[cfg(test)]
 mod crash_tests;
 mod error;
-mod source_target;
 mod identity;
 mod log;
 mod precopy;
 mod receiver;
+mod source_target;
 #[cfg(test)]
 mod test_support;
 mod wire;
 
 pub use connection::Sent;
 pub use error::{MigrateError, WireError};
-pub use source_target::{MemoryRange, Progress, Source, Target};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
 pub use precopy::{Outcome, PreCopy, Round, cancel};
 pub use receiver::Receiver;
+pub use source_target::{MemoryRange, Progress, Source, Target};
 pub use wire::{Frame, Receipt};

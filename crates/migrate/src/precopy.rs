@@ -17,8 +17,8 @@
 
 use crate::connection::{Announced, Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
-use crate::source_target::{MemoryRange, Source};
 use crate::identity::Known;
+use crate::source_target::{MemoryRange, Source};
 use crate::wire::{Frame, Reading, Writing};
 use slat::PAGE_SIZE;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 use super::*;
-use crate::source_target::{Progress, Target};
 use crate::identity::Session;
 use crate::receiver::Receiver;
+use crate::source_target::{Progress, Target};
 use crate::test_support::breaks::Breaks;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, SlotId, SpaceId, Span};
 use std::collections::BTreeSet;

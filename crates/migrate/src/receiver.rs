@@ -16,8 +16,8 @@
 //! round would not correct it.
 
 use crate::error::{Interrupted, MigrateError, WireError};
-use crate::source_target::{MemoryRange, Target};
 use crate::identity::{NO_TICKET, Nonces};
+use crate::source_target::{MemoryRange, Target};
 use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;

@@ -44,8 +44,8 @@
 
 use crate::checksum::Sum;
 use crate::error::WireError;
-use crate::source_target::MemoryRange;
 use crate::identity::Known;
+use crate::source_target::MemoryRange;
 use slat::{Gfn, PAGE_SHIFT, PAGE_SIZE, SlotId, Span};
 use std::array;
 use std::io::{self, Read, Write};

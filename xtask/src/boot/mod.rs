@@ -6,17 +6,17 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`BootFiles`] has the needed files; [`machine`] runs a PC and reads its serial port. A boot has succeeded when the
-//! guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If a
-//! tool is missing, the chore names it and is skipped.
+//! [`BootFiles`] has the needed files; [`emulated_pc`] runs a PC and reads its serial port. A boot has succeeded when
+//! the guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If
+//! a tool is missing, the chore names it and is skipped.
 
-mod machine;
+mod emulated_pc;
 
 use crate::emulator::{Program, REQUIRED, find, or_skipped};
 use crate::process::{answer, emptied, succeed, tail};
 use crate::{Outcome, misuse};
 use anyhow::{Context as _, Result, bail, ensure};
-use machine::{BOCHS_NPT, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
+use emulated_pc::{BOCHS_NPT, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};

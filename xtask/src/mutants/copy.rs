@@ -22,7 +22,8 @@ pub type Sources = BTreeMap<String, String>;
 /// The variable that chooses a mistake.
 pub const VARIABLE: &str = "SLAT_MISTAKE";
 
-/// The module that each mutated package gets: it decides whether a mistake is made. Names become numbers when the copy is built.
+/// The module that each mutated package gets: it decides whether a mistake is made. Names become numbers when the copy
+/// is built.
 const CHOICE: &str = "
 #[doc(hidden)]
 pub mod mistakes {

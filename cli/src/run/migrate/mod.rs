@@ -7,8 +7,8 @@
 //! halt ──▶ the last round, Go ────────────────▶ vCPUs continue
 //! ```
 //! `slat-migrate` sends memory. The **position** of each vCPU is part of the guest, too: the number of
-//! replayed batches of its trace, and the places of the trace's regions. Positions are sent as pages of a range behind guest
-//! memory, so they are checked and sent again like all pages. The receiver reads the same traces. From them it
+//! replayed batches of its trace, and the places of the trace's regions. Positions are sent as pages of a range behind
+//! guest memory, so they are checked and sent again like all pages. The receiver reads the same traces. From them it
 //! computes what each byte of memory must be ([`Replay::recall`](slat_vcpu::guest::Replay::recall)). It does so while
 //! rounds arrive, which shortens the downtime.
 //!

@@ -33,8 +33,8 @@ pub struct AddrSpace<H: PagingHandler> {
 
 /// The token of this thread.
 fn idle() -> Idle {
-    // SAFETY: each function below makes one, and drops it before it returns. None of them is called by another that has one, nor by
-    // what the engine asks of the host.
+    // SAFETY: each function below makes one, and drops it before it returns. While a function has one, it calls no
+    // other function that makes one, and the host's functions that the engine calls make none.
     unsafe { Idle::assume() }
 }
 

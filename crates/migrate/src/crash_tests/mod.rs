@@ -12,8 +12,8 @@
 //!
 //! `SLAT_MIGRATIONS` sets the number of seeds, and `SLAT_MIGRATION` runs one.
 
-mod stamped_guest;
 mod network;
+mod stamped_guest;
 mod world;
 
 use network::Plan;

@@ -1,5 +1,5 @@
-//! Groups of address spaces with one limit, like memory cgroups: what is charged to which group, and how a
-//! group makes room.
+//! Groups of address spaces with one limit, like memory cgroups: the charges of each group, and how a group
+//! makes room.
 //!
 //! | memory | is charged to |
 //! |---|---|

@@ -18,7 +18,7 @@
 //! | `edits` | random edits of its tables |
 //! | `entry_history` | the history of T's entries ([`Said`]): which translations a vCPU may use |
 //!
-//! **What is checked.** L1 keeps its guarantee to L2: L2's memory holds what L2 stored, whatever L1 does. A
+//! **The checks.** L1 keeps its guarantee to L2: L2's memory holds what L2 stored, whatever L1 does. A
 //! vCPU may use a translation after L1 has flushed it, or after the host has taken the page away. It then
 //! accesses another page, and the guest detects it. L1 also checks: a page that it has write-protected and
 //! flushed must not change; nor must a page whose D bit it has cleared and flushed, while the bit stays clear.

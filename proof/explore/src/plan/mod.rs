@@ -1,11 +1,11 @@
 //! A plan: the contents of a world as data, which can be drawn from a seed, shrunk and printed.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `layout` | the guest's windows for memslots, and the host's pages behind them |
-//! | `op` | what a CPU does, one step of its program |
+//! | `op` | one operation of a CPU's program |
 //! | `draw` | a plan from a seed |
-//! | `schedule` | how long each CPU is held up before each access |
+//! | `schedule` | the delay of each CPU before each access |
 
 mod draw;
 pub mod layout;
@@ -27,7 +27,7 @@ pub enum Tables {
     Pae,
 }
 
-/// How stores are logged.
+/// The way in which stores are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Log {
     /// A bitmap, by write permissions. Large leaf entries are split when logging begins, or by the first store.

@@ -1,9 +1,9 @@
 //! The comparison of tables, counters, dirty pages and TLBs with the model.
 
-use super::machine::Machine;
 use super::step::IDS;
 use super::tables::Leaf;
 use super::tlb::Cached;
+use super::vm_and_model::Machine;
 use slat::table::{Entry, Kind, TableMemory, Word};
 use slat::{Access, Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
 use std::collections::BTreeMap;

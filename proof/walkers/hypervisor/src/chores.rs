@@ -14,9 +14,9 @@
 use crate::Error;
 use crate::change_check::{Asked, ChangeCheck};
 use crate::layout::Layout;
-use crate::memory::Machine;
 use crate::moves::Mover;
 use crate::options::{Mistake, Options, Wanted};
+use crate::primary_mmu::Machine;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;

@@ -14,8 +14,8 @@
 //! takes that lock.
 
 use crate::Error;
-use crate::memory::Machine;
 use crate::options::{Mistake, Options};
+use crate::primary_mmu::Machine;
 use alloc::format;
 use core::array::from_fn;
 use core::sync::atomic::{Ordering::Release, compiler_fence};

@@ -13,7 +13,7 @@
 
 use crate::bench::{self, Places};
 use crate::judge::Flusher;
-use crate::machine::{Answer, CODE_OFFSET, Machine};
+use crate::machine_trait::{Answer, CODE_OFFSET, Machine};
 use crate::pattern::Pattern;
 use crate::report::Verdict;
 use crate::tables::{self, Step};

@@ -45,7 +45,7 @@ global_asm!(
 
 #[unsafe(no_mangle)]
 extern "C" fn enter() -> ! {
-    crate::guest::prepare();
+    crate::guest_access::prepare();
     crate::main()
 }
 

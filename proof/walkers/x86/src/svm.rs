@@ -5,9 +5,11 @@
 //! the hidden parts of segment registers, which the hypervisor does not use.
 
 use crate::cpu::{self, EFER};
-use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use crate::kick;
 use crate::paging::{self, Pae};
+use crate::processor::{
+    Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES,
+};
 use crate::vmcb::{
     EVENT_EXCEPTION, EVENT_VALID, FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA,
     INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN,

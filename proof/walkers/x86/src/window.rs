@@ -12,7 +12,7 @@
 //! that the processor still caches then comes from the nested tables, which the judge checks.
 
 use crate::cpu::{self, Vendor};
-use crate::guest::LongMode;
+use crate::processor::LongMode;
 use alloc::boxed::Box;
 use slat::{Access, Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use slat_judge::{CODE_OFFSET, Fixed};

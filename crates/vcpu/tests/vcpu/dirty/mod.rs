@@ -29,12 +29,12 @@
 mod collector;
 #[path = "../../../../../slat/tests/engine/common/tally.rs"]
 mod counts;
-mod storing_threads;
 mod meddler;
 #[path = "../../../../../slat/tests/engine/common/random.rs"]
 mod random;
 mod record;
 mod steps;
+mod storing_threads;
 mod world;
 
 use crate::tries::tries;

@@ -1,7 +1,7 @@
 //! The same without a race, step by step: one vCPU with a TLB, and one log.
 //!
-//! A change that removes a leaf must keep the trace of its store. A change that arms a page must reach the TLB. Each test has a
-//! negative control with the mistake that it prevents, which is found every time.
+//! A change that removes a leaf must keep the trace of its store. A change that arms a page must reach the TLB. Each
+//! test has a negative control with the mistake that it prevents, which is found every time.
 
 use super::world::WORDS;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};

@@ -6,7 +6,7 @@
 use super::enable::{Enabled, capability};
 use super::switch::switch;
 use super::{EptPointer, Region, VmxError};
-use crate::guest::{LongMode, Registers};
+use crate::processor::{LongMode, Registers};
 use alloc::boxed::Box;
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -60,7 +60,7 @@ impl Vmcs {
     /// Where there is no such field, or it is read-only: a mistake in this module.
     pub(super) fn write(&mut self, field: u32, value: u64) {
         let refused: u8;
-        // SAFETY: a VMCS is current as long as `self` lives; only this module says what stands in it.
+        // SAFETY: a VMCS is current as long as `self` lives; only this module writes its fields.
         unsafe {
             asm!("vmwrite {}, {}", "setbe {}", in(reg) u64::from(field), in(reg) value, out(reg_byte) refused,
                 options(nostack));

@@ -4,7 +4,7 @@
 //! that is not a table page leads to a page of words that only the engine writes, into freed table pages
 //! ([`GIVEN_BACK`]). A walk that loads such a word has used a freed table.
 
-use super::host::Handle;
+use super::primary_mmu::Handle;
 use slat::inject::GIVEN_BACK;
 use slat::table::TableMemory;
 use slat::{PAGE_SIZE, Pfn};
