@@ -51,8 +51,7 @@ pub enum Command {
     /// Measure the cost of each operation on this machine, for `slat sim --costs` (by slat-bench)
     #[command(disable_help_flag = true)]
     Calibrate(Passed),
-    /// Run benchmarks and simulations, and write a page that compares them with the patch series' tables (by
-    /// slat-bench)
+    /// Run benchmarks and simulations, and compare them with the patch series' tables on one page (by slat-bench)
     #[command(disable_help_flag = true)]
     Report(Passed),
     /// Serve the memory of microVMs from snapshots, by userfaultfd (by slat-pager)

@@ -312,7 +312,7 @@ fn bad_input_is_one_clear_line() {
     refused(&["--swap", "a", "--swap", "b,pri=high"], b"", "a priority is a number from -32768 to 32767");
     refused(&["--swap", "a", "--swap", "a"], b"", "--swap a: the swap file is in use");
     refused(&["--lru-gen", "/nonexistent/socket"], b"", "--lru-gen /nonexistent/socket: ");
-    refused(&["--lru-gen", "/dev/null"], b"", "no socket");
+    refused(&["--lru-gen", "/dev/null"], b"", "not a socket");
     refused(&["--walk-secondary", "off"], b"", "--walk-secondary: there is no LRU");
     refused(&["--walk-secondary", "maybe", "--swap", "mem"], b"", "maybe");
     refused(&["--reclaim-idle", "1"], b"", "--swap");

@@ -9,7 +9,7 @@
 
 use super::collector::{Collector, Way};
 use super::record::{StoreRecord, Tally};
-use super::{guest, meddler};
+use super::{meddler, storing_threads};
 use crate::thorough::thorough;
 use crate::tries::tries;
 use slat::baselines::{Baseline, MmuLock};
