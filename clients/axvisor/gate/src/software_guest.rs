@@ -158,7 +158,7 @@ pub struct Cpu<'w> {
 pub enum Exit {
     Fault(u64),
     Kicked,
-    Next,
+    Done,
 }
 
 impl<'w> Cpu<'w> {
