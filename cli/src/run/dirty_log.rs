@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_millis(2);
 /// The counters of the log, under the keys of the report.
 #[derive(Debug, Default, Serialize)]
 pub struct Harvests {
-    /// How writes are logged.
+    /// The kind of the log.
     pub by: &'static str,
     pub harvests: u64,
     /// Pages in all harvests; a page counts once per harvest.

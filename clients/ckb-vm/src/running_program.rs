@@ -57,7 +57,7 @@ impl<M: Memory<REG = u64>> Syscalls<Core<M>> for Calls {
     }
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     Exited(i8),

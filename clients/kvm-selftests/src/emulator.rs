@@ -227,7 +227,7 @@ impl Drop for Emulator {
 }
 
 /// # Safety
-/// `data` is what [`Emulator::new`] gave to Unicorn; in the thread that runs it.
+/// `data` is the pointer that [`Emulator::new`] gave to Unicorn. Called in the thread that runs Unicorn.
 unsafe fn hooks<'a>(data: *mut c_void) -> Option<&'a mut dyn Hooks> {
     // SAFETY: required of the caller (see `# Safety`). Unicorn calls no hook inside another one, so there is no second
     // reference.

@@ -19,7 +19,7 @@ pub struct Shared {
 
 // SAFETY: plain memory.
 unsafe impl Send for Shared {}
-// SAFETY: the same; what is in it is reached by raw pointers alone.
+// SAFETY: the same; the contents are reached by raw pointers alone.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -72,7 +72,7 @@ impl Cpu {
     }
 
     /// # Safety
-    /// `argument` is what the ioctl of this number takes.
+    /// `argument` is valid for the ioctl of this number.
     pub unsafe fn ioctl(&mut self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
         // SAFETY: required of the caller (see `# Safety`).
         unsafe {

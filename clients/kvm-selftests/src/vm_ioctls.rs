@@ -48,7 +48,7 @@ impl Machine {
     }
 
     /// # Safety
-    /// `argument` is what the ioctl of this number takes.
+    /// `argument` is valid for the ioctl of this number.
     pub unsafe fn ioctl(self: &Arc<Self>, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
         let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
         // SAFETY: required of the caller (see `# Safety`).
@@ -216,7 +216,7 @@ fn manual_options() -> u32 {
 /// An ioctl of /dev/kvm itself.
 ///
 /// # Safety
-/// `argument` is what the ioctl of this number takes.
+/// `argument` is valid for the ioctl of this number.
 pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
     match number {
         abi::GET_API_VERSION => Ok(12),

@@ -21,7 +21,7 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// Where the receiver has each slot.
+/// The receiver's place of each slot.
 pub(crate) struct Announced(HashMap<SlotId, Span<Gfn>>);
 
 impl Announced {

@@ -199,7 +199,7 @@ struct Migration<'m, G: Source, S: Read + Write, C> {
     announced: Announced,
     /// `None` until the migration has begun.
     known: Option<Known>,
-    /// How often it has begun anew.
+    /// Number of times that it has begun anew.
     anew: u32,
     /// Number of the next round.
     number: u64,

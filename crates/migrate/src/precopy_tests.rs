@@ -37,7 +37,7 @@ struct Guest {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flaw {
-    /// Negative control: what is given back is forgotten.
+    /// Negative control: pages that are given back are forgotten.
     Forgets,
     /// No page can be read.
     Unreadable,

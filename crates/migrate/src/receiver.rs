@@ -241,7 +241,7 @@ impl<T: Target> Receiver<T> {
                 // It begins anew, or this is no answer to the ticket.
                 continue;
             }
-            // The sender compares the receipts; this is what this side can see of the same rule.
+            // The sender compares the receipts; this side checks the part of the same rule that it can see.
             let confirmed = sender.confirmed;
             if has != confirmed && has.round != confirmed.round + 1 {
                 return Err(WireError::Forgotten { has, confirmed }.into());

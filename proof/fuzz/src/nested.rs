@@ -31,7 +31,7 @@ const STEPS: usize = 96;
 /// L1's roots.
 const ROOTS: [u64; 2] = [4, 8];
 
-/// How the words of one format are drawn: the bits of a link and of a leaf, and the position of the frame.
+/// The parts of the drawn words of one format: the bits of a link and of a leaf, and the position of the frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     link: u64,

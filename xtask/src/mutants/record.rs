@@ -125,7 +125,7 @@ struct Table {
     edit: Vec<Edit>,
 }
 
-/// Where the records lie.
+/// The folder of the records.
 const FOLDER: &str = "proof/mistakes";
 
 /// Reads all records, in the order of their files and names.

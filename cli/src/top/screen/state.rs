@@ -7,12 +7,12 @@ use std::time::Duration;
 /// The property that the map shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shown {
-    /// How recently pages were used.
+    /// The time since pages were used.
     #[default]
     Used,
-    /// Which pages were written.
+    /// Written pages.
     Written,
-    /// Which pages are parts of large pages.
+    /// Pages that are parts of large pages.
     Large,
 }
 

@@ -17,7 +17,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Files of 1 MiB of random bytes that the guest writes before it is saved, and reads after it was restored.
 const FILES: usize = 96;
-/// How long to wait for a machine with a pager.
+/// The time to wait for a machine with a pager.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Drive {

@@ -1,4 +1,4 @@
-//! How L1 handles an access that its table refuses.
+//! L1's handling of an access that its table refuses.
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::L1;

@@ -64,7 +64,7 @@ const MAX_UNEXPLAINED_REFUSALS: u32 = 1000;
 /// fails.
 const MAX_FAULTS: u32 = 500_000;
 
-/// How L2 has stopped.
+/// The reason for which L2 has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// The program stopped.

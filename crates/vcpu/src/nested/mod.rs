@@ -12,7 +12,7 @@
 //! | `tables` | writing L1's tables, in the format that the host's processors offer ([`L1Tables`], [`Nest`]) |
 //! | `code` | L1's loads and stores, through its own TLB and the engine's tables ([`Platform`]) |
 //! | `l1_memory` | L1's free frames, its tables, and the state of each page of L2 |
-//! | `vcpus` | which vCPUs are in L2, and L1's flushes: by interrupts, or broadcast |
+//! | `vcpus` | the vCPUs that are in L2, and L1's flushes: by interrupts, or broadcast |
 //! | `hypervisor` | L1: handles exits of L2 ([`L1`], [`L1Vcpu`]) |
 //! | `faults` | handling accesses that T refuses |
 //! | `edits` | random edits of its tables |

@@ -79,7 +79,7 @@ pub struct Plan {
     pub turn: u64,
     /// The table format.
     pub tables: Tables,
-    /// How stores are logged in memslots that log.
+    /// The log of memslots that log.
     pub log: Log,
     /// Maximum number of table pages.
     pub budget: Option<u64>,

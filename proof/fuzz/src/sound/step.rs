@@ -40,7 +40,7 @@ pub enum Back {
     Drop,
 }
 
-/// How a guard ends.
+/// The end of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Properly.

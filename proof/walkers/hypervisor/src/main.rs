@@ -18,7 +18,7 @@
 //! | `moves` | moves pages, and takes them |
 //! | `linux` | Linux's boot protocol: where the kernel goes, and the parameters that it reads |
 //! | `multiboot` | the Multiboot protocol, for a guest that is not Linux |
-//! | `power` | how the guest reports that it is done |
+//! | `power` | the guest's ways to report its end |
 //! | `guest_loop` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | the guest starts it by stores to its interrupt controller; these decode them |

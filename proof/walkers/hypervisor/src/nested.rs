@@ -7,9 +7,9 @@
 //!              all else: L1's
 //! #VMEXIT   ─▶ L2's state and why into L1's block; L1 goes on behind its VMRUN, its global interrupt flag clear
 //! ```
-//! L1 gets nested paging, sixteen ASIDs and nothing else (`identify`). **Its control block is hostile**: bits that L1
-//! must not choose are masked, and the processor checks the rest of our block at VMRUN. Its maps of MSRs are copied at
-//! each VMRUN.
+//! L1 gets nested paging, sixteen ASIDs and nothing else (`identify`). **Its control block is not trusted**: bits that
+//! L1 must not choose are masked, and the processor checks the rest of our block at VMRUN. Its maps of MSRs are copied
+//! at each VMRUN.
 //!
 //! L1's flushes: a `TLB_CONTROL` other than 0 flushes everything of this vCPU; another ASID than the last one for the
 //! same table flushes that table. INVLPGA takes L2's linear addresses: our block forgets all of them.

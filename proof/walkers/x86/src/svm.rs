@@ -270,8 +270,9 @@ impl Svm {
     /// short.
     pub fn exchange(&mut self, registers: &mut Registers) {
         self.vmcb.save.rax = registers.rax;
-        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
-        // root; the registers that the assembly does not keep are those that a call may change.
+        // SAFETY: the block is whole and stays where it is; the code that set the root limits
+        // the memory that the guest can reach; the registers that the assembly does not keep are those that a call may
+        // change.
         unsafe {
             match &self.pae {
                 Some(pae) => pae.run(&mut self.vmcb, registers),

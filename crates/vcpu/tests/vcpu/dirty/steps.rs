@@ -299,7 +299,7 @@ fn negative_control_without_the_flush_the_second_store_is_lost() {
     }
 }
 
-/// How a harvest ends.
+/// The end of a harvest.
 #[derive(Clone, Copy)]
 enum End {
     Commit,

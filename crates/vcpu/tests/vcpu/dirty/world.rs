@@ -80,7 +80,7 @@ impl Other {
     const ALL: u64 = 3;
 }
 
-/// How a world is built.
+/// The settings of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub way: Way,
@@ -114,14 +114,14 @@ pub struct World<F: Format> {
     pub ksm: Arc<Ksm>,
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<F, HostView>>,
-    /// Where the slot begins, as the guests know it.
+    /// The first frame of the slot, as the guests know it.
     pub base: AtomicU64,
     /// The contents of each word of memory, kept by the threads that store: each word has one owner.
     pub image: Vec<AtomicU64>,
     pub record: StoreRecord,
     /// Steps of all guests.
     pub steps: AtomicU64,
-    /// How often a ring was full.
+    /// Number of times that a ring was full.
     pub ring_full: AtomicU64,
     /// The threads still at work in this round: the guests, and all but the collector.
     pub guests_at_work: AtomicU64,

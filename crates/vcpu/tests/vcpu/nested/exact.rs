@@ -362,7 +362,7 @@ impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
     }
 }
 
-/// How a world runs.
+/// The threads of a world.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A thread for each vCPU, one that edits T, and one that is the host.

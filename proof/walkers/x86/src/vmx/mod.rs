@@ -77,7 +77,7 @@ impl Processor for Vmx {
     const NAME: &'static str = "Intel VT-x";
 
     /// # Panics
-    /// Where the processor lacks what is needed, saying what: there is nothing that a caller could do.
+    /// If the processor lacks a needed feature. The message names it.
     fn new(start: &LongMode) -> Self {
         let begin = || {
             let vmx = enable::enable()?;

@@ -57,7 +57,7 @@ impl Vmcs {
     /// Writes a field.
     ///
     /// # Panics
-    /// Where there is no such field, or it is read-only: a mistake in this module.
+    /// If there is no such field, or it is read-only: a mistake in this module.
     pub(super) fn write(&mut self, field: u32, value: u64) {
         let refused: u8;
         // SAFETY: a VMCS is current as long as `self` lives; only this module writes its fields.
@@ -82,7 +82,8 @@ impl Vmcs {
 
     /// Runs the guest until an exit. The next entry delivers an event whose delivery the exit interrupted.
     pub(super) fn enter(&mut self, registers: &mut Registers) -> Result<(), VmxError> {
-        // SAFETY: the VMCS is current and complete; what the guest can reach of memory is up to the code that made the tables.
+        // SAFETY: the VMCS is current and complete; the code that made the tables limits the memory that the guest can
+        // reach.
         let refused = unsafe { switch(registers, self.launched) };
         if refused {
             return Err(VmxError::Entry(self.error()));
