@@ -12,7 +12,7 @@ use std::ffi::OsString;
     arg_required_else_help = true,
     after_help = "Separate programs, in the same folder as this one, run some of these. To build them:
   slat-bench  cargo build --profile bench -p slat-bench
-  slat-pager  cargo build --release -p slat-pager
+  slat-pager  cd pager && cargo build --release
   slat-vmm    cargo build --release -p slat-vmm"
 )]
 pub struct Slat {

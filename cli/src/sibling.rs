@@ -33,7 +33,7 @@ pub const BENCH: Sibling = Sibling {
 pub const PAGER: Sibling = Sibling {
     name: "slat-pager",
     subcommands: &["pager"],
-    build: "cargo build --release -p slat-pager",
+    build: "cd pager && cargo build --release",
     reads_all: false,
 };
 

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::process::{bounded, cargo, on_every_processor, said, succeed};
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use std::hint::spin_loop;
 use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -66,8 +66,10 @@ pub fn repeat(args: &Repeat) -> Outcome {
         }
         let outcome = (1..=args.times).try_for_each(|time| {
             let began = Instant::now();
-            let said = said(&mut cargo("test --workspace --locked"))?.succeeded()?.out;
-            let tests = said.matches(" ... ok\n").count();
+            let said = [(".", "test --workspace --locked"), ("pager", "test --locked")]
+                .into_iter()
+                .map(|(folder, words)| Ok(said(cargo(words).current_dir(folder))?.succeeded()?.out));
+            let tests = said.collect::<Result<String>>()?.matches(" ... ok\n").count();
             println!("{time} of {}: {tests} tests passed in {:.0?}", args.times, began.elapsed());
             Ok(())
         });

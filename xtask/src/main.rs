@@ -7,6 +7,7 @@ mod emulator;
 mod fuzz;
 mod gate;
 mod house;
+mod links;
 mod longer;
 mod miri;
 #[cfg(test)]
@@ -31,13 +32,17 @@ type Outcome = anyhow::Result<()>;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
+    /// Render the documentation of all packages, with the links between them
+    Docs,
+    /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
+    Links(links::Args),
     /// Run the quick half of the checks that each change must pass: five minutes
     Check,
     /// Run the checks that each change must pass; print the explored executions and the found mistakes
     Verify(verify::Args),
     /// Run every check, four hours at most; write the verdict to proof/verdicts/nightly.md
     Nightly(verify::Args),
-    /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
+    /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
@@ -49,7 +54,7 @@ enum Chore {
     Chaos(chaos::Args),
     /// Run the suite again and again, until it fails
     Repeat(longer::Repeat),
-    /// Run libFuzzer on any bytes
+    /// Run the targets of libFuzzer
     Fuzz(fuzz::Args),
     /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
@@ -61,7 +66,7 @@ enum Chore {
     Sanitize,
     /// Run small worlds and unit tests under Miri; installs it if it is missing
     Miri,
-    /// Let hardware walkers, in emulators, judge tables
+    /// Check tables by hardware walkers in emulators
     Walkers(walkers::Args),
     /// Run an unmodified foreign program on slat, by name; without a name, list them
     Clients(Words),
@@ -84,6 +89,8 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House(args) => house::run(args),
+            Self::Docs => links::render(),
+            Self::Links(args) => links::run(args),
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
@@ -139,7 +146,8 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a".split('|')
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|docs|links|links target/book"
+            .split('|')
         {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }

@@ -1,4 +1,6 @@
 //! Runs programs for chores: their output, their exit status, and time limits.
+//!
+//! The limit is coreutils' `timeout`, which ends the whole process group.
 
 use crate::Outcome;
 use anyhow::{Result, anyhow, ensure};

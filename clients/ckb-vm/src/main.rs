@@ -1,4 +1,4 @@
-//! ckb-vm, a RISC-V emulator of other authors, on slat: see the book's chapter "An emulator".
+//! ckb-vm, a RISC-V emulator of other authors, on slat: `README.md` lists its files.
 //!
 //! `clients/ckb-vm/run` builds the programs and runs all checks.
 

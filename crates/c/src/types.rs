@@ -90,7 +90,7 @@ pub enum slat_memory {
     SLAT_DEVICE = 3,
 }
 
-/// Reason why the host changes a range. It decides which edits are needed: slat's ARCHITECTURE.md has the table.
+/// Reason why the host changes a range. It decides which edits are needed: `slat plan` prints the table.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_why {

@@ -12,7 +12,7 @@ use vm_memory::GuestAddressSpace;
 /// The memory of a machine, whose regions can be added and removed. Clones share it. The crate's first page has
 /// an example.
 ///
-/// A device keeps a `SlotMemory`, and calls [`memory`](GuestAddressSpace::memory) for each request. This costs
+/// A device keeps a `SlotMemory`, and calls `memory` for each request. This costs
 /// one reference count.
 pub struct SlotMemory<R>(Arc<Shared<R>>);
 

@@ -21,16 +21,33 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The last part of `serve --help`.
+pub const EVENTS: &str = "\
+The log, on standard error, has one JSON object a line. Its field `event` is one of:
+  worker, keeper       a process started
+  ready                a worker was given all guests
+  restarts             a worker ended (`end`); the next one starts after `pause` seconds
+  opened, not opened   the version of a template that new guests get after SIGHUP, or why it cannot be opened
+  waits, goes on       a guest has faults that wait for the store or for memory, with the reason; or none any more
+  ended, refused       a guest ended or was refused; at most 20 refusals a second are logged, and `more` counts the others
+  closes               connections were closed, because a process or a socket had too many
+  takes over           another process listened on so many of the sockets
+  not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
+  no metrics yet       the address of --metrics is in use
+  metrics              the address of --metrics is free now
+  drains               the daemon takes no further guest
+  lost lines           the reader of the log did not keep up";
+
 /// A daemon.
 #[derive(clap::Args)]
 pub struct Serve {
-    /// A file of TOML with flags of this command: `store = "/srv/templates"`. Flags on the command line go before
+    /// A TOML file with flags of this command: `store = "/srv/templates"`. Flags on the command line take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The command line after `serve`, for the worker.
     #[arg(skip)]
     pub words: Vec<OsString>,
-    /// Answer Prometheus (/metrics) and `slat-pager top` here: ADDRESS:PORT, or the path of a socket
+    /// Serve metrics to Prometheus (/metrics) and to `slat-pager top` here: ADDRESS:PORT, or the path of a socket
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     #[command(flatten)]
@@ -38,50 +55,50 @@ pub struct Serve {
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
-    /// A socket, and the memory of the guests that connect to it as it is: a file, `nbd://HOST:PORT/EXPORT`, or
-    /// `nbd+unix:///EXPORT?socket=PATH`. No store, and no check of what is read
+    /// A socket, and the memory image of the guests that connect to it: a file, a block device, `nbd://HOST:PORT/EXPORT`, or
+    /// `nbd+unix:///EXPORT?socket=PATH`. An image needs no store, and its content is not checked
     #[arg(long = "image", value_name = "SOCKET=IMAGE", value_parser = image)]
     images: Vec<(PathBuf, String)>,
-    /// Content that stays in this host's memory, for all guests
+    /// Memory for cached chunks, shared by all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
     /// Threads for each guest, 1 to 16: the first reads its faults, the others wait for the store
     #[arg(long, default_value_t = 3)]
     threads: usize,
-    /// Pages that come with one that faults, at most: a power of two
+    /// Most pages that one fault brings: a power of two
     #[arg(long, default_value_t = 16)]
     window: usize,
-    /// Record the first guest of a template that has no working set: the pages that it touches in so many seconds
+    /// For a template without a working set, record the pages that its first guest touches in so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     record: Option<Duration>,
     /// Threads for each guest that fill its template's working set ahead of faults, 0 to 64
     #[arg(long, default_value_t = 16)]
     replay: usize,
-    /// What becomes of a page that the store lost
+    /// Treatment of a page whose chunk is missing or damaged in the store
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
-    /// What becomes of a guest that cannot be served any more, where its template is lost for instance
+    /// Treatment of a guest that can no longer be served, for example because its template is lost
     #[arg(long, value_enum, default_value = "wait")]
     on_failure: OnFailure,
-    /// A folder for swap files: cold pages leave for them, of guests whose memory is shared memory and whose VMM sends its file
+    /// Move cold pages to swap files in this folder. Only for guests with shared memory whose VMM sends the memory's file
     #[arg(long, value_name = "FOLDER")]
     swap: Option<PathBuf>,
-    /// How often it is looked at which pages were touched
+    /// Length of a tick: once a tick, the pager checks which pages were touched
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", requires = "swap")]
     tick: Duration,
-    /// After how many such times without a touch a page leaves; 0: only where there is a limit
+    /// Number of ticks without a touch after which a page is moved; 0: only pages over a limit are
     #[arg(long, value_name = "TICKS", default_value_t = 20, requires = "swap")]
     cold: u8,
-    /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
+    /// Most memory of all guests of a template, or of all guests, together; the oldest pages over it are moved
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
-    /// Connections of one process, at most: a VMM has one for each guest
+    /// Most connections of one process: a VMM has one for each guest
     #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
     per_process: usize,
-    /// A socket on which `checkpoint` asks for snapshots of guests
+    /// A socket for `checkpoint`, which makes snapshots of running guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// A folder of shared memory, in /dev/shm: VMMs map FOLDER/TEMPLATE privately, and clones share what they do not write
+    /// A folder in /dev/shm for memory that clones share: VMMs map FOLDER/TEMPLATE privately, and clones share the pages that they do not write
     #[arg(long, value_name = "FOLDER")]
     share: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -94,7 +111,7 @@ pub struct Serve {
 }
 
 pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
-    let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
+    let (socket, template) = text.rsplit_once('=').ok_or("no `=`: write SOCKET=TEMPLATE")?;
     Ok((socket.into(), template.into()))
 }
 

@@ -22,15 +22,15 @@ pub struct Take {
     #[serde(default)]
     pub version: Option<String>,
     #[serde(default)]
-    pub what: What,
-    /// With [`What::All`]: no worker of this daemon has served yet, so its arguments may be wrong.
+    pub what: TakeKind,
+    /// With [`TakeKind::All`]: no worker of this daemon has served yet, so its arguments may be wrong.
     #[serde(default)]
     pub is_first: bool,
 }
 
 /// The kind of a keeper's message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum TakeKind {
     #[default]
     Guest,
     /// A socket on which guests connect: the descriptor. The worker holds it in case the keeper is killed.

@@ -4,7 +4,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-use super::channel::{Channel, Take, What};
+use super::channel::{Channel, Take, TakeKind};
 use super::limits::{self, Closed};
 use super::peer;
 use super::sockets::{Place, bind, is_in_use};
@@ -122,17 +122,17 @@ impl Keeper {
             let (take, fds) = channel.receive::<Take>(true)?.ok_or_else(ended)?;
             let mut fds = fds.into_iter();
             match (take.what, fds.next()) {
-                (What::Guest, Some(connection)) => {
+                (TakeKind::Guest, Some(connection)) => {
                     let Take { connection: number, socket, version, .. } = take;
                     let process = peer::pid(&connection);
                     let kept = Kept { socket, connection, process, files: fds.collect(), version };
                     keeper.kept.insert(number, kept);
                 }
-                (What::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
-                (What::Version, _) => {
+                (TakeKind::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
+                (TakeKind::Version, _) => {
                     keeper.versions.extend(take.version.map(|version| (take.socket, version)));
                 }
-                (What::All, _) => {
+                (TakeKind::All, _) => {
                     keeper.next = take.connection;
                     // Unless the worker has ended, and another process has its number.
                     let worker = Pid::from_raw(take.socket as i32).filter(|pid| getppid() == Some(*pid));

@@ -3,7 +3,7 @@
 //! A change is noted here first, under the lock, and then sent, without it: a thread that waits for room in the channel
 //! delays no other. If the keeper is killed in between, the next one gets the change with the rest.
 
-use super::channel::{Channel, Keep, Take, What};
+use super::channel::{Channel, Keep, Take, TakeKind};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -174,11 +174,11 @@ impl KeeperState {
         };
         // If this keeper is killed, too, the caller sees the closed channel.
         for (number, socket) in &sockets {
-            let take = Take { socket: *number, what: What::Socket, ..Take::default() };
+            let take = Take { socket: *number, what: TakeKind::Socket, ..Take::default() };
             _ = line.channel.send(&take, &[socket.as_fd()]);
         }
         for (socket, version) in versions {
-            let take = Take { socket, version: Some(version), what: What::Version, ..Take::default() };
+            let take = Take { socket, version: Some(version), what: TakeKind::Version, ..Take::default() };
             _ = line.channel.send(&take, &[]);
         }
         for guest in guests.values() {
@@ -186,7 +186,7 @@ impl KeeperState {
             _ = line.channel.send(&guest.take, &fds);
         }
         let socket = std::process::id() as usize;
-        _ = line.channel.send(&Take { connection, socket, what: What::All, ..Take::default() }, &[]);
+        _ = line.channel.send(&Take { connection, socket, what: TakeKind::All, ..Take::default() }, &[]);
         line.open();
         Ok(true)
     }

@@ -111,7 +111,7 @@ impl Process {
                 if !fds[0].revents().is_empty() {
                     break;
                 }
-                return Err(told_twice());
+                return Err(second_signal());
             }
         }
         match self {
@@ -123,6 +123,9 @@ impl Process {
 }
 
 /// Returns the error of a keeper that was asked to end at once.
-pub fn told_twice() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end")
+pub fn second_signal() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Interrupted,
+        "a second signal ended the keeper; the worker serves its guests until they end",
+    )
 }

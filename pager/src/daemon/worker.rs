@@ -1,6 +1,6 @@
 //! The worker takes connections from the keeper, and serves their guests.
 
-use super::channel::{Channel, Take, What};
+use super::channel::{Channel, Take, TakeKind};
 use super::control::Guests;
 use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
@@ -30,7 +30,7 @@ pub struct Worker<W> {
     pub templates: Vec<TemplateSource>,
     /// The cache that all guests share.
     pub cache: Arc<Cache>,
-    /// How guests are served.
+    /// Options for serving guests.
     pub options: Options,
     /// State for operators.
     pub monitor: Monitor,
@@ -91,16 +91,16 @@ impl<W: Wire> Worker<W> {
                     }
                 };
                 match take.what {
-                    What::Guest => {}
-                    What::Socket => {
+                    TakeKind::Guest => {}
+                    TakeKind::Socket => {
                         fds.drain(..).for_each(|socket| keeper_state.socket(take.socket, socket));
                         continue;
                     }
-                    What::Drains => {
+                    TakeKind::Drains => {
                         keeper_state.drains();
                         continue;
                     }
-                    What::All => {
+                    TakeKind::All => {
                         let opening = self.opening(keeper_state, guests);
                         if take.is_first {
                             opening.all(TemplateSource::open).map_err(io::Error::other)?;
@@ -110,7 +110,7 @@ impl<W: Wire> Worker<W> {
                         keeper_state.tell_ready();
                         continue;
                     }
-                    What::Version => {
+                    TakeKind::Version => {
                         let source = self.templates.get(take.socket);
                         if let (Some(source), Some(version)) = (source, take.version) {
                             source.pin(&version);
@@ -118,11 +118,11 @@ impl<W: Wire> Worker<W> {
                         }
                         continue;
                     }
-                    What::Reload => {
+                    TakeKind::Reload => {
                         self.opening(keeper_state, guests).begin(true);
                         continue;
                     }
-                    What::Leaves => return Ok(()),
+                    TakeKind::Leaves => return Ok(()),
                 }
                 let connection = take.connection;
                 let done = move |pid, end| {

@@ -1,6 +1,6 @@
 //! The answer to one fault: which pages to fill, their source, and the kernel's answer.
 
-use super::serve::{Fault, Kind};
+use super::fault::{Answer, Fault, Kind};
 use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
 use crate::compute_limit::ComputeLimit;
@@ -10,24 +10,6 @@ use crate::store::StoreError;
 use crate::uffd::{Filled, PAGE, Refusal};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-
-/// Result of a fault.
-pub(super) enum Answer {
-    /// The page is there, or was, and the fault's time is recorded.
-    Done,
-    /// No page to fill: the address is not the guest's, or is not mapped any more.
-    Ignored,
-    /// The guest's memory changes: try again after the event is read.
-    Again,
-    /// There is a page, or no memory for one: wake the waiting thread in a moment.
-    Unclear,
-    /// The fault needs the store, and this thread must not wait for it.
-    Elsewhere,
-    /// The store did not return the content.
-    NoContent,
-    /// The guest's process has ended.
-    Gone,
-}
 
 const BYTES: u64 = PAGE as u64;
 

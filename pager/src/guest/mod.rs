@@ -1,9 +1,10 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod bits;
+mod fault;
 mod fill;
 mod harvest;
-mod huge;
+mod huge_page;
 mod memory_reader;
 mod reclaim;
 mod replay;
@@ -43,9 +44,9 @@ pub struct Options {
     pub threads: usize,
     /// Most pages that one fault brings: an aligned window in the same chunk. A power of two.
     pub window: usize,
-    /// What happens to a page that the store lost.
+    /// Treatment of a page that the store lost.
     pub lost: Lost,
-    /// What happens to a guest that a [`Worker`](crate::Worker) cannot serve any more.
+    /// Treatment of a guest that a [`Worker`](crate::Worker) can no longer serve.
     pub on_failure: OnFailure,
     /// Time for which a guest is recorded if its template has no working set. The pages that it touches in this time
     /// become the template's [`WorkingSet`](crate::WorkingSet). It gets pages one by one meanwhile, so that the record
@@ -88,7 +89,7 @@ impl Options {
     }
 }
 
-/// What happens to a page whose chunk is missing or damaged. If the store cannot be reached, the guest always waits.
+/// Treatment of a page whose chunk is missing or damaged. If the store cannot be reached, the guest always waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
@@ -99,13 +100,13 @@ pub enum Lost {
     Poison,
 }
 
-/// What happens to a guest that cannot be served any more, because its template is lost or the system refuses a call. A
-/// VMM whose handshake is refused is not killed; its connection is closed.
+/// Treatment of a guest that can no longer be served, because its template is lost or the kernel refuses a call. A VMM
+/// whose handshake is refused is not killed; its connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// The guest stands still at its next missing page, until an operator ends its VMM.
+    /// The guest waits at its next missing page until an operator ends its VMM.
     Wait,
     /// The VMM gets SIGKILL.
     Kill,
@@ -171,7 +172,7 @@ struct Inner {
     /// not read yet, the kernel refuses to fill the page.
     order: RwLock<()>,
     /// Faults to try again.
-    later: Mutex<VecDeque<serve::Fault>>,
+    later: Mutex<VecDeque<fault::Fault>>,
     stop: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,

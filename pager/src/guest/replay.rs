@@ -160,7 +160,7 @@ impl Inner {
                 let pages = page..pages.end.min(page + BATCH.max(self.layout.unit()));
                 match self.fill_ahead(&pages, place, content) {
                     Ok(next) => page = next,
-                    Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::serve::CHANGE) => {
+                    Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::fault::CHANGE) => {
                         changes += 1;
                     }
                     Err(Refusal::Gone) => return self.finish(),

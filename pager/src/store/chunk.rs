@@ -1,6 +1,7 @@
 //! A chunk of an image. Its name is the hash of its content. It is compressed by zstd, and checked when it is read.
 
 use super::StoreError;
+use crate::hash::Hash;
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::fmt;
@@ -11,28 +12,6 @@ pub const MOST_CHUNK: usize = 2 << 20;
 
 /// Most bytes of its compressed form: incompressible content grows by the headers of blocks.
 pub(crate) const MOST_STORED: usize = MOST_CHUNK + MOST_CHUNK / 64 + 1024;
-
-/// BLAKE3 hash of a chunk's content, its name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hash([u8; 32]);
-
-impl Hash {
-    /// Computes the hash of this content.
-    pub fn of(content: &[u8]) -> Self {
-        Self(*blake3::hash(content).as_bytes())
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        // Names are compared as text, so each hash must have one spelling.
-        let lower = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
-    }
-
-    /// Returns the key of a chunk that a store got before its first collection.
-    pub fn key(&self) -> String {
-        format!("chunks/{self}")
-    }
-}
 
 /// Name of an object: the hash of its content, and the epoch of the upload that wrote it. A collection begins an epoch.
 /// It deletes objects of earlier epochs, and no later upload writes their names. So a late deletion removes nothing
@@ -54,7 +33,7 @@ impl Name {
             Some((hash, epoch)) => (hash, epoch.parse().ok()?),
             None => (text, 0),
         };
-        let name = Self { hash: super::Hash::parse(hash)?, epoch };
+        let name = Self { hash: Hash::parse(hash)?, epoch };
         (name.to_string() == text).then_some(name)
     }
 }
@@ -66,18 +45,6 @@ impl fmt::Display for Name {
             0 => write!(f, "{}", self.hash),
             epoch => write!(f, "{}.{epoch}", self.hash),
         }
-    }
-}
-
-impl fmt::Display for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

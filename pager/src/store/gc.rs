@@ -17,9 +17,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Default age at which a lease has ended, because its host has not renewed it. Hosts renew theirs every two minutes.
-pub const PATIENCE: Duration = Duration::from_secs(3600);
-
 /// Counters of [`Library::gc`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -9,7 +9,6 @@
 //! collections to spare.
 
 use super::chunk::Name;
-use super::gc::PATIENCE;
 use super::{Hash, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 use rustix::time::{ClockId, clock_gettime};
@@ -19,6 +18,8 @@ use std::io::Read;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// Default age at which a lease has ended, because its host has not renewed it. Hosts renew theirs every two minutes.
+pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// Kind of these objects.
 pub const LEASES: &str = "leases";
 /// Period of renewals.

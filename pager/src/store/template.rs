@@ -3,7 +3,7 @@
 use super::chunk::Name;
 use super::lease::Pin;
 use super::manifest::{Machine, Manifest};
-use super::{Hash, ImageFile, Library, Nbd, Store, StoreError, WorkingSet, chunk};
+use super::{Hash, ImageFile, Library, Nbd, Store, StoreError, WorkingSet, chunk, working_set};
 use crate::cache::{Cache, Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::uffd::PAGE;
@@ -150,7 +150,7 @@ impl Template {
             Content::Image(..) => None,
         };
         *self.0.set.lock() = Some(set);
-        bytes.map_or(Ok(()), |(library, bytes)| library.store.put(&working_set_key(&self.0.name), &bytes))
+        bytes.map_or(Ok(()), |(library, bytes)| library.store.put(&working_set::key(&self.0.name), &bytes))
     }
 
     /// Returns whether to record this guest: there is no working set, and no other guest is being recorded.
@@ -179,22 +179,6 @@ impl Template {
         match &self.0.content {
             Content::Chunks { version, .. } => version,
             Content::Image(_, known) => known,
-        }
-    }
-
-    /// Opens this version of the template, for a guest that began with it and continues.
-    ///
-    /// # Errors
-    /// The image file has changed; or an error of the store.
-    pub fn at(&self, version: &str) -> Result<Self, StoreError> {
-        match &self.0.content {
-            _ if version == self.version() => Ok(self.clone()),
-            Content::Chunks { library, .. } => library.open_version(&self.0.name, version),
-            Content::Image(..) => {
-                let (key, what) =
-                    (self.0.name.clone(), "it has changed since the guest began with it".into());
-                Err(StoreError::Damaged { key, what })
-            }
         }
     }
 
@@ -282,11 +266,6 @@ impl Template {
             }
         }
     }
-}
-
-/// Returns the key of a template's working set.
-pub(super) fn working_set_key(template: &str) -> String {
-    format!("sets/{template}")
 }
 
 /// Reads a chunk, and checks it.

@@ -103,6 +103,11 @@ fn sum(text: &Text) -> String {
     Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
 }
 
+/// Returns the key of a template's working set.
+pub(super) fn key(template: &str) -> String {
+    format!("sets/{template}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

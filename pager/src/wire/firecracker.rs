@@ -7,11 +7,6 @@ use serde::Deserialize;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Most bytes of a handshake: less than a socket's buffer, because it stays there.
-pub const MOST_HANDSHAKE: usize = 64 << 10;
-/// Most descriptors of a handshake: the userfaultfd, shared memory, and the userfault bitmap of guests without secrets.
-pub const MOST_FDS: usize = 3;
-
 /// The handshake of `mem_backend: {backend_type: "Uffd"}`. Ignores unknown fields, so that newer VMMs are served.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Firecracker;

@@ -46,7 +46,7 @@ pub struct Args {
     /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
-    /// The machine's, where they are fewer
+    /// The machine's processors, if fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     processors: Option<u32>,
     #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "Largest page that maps the guest's memory")]
@@ -66,7 +66,7 @@ pub struct Args {
         help = "Boot once, and record every fault there: a trace"
     )]
     trace: Option<PathBuf>,
-    #[arg(last = true, help = "More words, which proof/walkers/hypervisor/src/options.rs lists")]
+    #[arg(last = true, help = "Further options, listed in proof/walkers/hypervisor/src/options.rs")]
     words: Vec<String>,
 }
 

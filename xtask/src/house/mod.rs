@@ -4,6 +4,7 @@
 //! text is approximate.
 
 mod lines;
+mod map;
 mod numbers;
 mod rules;
 mod words;
@@ -54,8 +55,11 @@ pub fn run(args: &Args) -> Outcome {
     findings.extend(words::check(&sources, &words::texts()?));
     findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(texts.iter().flat_map(rules::leftovers));
+    findings.extend(texts.iter().flat_map(map::paths));
+    findings.extend(map::rooms(&Source::new(map::MAP, &fs::read_to_string(map::MAP)?), &map::manifests()?));
     findings
         .extend(texts.iter().filter(|text| text.path == Path::new(rules::FEATURES)).flat_map(rules::rows));
+    findings.extend(rules::words_of_the_book(&texts));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {

@@ -186,10 +186,20 @@ pub fn rows(file: &Source) -> Vec<Finding> {
     twice.collect()
 }
 
+/// The book's chapters have at most 20,000 words, without the files that they include: an afternoon's reading.
+pub fn words_of_the_book(texts: &[Source]) -> Option<Finding> {
+    const MOST: usize = 20_000;
+    let chapters: Vec<_> = texts.iter().filter(|text| text.path.starts_with("book/src")).collect();
+    let words = |text: &&Source| text.lines.iter().map(|line| line.split_whitespace().count()).sum::<usize>();
+    let all: usize = chapters.iter().map(words).sum();
+    let longest = chapters.iter().max_by_key(|text| words(text))?;
+    (all > MOST).then(|| longest.finding(0, format!("the book has {all} words, over {MOST}")))
+}
+
 /// The chapter whose tables list features.
 pub const FEATURES: &str = "book/src/features.md";
 
-pub const INVENTORY: &str = "VERIFICATION.md";
+pub const INVENTORY: &str = "book/src/verification.md";
 
 /// The table of `unsafe` in [`INVENTORY`], by folder, as cargo-geiger counts it, is right: a finding if `text` lacks
 /// the current table. `extern` may follow the word; a block of foreign functions is a block.
@@ -326,6 +336,19 @@ mod tests {
             rows(&Source::new(FEATURES, text)).iter().map(|found| found.line).collect::<Vec<_>>(),
             [3]
         );
+    }
+
+    #[test]
+    fn a_book_that_has_grown_too_long_is_found_at_its_longest_chapter() {
+        let book = |words: usize| {
+            let long = "a word\n".repeat(words / 2);
+            let texts = [("book/src/a.md", &*long), ("book/src/b.md", "one more"), ("slat/c.md", &long)];
+            words_of_the_book(&texts.map(|(path, text)| Source::new(path, text)))
+        };
+        assert_eq!(book(19_998), None);
+        let found = book(20_000).expect("20,002 words");
+        assert_eq!((&*found.path, found.line), (Path::new("book/src/a.md"), 1));
+        assert_eq!(words_of_the_book(&[]), None);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
-    /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `proof/explore`.
+    /// Whole worlds on simulated CPUs, with an oracle that checks each write: `proof/explore`.
     Explore,
     /// Operations against a plain model, drawn by libFuzzer: `proof/fuzz`. The test is a target.
     Fuzz,
@@ -80,7 +80,7 @@ pub enum Tool {
     /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
     /// program's name.
     Sanitizer,
-    /// Guests that store beside everything else, and what was told of them: `crates/vcpu/tests`.
+    /// Guests that store beside everything else, and the dirty log that must report the stores: `crates/vcpu/tests`.
     Worlds,
     /// Guests on processors that they share: `crates/vcpu/tests/vcpu`.
     Shared,

@@ -87,6 +87,11 @@ impl Kind {
     }
 }
 
+/// Returns the folder of the workspace that has a package.
+fn workspace(package: &str) -> &'static str {
+    if package == "pager" { "pager" } else { "" }
+}
+
 /// Returns the folder of a package.
 fn folder(package: &str) -> PathBuf {
     let room = match package {
@@ -176,7 +181,8 @@ impl Programs {
         if let Kind::Test(test) | Kind::Address(test) | Kind::Thread(test) = kind {
             cargo.args(["--test", test]);
         }
-        let built = said(self.copied.builds(&mut cargo, target, wrapper)?)?;
+        let cargo = self.copied.builds(&mut cargo, target, wrapper)?;
+        let built = said(cargo.current_dir(self.copied.folder.join(workspace(package))))?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
         let mut programs =
             if *kind == Kind::Fuzz { executables(&built.out) } else { test_programs(&built.out) };

@@ -4,6 +4,8 @@
 //! comma, at most 4 decimal digits, the end of the line. This is lackey's own spelling, and nearly every line. The
 //! other spellings and formats are in [`super::formats`]. The result depends only on the first [`LONGEST`] bytes
 //! of a line and on whether more follow, so a line need not be stored whole.
+//!
+//! No parser library is used: this is the fast path of each replay.
 
 use super::formats::{self, Format};
 use super::{Access, Kind};

@@ -1,13 +1,13 @@
-//! How a keeper runs its workers, one after the other.
+//! A keeper runs its workers, one after the other.
 //!
 //! It waits for nothing but `poll`, which always watches for the requests to end: not for room in the worker's channel,
 //! not for the end of a worker that is stuck. The worker may wait for the keeper, and so the two never wait for each
 //! other.
 
 use super::{Event, Keeper, Kept};
-use crate::daemon::channel::{Channel, Keep, REFUSED, Take, What, is_temporary};
+use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
 use crate::daemon::limits;
-use crate::daemon::outbox::{Letter, Outbox, Process, told_twice};
+use crate::daemon::outbox::{Letter, Outbox, Process, second_signal};
 use crate::daemon::peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
@@ -93,7 +93,7 @@ impl Keeper {
             _ = poll(&mut fds, Some(&timespec(left)));
             let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
             if leave.is_some() && ready.next() == Some(true) {
-                return Err(told_twice());
+                return Err(second_signal());
             }
             if ready.next() == Some(true) {
                 self.begin_to_drain(told);
@@ -152,7 +152,8 @@ impl Keeper {
             }
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
-            let left = left.or(self.closed.tell(told)).map(timespec);
+            let tell = |count, process| told(Event::Closes(count, process));
+            let left = left.or(self.closed.tell(tell)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
@@ -210,7 +211,7 @@ impl Keeper {
         if !worker.is_ready && self.kept.values().all(|kept| kept.files.is_empty()) {
             // It serves no guest, and may wait for its store for ever.
             worker.process.kill();
-            return told_twice();
+            return second_signal();
         }
         while let Err(error) = self.send(&worker.channel, Letter::Leaves) {
             let may_pass = error.kind() == io::ErrorKind::WouldBlock || is_temporary(&error);
@@ -221,7 +222,7 @@ impl Keeper {
             while matches!(worker.channel.receive::<Keep>(false), Ok(Some(_))) {}
             _ = poll(&mut [PollFd::new(&worker.channel, PollFlags::OUT)], Some(&timespec(REFUSED)));
         }
-        told_twice()
+        second_signal()
     }
 
     /// Sends a message to the worker, without waiting for room.
@@ -231,7 +232,7 @@ impl Keeper {
             Letter::Socket(number) => {
                 // It may have been closed meanwhile.
                 let Some(socket) = self.sockets.get(number) else { return Ok(()) };
-                (take.what, take.socket) = (What::Socket, number);
+                (take.what, take.socket) = (TakeKind::Socket, number);
                 fds.push(socket.as_fd());
             }
             Letter::Guest(connection) => {
@@ -241,13 +242,13 @@ impl Keeper {
                 fds.extend(kept.files.iter().map(AsFd::as_fd));
             }
             Letter::Version(socket) => {
-                (take.what, take.socket) = (What::Version, socket);
+                (take.what, take.socket) = (TakeKind::Version, socket);
                 take.version = self.versions.get(&socket).cloned();
             }
-            Letter::Reload => take.what = What::Reload,
-            Letter::All => (take.what, take.is_first) = (What::All, !self.was_ready),
-            Letter::Drains => take.what = What::Drains,
-            Letter::Leaves => take.what = What::Leaves,
+            Letter::Reload => take.what = TakeKind::Reload,
+            Letter::All => (take.what, take.is_first) = (TakeKind::All, !self.was_ready),
+            Letter::Drains => take.what = TakeKind::Drains,
+            Letter::Leaves => take.what = TakeKind::Leaves,
         }
         channel.try_send(&take, &fds)
     }
@@ -298,7 +299,7 @@ impl Keeper {
             let process = peer::pid(&connection);
             if !self.has_room(socket, process) {
                 self.closed.add(process);
-                _ = self.closed.tell(told);
+                _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
                 continue;
             }
             let (connection, files) = (connection.into(), Vec::new());

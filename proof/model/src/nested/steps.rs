@@ -4,7 +4,7 @@ use super::program::{Nested, Op, THREADS};
 use super::shadow::{Place, Shared, TWO, Word, entry, stores};
 use crate::bug::Bug;
 
-/// The next step of a thread. F1 to F10 are the steps of `book/src/nested.md`.
+/// The next step of a thread. F1 to F10 are the steps of `slat/src/nested/protocol.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pc {
     /// The operation begins. Of an access: F1, the walk of the shadow.
@@ -30,9 +30,9 @@ pub enum Pc {
     Add,
     /// F8: the lines again.
     Recheck,
-    /// F9: a missing leaf table.
+    /// F8: a missing leaf table.
     Link,
-    /// F9: the entry is frozen.
+    /// F8: the entry is frozen.
     Freeze,
     /// F9: the row, as it is.
     RowRead,

@@ -28,27 +28,27 @@ const IMAGE: u64 = 4 << 20;
 
 /// One entry point. It panics if the parser, or the user of its result, does something wrong.
 #[derive(Debug)]
-pub struct Door {
+pub struct EntryPoint {
     /// Kind of the input.
     pub name: &'static str,
     /// Runs the parser on these bytes.
-    pub open: fn(&[u8]),
+    pub run: fn(&[u8]),
 }
 
 /// All entry points.
-pub const DOORS: &[Door] = &[
-    Door { name: "handshake", open: handshake },
-    Door { name: "manifest", open: manifest },
-    Door { name: "catalog", open: catalog },
-    Door { name: "lease", open: lease },
-    Door { name: "working set", open: working_set },
-    Door { name: "chunk", open: chunk },
-    Door { name: "journal", open: journal },
-    Door { name: "messages of keeper and worker", open: messages },
-    Door { name: "request for metrics", open: monitor },
-    Door { name: "server of NBD", open: nbd },
-    Door { name: "names", open: names },
-    Door { name: "migration", open: migration },
+pub const ENTRY_POINTS: &[EntryPoint] = &[
+    EntryPoint { name: "handshake", run: handshake },
+    EntryPoint { name: "manifest", run: manifest },
+    EntryPoint { name: "catalog", run: catalog },
+    EntryPoint { name: "lease", run: lease },
+    EntryPoint { name: "working set", run: working_set },
+    EntryPoint { name: "chunk", run: chunk },
+    EntryPoint { name: "journal", run: journal },
+    EntryPoint { name: "messages of keeper and worker", run: messages },
+    EntryPoint { name: "request for metrics", run: monitor },
+    EntryPoint { name: "server of NBD", run: nbd },
+    EntryPoint { name: "names", run: names },
+    EntryPoint { name: "migration", run: migration },
 ];
 
 /// Checks that an error has one short line.

@@ -5,7 +5,8 @@
 //! waiting. Therefore the keeper reads the requests and writes the answers. It passes both on unchanged, by a pair of
 //! sockets for each machine. A VMM asks for one page at a time. The next worker gets the unanswered request again.
 
-use super::restore::{Begun, Restore, Serving};
+use super::Restore;
+use super::restore::{Begun, Serving};
 use crate::cache::Cache;
 use crate::daemon::{Channel, at};
 use crate::guest::GuestStats;
