@@ -154,8 +154,10 @@ fn negative_control_a_harvest_without_its_flush_is_detected() {
         let socket = SocketPath::new("rearm");
         let sender = ["--migrate-after", "2", "--downtime", "1", "--sabotage-rearm"];
         let [sent, came] = migrate([socket.path(); 2], trace.path(), &sender, &[]);
-        assert!(sent.status.success(), "{}", text(&sent.stderr));
-        came.status.code() == Some(3)
+        // The sender drops all flushes during a harvest, so its own guest may read a stale page, too.
+        let codes = [sent.status.code(), came.status.code()];
+        assert!(codes.iter().all(|code| matches!(code, Some(0 | 3))), "{codes:?}: {}", text(&sent.stderr));
+        codes.contains(&Some(3))
     });
     assert!(found, "no store was lost");
 }
