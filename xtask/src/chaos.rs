@@ -5,8 +5,9 @@
 
 use crate::mutants::copy::{Copied, VARIABLE};
 use crate::mutants::record;
+use crate::outcome::Outcome;
 use crate::process::{bounded, said, tail, with_compiler};
-use crate::{Outcome, sanitize};
+use crate::sanitize;
 use anyhow::{Result, ensure};
 use std::process::Command;
 

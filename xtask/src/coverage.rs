@@ -10,10 +10,10 @@
 //! line without a reason is not a failure, since races decide whether some lines run. A reason for a line that no
 //! longer exists is a failure.
 
-use crate::Outcome;
-use crate::house::Source;
+use crate::outcome::Outcome;
 use crate::process::{answer, cargo, emptied, executables, said, with_compiler};
 use crate::sanitize::{self, ADDRESS, PROFILES, TESTS};
+use crate::source::Source;
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

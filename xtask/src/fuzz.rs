@@ -5,8 +5,8 @@
 //! files. Runs that look for a mistake ([`hunt`], for `mutants`) begin with the committed corpus alone and a fixed seed, so
 //! their number of inputs does not depend on earlier runs.
 
+use crate::outcome::Outcome;
 use crate::process::{bounded, cargo, emptied, on_every_processor, said, succeed, tail};
-use crate::{Outcome, mutants};
 use anyhow::{Result, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,10 +51,11 @@ pub struct Args {
     keep: bool,
 }
 
-pub fn run(args: &Args) -> Outcome {
+/// The chore. `of_mistakes` finds the mistakes for a fuzzer, and returns the path of its program.
+pub fn run(args: &Args, of_mistakes: impl FnOnce() -> Result<String>) -> Outcome {
     let named = |target: &&str| args.targets.is_empty() || args.targets.iter().any(|name| name == target);
     let targets: Vec<&str> = TARGETS.into_iter().filter(named).collect();
-    let fuzzer = if args.mistakes { Fuzzer(mutants::fuzzer()?.into()) } else { Fuzzer::build()? };
+    let fuzzer = if args.mistakes { Fuzzer(of_mistakes()?.into()) } else { Fuzzer::build()? };
     if args.keep {
         return targets.iter().try_for_each(|target| fuzzer.keep(target));
     }

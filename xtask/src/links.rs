@@ -4,7 +4,7 @@
 //!
 //! `house` checks the links of Markdown, but no headings. A renderer may also change an anchor, or leave a link as text.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{answer, cargo, emptied, succeed};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `prove`, `simulate`).
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{bounded, cargo, on_every_processor, said, succeed};
 use anyhow::{Result, ensure};
 use std::hint::spin_loop;

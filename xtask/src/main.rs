@@ -13,18 +13,17 @@ mod miri;
 #[cfg(test)]
 mod museum;
 mod mutants;
+mod outcome;
 mod page;
 mod process;
 mod sanitize;
+mod source;
 mod verify;
 mod walkers;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use outcome::Outcome;
 use verify::steps::Tier;
-
-/// Result of a chore.
-type Outcome = anyhow::Result<()>;
 
 /// House chores of slat
 #[derive(Parser)]
@@ -100,7 +99,7 @@ impl Chore {
             Self::Soak(args) => longer::soak(args),
             Self::Chaos(args) => chaos::run(args),
             Self::Repeat(args) => longer::repeat(args),
-            Self::Fuzz(args) => fuzz::run(args),
+            Self::Fuzz(args) => fuzz::run(args, mutants::fuzzer),
             Self::Explore(Words { words }) => longer::explore(words),
             Self::Prove(Words { words }) => longer::prove(words),
             Self::Simulate(args) => longer::simulate(args),
@@ -112,11 +111,6 @@ impl Chore {
             Self::Page(args) => page::run(args),
         }
     }
-}
-
-/// Returns an error for arguments that contradict each other.
-fn misuse(why: &str) -> Outcome {
-    Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
 }
 
 fn main() {

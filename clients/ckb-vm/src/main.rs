@@ -12,6 +12,7 @@ mod run;
 mod running_program;
 mod slat_memory;
 mod snapshot;
+mod tlb;
 
 use checks::{Checked, Program};
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use crate::{
     ram::{RAM, Ram, new_vm, set_flags},
-    run::{Tlb, no_entries},
+    tlb::{Tlb, no_entries},
 };
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_FREEZED, fill_page_data};
 use ckb_vm::{Bytes, Error, Memory, RISCV_MAX_MEMORY};

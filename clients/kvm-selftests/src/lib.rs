@@ -22,14 +22,13 @@ mod objects;
 mod process_host;
 mod ring;
 mod running_guest;
+mod shared;
 mod vcpu;
 mod vm_ioctls;
 
 use objects::Object;
-use slat::{Hva, PAGE_SIZE, Span};
+use slat::{Hva, PAGE_SIZE, Span, VcpuId};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
-
-type Engine = slat::Vm<slat::table::formats::Ept4, process_host::Process>;
 
 /// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
@@ -52,7 +51,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) ->
         // SAFETY: required of the caller (see `# Safety`).
         _ => return unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) as c_int },
     };
-    returned(objects::add(1, |_| Ok(object)))
+    returned(objects::add(object))
 }
 
 /// # Safety
@@ -73,7 +72,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     // SAFETY: required of the caller (see `# Safety`).
     returned(unsafe {
         match object {
+            Some(Object::Kvm) if number == abi::CREATE_VM => objects::add_machine(),
             Some(Object::Kvm) => vm_ioctls::ioctl(number, argument),
+            Some(Object::Vm(machine)) if number == abi::CREATE_VCPU => {
+                objects::add_vcpu(&machine, VcpuId(argument as u32))
+            }
             Some(Object::Vm(machine)) => machine.ioctl(number, argument),
             Some(Object::Vcpu(cpu)) => cpu.lock().unwrap().ioctl(number, argument),
             _ => return libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int,

@@ -8,6 +8,9 @@ use std::sync::{LazyLock, Mutex};
 #[derive(Debug)]
 pub struct Process;
 
+/// A VM on this host.
+pub type Engine = slat::Vm<slat::table::formats::Ept4, Process>;
+
 /// The addresses for which the test has asked for transparent large pages.
 static LARGE: Mutex<Vec<Span<Hva>>> = Mutex::new(Vec::new());
 

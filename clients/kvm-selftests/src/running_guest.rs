@@ -1,8 +1,8 @@
 //! A running guest: each miss of the processor's TLB walks the guest's own table, and the address of each entry goes
 //! through a walk of the engine's table.
 
-use crate::Engine;
 use crate::emulator::{DEVICES, EXECUTE, Emulator, Hooks, Page, Processor, READ, RIP, Registers, WRITE};
+use crate::process_host::Engine;
 use slat::table::formats::Ept4;
 use slat::{Access, Fault, Gfn, Gpa, InGuest, Span, Translations};
 use slat_vcpu::psc::Psc;

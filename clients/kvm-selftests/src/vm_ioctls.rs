@@ -1,16 +1,16 @@
 //! /dev/kvm and its VMs: capabilities, memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
-use crate::objects::{self, Object};
-use crate::process_host::{Process, harvesting};
+use crate::abi;
+use crate::process_host::{Engine, Process, harvesting};
 use crate::ring::Ring;
-use crate::vcpu::{Cpu, Shared};
-use crate::{Engine, abi};
+use crate::shared::Shared;
+use crate::vcpu::{Cpu, give_cpuid};
 use kvm_bindings::{
     KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT,
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS,
     KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_CAP_USER_MEMORY2,
     KVM_DIRTY_LOG_INITIALLY_SET, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2,
-    kvm_cpuid2, kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
+    kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
 };
 use slat::slots::Region;
 use slat::table::formats::Ept4;
@@ -40,7 +40,7 @@ struct Chosen {
 }
 
 impl Machine {
-    fn new() -> Result<Self, c_int> {
+    pub fn new() -> Result<Self, c_int> {
         let (manual, log, ring) = (false, DirtyLog::bitmap(), None);
         let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).dirty_log(log);
         let vm = Arc::new(builder.build().map_err(|_| libc::ENOMEM)?);
@@ -48,14 +48,13 @@ impl Machine {
     }
 
     /// # Safety
-    /// `argument` is valid for the ioctl of this number.
-    pub unsafe fn ioctl(self: &Arc<Self>, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
+    /// `argument` is what the ioctl of this number takes.
+    pub unsafe fn ioctl(&self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
         let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
         // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::CHECK_EXTENSION => return ioctl(number, argument),
-                abi::CREATE_VCPU => return self.create_vcpu(VcpuId(argument as u32)),
                 abi::SET_USER_MEMORY_REGION => self.set_region(idle, &*argument.cast())?,
                 abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast())?,
                 abi::GET_DIRTY_LOG => harvesting(|| self.get_dirty_log(idle, &*argument.cast()))?,
@@ -71,7 +70,8 @@ impl Machine {
         Ok(0)
     }
 
-    fn create_vcpu(&self, id: VcpuId) -> Result<c_int, c_int> {
+    /// Makes a vCPU, in memory that `share` maps: as many pages as it is told.
+    pub fn vcpu(&self, id: VcpuId, share: impl FnOnce(usize) -> Result<Shared, c_int>) -> Result<Cpu, c_int> {
         let size = self.dirty.lock().unwrap().ring;
         let vcpu = self.vm.owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
         let entries = size.map_or(0, |size| size.entries() as usize);
@@ -80,12 +80,10 @@ impl Machine {
         } else {
             abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE
         };
-        objects::add(pages, |fd| {
-            let shared = Arc::new(Shared::map(fd, pages)?);
-            let ring = size.map(|_| Arc::new(Mutex::new(Ring::new(shared.clone(), entries))));
-            self.rings.lock().unwrap().extend(ring.clone().map(|ring| (id, ring)));
-            Ok(Object::Vcpu(Arc::new(Mutex::new(Cpu::new(vcpu, shared, ring)))))
-        })
+        let shared = Arc::new(share(pages)?);
+        let ring = size.map(|_| Arc::new(Mutex::new(Ring::new(shared.clone(), entries))));
+        self.rings.lock().unwrap().extend(ring.clone().map(|ring| (id, ring)));
+        Ok(Cpu::new(vcpu, shared, ring))
     }
 
     /// The address space in the upper half of a slot's number.
@@ -220,10 +218,6 @@ fn manual_options() -> u32 {
 pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
     match number {
         abi::GET_API_VERSION => Ok(12),
-        abi::CREATE_VM => {
-            let machine = Machine::new()?;
-            objects::add(1, |_| Ok(Object::Vm(Arc::new(machine))))
-        }
         abi::CHECK_EXTENSION => Ok(capability(argument as u32)),
         abi::GET_VCPU_MMAP_SIZE => Ok((abi::RUN_PAGES * PAGE) as c_int),
         abi::GET_SUPPORTED_CPUID => {
@@ -254,19 +248,4 @@ fn capability(number: u32) -> c_int {
         }
         _ => 0,
     }
-}
-
-/// # Safety
-/// `into` says how many entries it has room for.
-pub unsafe fn give_cpuid(entries: &[kvm_cpuid_entry2], into: *mut kvm_cpuid2) -> Result<(), c_int> {
-    // SAFETY: required of the caller (see `# Safety`).
-    unsafe {
-        let room = std::mem::replace(&mut (*into).nent, entries.len() as u32);
-        if (room as usize) < entries.len() {
-            return Err(libc::E2BIG);
-        }
-        let first = (&raw mut (*into).entries).cast::<kvm_cpuid_entry2>();
-        first.copy_from_nonoverlapping(entries.as_ptr(), entries.len());
-    }
-    Ok(())
 }

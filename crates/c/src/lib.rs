@@ -5,7 +5,7 @@
 //! | `types` | numbers and structures that C and Rust exchange |
 //! | `callbacks` | functions of the embedder, and their arguments |
 //! | `status` | errors as one enumeration; no panic crosses the boundary |
-//! | `any` | a VM of any format, and its vCPUs, invalidations and harvests, as trait objects |
+//! | `any`, `any_hold`, `any_memory` | a VM of any format, and its vCPUs, invalidations and harvests, as trait objects |
 //! | `c_host` | slat's host, by the functions of C |
 //! | `thread` | the token of a thread |
 //! | `held` | a value that one call at a time may use |
@@ -31,6 +31,8 @@
 extern crate alloc;
 
 mod any;
+mod any_hold;
+mod any_memory;
 #[cfg(not(feature = "std"))]
 mod bare;
 mod c_host;

@@ -1,79 +1,14 @@
 //! The memory of an address space as a whole: manual clearing of dirty logs, write protection, page sizes, tables.
 
-use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
+use crate::any_memory::{AnySpace, ClearedPages};
+use crate::slat_status::SLAT_EINVAL;
 use crate::status::{given, guarded};
 use crate::types::frames;
 use crate::vm::space_id;
 use crate::{slat_status, slat_thread, slat_vm};
-use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use core::slice;
-use slat::{DirtyError, Format, Gfn, GuestSpace, Host, Idle, Level, NoMemory, SlotId, SpaceId, Span, Vm};
-
-/// An address space of any format.
-pub(crate) trait AnySpace {
-    fn dirty_bits(&self, idle: &mut Idle, id: SlotId, into: &mut [u64]) -> Result<u64, DirtyError>;
-    fn clear_dirty(&self, idle: &mut Idle, of: ClearedPages<'_>) -> Result<u64, DirtyError>;
-    fn mark_dirty_bits(&self, id: SlotId, first: u64, bits: &[u64]) -> Result<(), DirtyError>;
-    fn write_protect(&self, idle: &mut Idle, gfns: Span<Gfn>);
-    fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory>;
-    fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64;
-}
-
-/// The pages of a memslot that a call cleans: those set in `bits`, of `pages` pages from `first` on.
-pub(crate) struct ClearedPages<'b> {
-    id: SlotId,
-    first: u64,
-    pages: u64,
-    bits: &'b [u64],
-}
-
-impl<F: Format, H: Host> AnySpace for GuestSpace<'_, F, H> {
-    fn dirty_bits(&self, idle: &mut Idle, id: SlotId, into: &mut [u64]) -> Result<u64, DirtyError> {
-        self.dirty_bits(idle, id, into)
-    }
-
-    fn clear_dirty(&self, idle: &mut Idle, of: ClearedPages<'_>) -> Result<u64, DirtyError> {
-        self.clear_dirty(idle, of.id, of.first, of.pages, of.bits)
-    }
-
-    fn mark_dirty_bits(&self, id: SlotId, first: u64, bits: &[u64]) -> Result<(), DirtyError> {
-        self.mark_dirty_bits(id, first, bits)
-    }
-
-    fn write_protect(&self, idle: &mut Idle, gfns: Span<Gfn>) {
-        self.write_protect(idle, gfns).settle();
-    }
-
-    fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory> {
-        self.split(idle, gfns, to)
-    }
-
-    fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
-        self.recover(idle, gfns)
-    }
-}
-
-/// The functions of a VM of any format on its memory.
-pub(crate) trait AnyMemory {
-    fn space(&self, id: SpaceId) -> Result<Box<dyn AnySpace + '_>, slat_status>;
-    fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory>;
-    fn shrink(&self, idle: &mut Idle) -> u64;
-}
-
-impl<F: Format, H: Host> AnyMemory for Vm<F, H> {
-    fn space(&self, id: SpaceId) -> Result<Box<dyn AnySpace + '_>, slat_status> {
-        Ok(Box::new(self.space(id).ok_or(SLAT_ENOENT)?))
-    }
-
-    fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
-        self.zap_all(idle)
-    }
-
-    fn shrink(&self, idle: &mut Idle) -> u64 {
-        self.shrink(idle)
-    }
-}
+use slat::{Idle, Level, SlotId};
 
 /// Calls `work` with address space `space`.
 fn in_space<R>(

@@ -88,22 +88,18 @@ mod window;
 pub use error::KvmError;
 pub use kvm_bindings;
 pub use kvm_ioctls;
+pub use view::Tables;
 
 use kvm_ioctls::VmFd;
 use pager::Pagers;
 use parking_lot::Mutex;
 use slat::GuestSpace;
-use slat::table::formats::Ept4NoAd;
 use slat::walk::Mapping;
 use slat::{Gfn, Gpa, Harvest, Idle, PAGE_SIZE, SlotId, Span, Stats, Vm};
 use slat_mm::{AddressSpace, HostView};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use view::View;
-
-/// The format of slat's tables, which no hardware walks. It has no Accessed and Dirty bits, since nothing would
-/// set them.
-pub type Tables = Ept4NoAd;
 
 /// A KVM VM whose memory slat manages. See the crate's page.
 ///

@@ -6,7 +6,7 @@
 //! both with the receiver. If they differ, or nothing is known, the migration begins anew: under a new identity, with
 //! every page.
 
-use crate::wire::Receipt;
+use crate::frame::Receipt;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 

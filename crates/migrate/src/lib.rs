@@ -173,8 +173,10 @@ mod connection;
 #[cfg(test)]
 mod crash_tests;
 mod error;
+mod frame;
 mod identity;
 mod log;
+mod outcome;
 mod precopy;
 mod receiver;
 mod source_target;
@@ -182,11 +184,11 @@ mod source_target;
 mod test_support;
 mod wire;
 
-pub use connection::Sent;
 pub use error::{MigrateError, WireError};
+pub use frame::{Frame, MemoryRange, Receipt};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
-pub use precopy::{Outcome, PreCopy, Round, cancel};
+pub use outcome::{Outcome, Round, Sent};
+pub use precopy::{PreCopy, cancel};
 pub use receiver::Receiver;
-pub use source_target::{MemoryRange, Progress, Source, Target};
-pub use wire::{Frame, Receipt};
+pub use source_target::{Progress, Source, Target};

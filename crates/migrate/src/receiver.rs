@@ -16,15 +16,14 @@
 //! round would not correct it.
 
 use crate::error::{Interrupted, MigrateError, WireError};
+use crate::frame::{Frame, MOST_PAGES, MOST_RANGES, MemoryRange, Receipt};
 use crate::identity::{NO_TICKET, Nonces};
-use crate::source_target::{MemoryRange, Target};
-use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
+use crate::source_target::Target;
+use crate::wire::{Reading, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Write};
 
-/// Most ranges of guest memory.
-pub(crate) const MOST_RANGES: u64 = 1 << 16;
 /// Most frames that are read after the target has failed.
 const DRAINED: u64 = 256;
 /// Pages that are made zero at once.

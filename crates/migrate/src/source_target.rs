@@ -1,19 +1,11 @@
 //! The traits by which a migration accesses the guest: [`Source`] at the sender, [`Target`] at the receiver.
 
 use crate::error::WireError;
+use crate::frame::MemoryRange;
 use crate::identity::Session;
-use slat::{DirtyPage, DirtyWord, Gfn, SlotId, Span};
+use slat::{DirtyPage, DirtyWord, Gfn, Span};
 use std::error::Error;
 use std::ops::ControlFlow;
-
-/// Guest memory of one slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryRange {
-    /// The slot's id. Ids are unique.
-    pub slot: SlotId,
-    /// Its frames at the receiver, page by page of the slot: at least 1, fewer than 2³².
-    pub gfns: Span<Gfn>,
-}
 
 /// Progress of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,8 @@
 use crate::change::end_service;
 use crate::error::MmError;
 use crate::mappings::Claim;
-use crate::pte::{Pte, page_of, pages_of};
+use crate::pages::{page_of, pages_of};
+use crate::pte::Pte;
 use crate::space::{AddressSpace, Found};
 use crate::stats::Counted;
 use crate::table::Reserve;

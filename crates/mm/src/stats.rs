@@ -1,5 +1,7 @@
 //! Event counts of an address space: sharded counters, summed when they are read.
 
+pub(crate) mod numa;
+
 use crate::prim::AtomicU64;
 use crate::shards::Shards;
 use slat::Reason;

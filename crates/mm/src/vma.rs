@@ -1,9 +1,9 @@
 //! Mappings: the meaning of each range of addresses. Faults fill the page table from the mappings.
 
 use crate::error::MmError;
+use crate::fault_queue::Served;
 use crate::file::File;
-use crate::pte::{hvas_of, page_of};
-use crate::user_fault::Served;
+use crate::pages::{hvas_of, page_of};
 use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Span};
 use std::sync::Arc;
 

@@ -7,8 +7,7 @@
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::log::Kept;
 use crate::pool::NoMemory;
-use crate::private::Backings;
-use crate::slot::{Packed, Slot, SlotId};
+use crate::slot::{Backings, Packed, Slot, SlotId};
 use crate::tree::{Edit, Retired, Root, Tree, View};
 use alloc::vec::Vec;
 use core::fmt;

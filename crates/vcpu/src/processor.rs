@@ -13,7 +13,7 @@
 //! A vCPU holds the caches during each step, so a machine of such processors can [broadcast](Processor::forget)
 //! flushes.
 
-use crate::cpu::Caches;
+use crate::caches::Caches;
 use slat::{CpuId, Gfn, SpaceId, Span, Translations};
 use std::collections::BTreeMap;
 use std::fmt;

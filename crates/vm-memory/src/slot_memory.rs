@@ -101,6 +101,15 @@ impl<R: SlotRegion> SlotMemory<R> {
     }
 }
 
+impl<R: SlotRegion> Memory<R> {
+    /// Creates constant memory from these regions, in any order. Fails if two share a page or an id.
+    pub fn new(regions: impl IntoIterator<Item = Arc<R>>) -> Result<Self, SlotError> {
+        let memory = SlotMemory::default();
+        memory.commit(|tx| regions.into_iter().try_for_each(|region| tx.share(region)))?;
+        Ok(memory.current().raw().clone())
+    }
+}
+
 impl<R: SlotRegion> SlotTransaction<'_, '_, R> {
     /// Adds a region. Fails if its slot breaks one of the [rules](slat_slots::Rule), for example if it shares a
     /// page or the id with another.

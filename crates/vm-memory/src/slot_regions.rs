@@ -2,8 +2,7 @@
 
 use crate::marks::Marks;
 use crate::region::{Mapped, Region, SlotRegion};
-use crate::slot_memory::SlotMemory;
-use slat_slots::{Gfn, SharedSlots, SlotError, Snapshot};
+use slat_slots::{Gfn, SharedSlots, Snapshot};
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
@@ -44,13 +43,6 @@ impl<R> Memory<R> {
 }
 
 impl<R: SlotRegion> Memory<R> {
-    /// Creates constant memory from these regions, in any order. Fails if two share a page or an id.
-    pub fn new(regions: impl IntoIterator<Item = Arc<R>>) -> Result<Self, SlotError> {
-        let memory = SlotMemory::default();
-        memory.commit(|tx| regions.into_iter().try_for_each(|region| tx.share(region)))?;
-        Ok(memory.current().raw().clone())
-    }
-
     pub(crate) fn of(slots: Snapshot, mut regions: Vec<Arc<R>>) -> Self {
         regions.sort_by_key(|region| region.start_addr());
         Self { slots, regions }

@@ -1,10 +1,9 @@
 //! An emulated PC with our hypervisor, and the output of its serial port.
 
-use super::BootFiles;
 use crate::emulator::{Bochs, CYLINDER, SECTOR, qemu, run};
 use anyhow::{Context as _, Result};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -70,6 +69,21 @@ const PASSED: i32 = 33;
 const TESTED: i32 = 1;
 /// Message of the guest once it has its shell.
 const SHELL: &str = "slat: shell";
+
+/// The needs of a boot: an emulator, our hypervisor, and its files: Debian's kernel and a file system of busybox, or an
+/// image. Fetched and generated files stay in `target/boot`.
+pub struct BootFiles {
+    pub pc: Pc,
+    /// Folder for generated files.
+    pub folder: PathBuf,
+    pub emulator: PathBuf,
+    /// Name of the booted system.
+    pub what: String,
+    pub files: Vec<PathBuf>,
+    pub hypervisor: PathBuf,
+    /// The file is an image that runs on the bare machine alone.
+    pub is_image: bool,
+}
 
 impl BootFiles {
     pub fn boot(&self, guest: &Guest) -> Result<Run> {

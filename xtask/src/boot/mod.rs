@@ -13,10 +13,10 @@
 mod emulated_pc;
 
 use crate::emulator::{Program, REQUIRED, find, or_skipped};
+use crate::outcome::{Outcome, misuse};
 use crate::process::{answer, emptied, succeed, tail};
-use crate::{Outcome, misuse};
 use anyhow::{Context as _, Result, bail, ensure};
-use emulated_pc::{BOCHS_NPT, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
+use emulated_pc::{BOCHS_NPT, BootFiles, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -177,21 +177,6 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
 
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-
-/// The needs of a boot: an emulator, our hypervisor, and its files: Debian's kernel and a file system of busybox, or an
-/// image. Fetched and generated files stay in `target/boot`.
-struct BootFiles {
-    pc: Pc,
-    /// Folder for generated files.
-    folder: PathBuf,
-    emulator: PathBuf,
-    /// Name of the booted system.
-    what: String,
-    files: Vec<PathBuf>,
-    hypervisor: PathBuf,
-    /// The file is an image that runs on the bare machine alone.
-    is_image: bool,
-}
 
 impl BootFiles {
     /// Finds, fetches and builds the files of Linux, of Linux with a KVM, or of an image. An error of the type

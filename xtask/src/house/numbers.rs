@@ -4,8 +4,7 @@
 //! The rule covers parameters and results of `pub fn` and of methods of a `pub trait`, and `pub` fields. It does not
 //! cover the types that hold the number themselves, constants, and private and `pub(crate)` items.
 
-use super::rules::words;
-use super::{Finding, Source};
+use crate::source::{Finding, Source, words};
 
 /// Excepted files: conversions of numbers to types, counters, and hooks for tests.
 const FILES: [&str; 3] = ["crates/slots/src/addr.rs", "slat/src/stats.rs", "slat/src/inject/planned.rs"];

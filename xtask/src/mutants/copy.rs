@@ -1,8 +1,8 @@
 //! The copy of the workspace that has every mistake.
 
 use super::record::{Edit, Mistake};
-use crate::house::Source;
 use crate::process::{COMPILERS, answer};
+use crate::source::Source;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, BTreeSet};

@@ -18,7 +18,7 @@ pub mod record;
 mod run;
 mod tried;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::on_every_processor;
 use anyhow::{Context as _, bail, ensure};
 use copy::Copied;

@@ -195,7 +195,7 @@ impl Programs {
         let (built, mut test) = (&self.built[&program], &*seen.test);
         let mut command = match program.kind {
             Kind::Fuzz => fuzz::hunt(built, test, &self.copied.folder.join("target/found").join(found))?,
-            Kind::Miri(program) => miri::test(program)?,
+            Kind::Miri(program) => miri::test(program, VARIABLE)?,
             Kind::Address(program) | Kind::Thread(program) => {
                 test = test.trim_start_matches(program).trim_start_matches("::");
                 bounded(3 * TEST, built)

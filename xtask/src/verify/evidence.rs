@@ -12,7 +12,7 @@
 //! number of executions changes with any change; the list of mistakes and their tools must be right.
 
 use super::kept::{cells, table};
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -13,8 +13,8 @@ mod evidence;
 pub mod kept;
 pub mod steps;
 
+use crate::outcome::{Outcome, misuse};
 use crate::process::{bounded, tail, was_ended};
-use crate::{Outcome, misuse};
 use anyhow::{Result, bail, ensure};
 use evidence::Evidence;
 use kept::Kept;
@@ -225,6 +225,18 @@ mod tests {
         let text = "test one ... ok\ntest two ... FAILED\n\nthread 'two' (7) panicked at a.rs:1:\nsix became 7\nstack backtrace:\n";
         assert_eq!(failed_tests(text), "\n    two: thread 'two' (7) panicked at a.rs:1: six became 7");
         assert_eq!(failed_tests("test one ... ok\n"), "");
+    }
+
+    #[test]
+    fn a_line_runs_in_its_folder() {
+        let log = std::env::temp_dir().join(format!("slat-verify-folder-{}", std::process::id()));
+        let is_there = |folder| {
+            let words = "test -e verify/steps.rs";
+            let line = Line { tiers: &[], environment: &[], folder, words, tools: &[], budget: 1, bound: 60 };
+            run_line(&log, &line, &mut Evidence::default()).is_ok()
+        };
+        assert!(is_there("src") && !is_there(""));
+        fs::remove_file(&log).unwrap();
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! walker with the expected ones, look-up by look-up. Its output is kept in `target/walkers` and summed up here. Any
 //! difference is a failure.
 
-use crate::Outcome;
 use crate::emulator::{Bochs, Program, REQUIRED, find, or_skipped, qemu, run as heard};
+use crate::outcome::Outcome;
 use crate::process::on_every_processor;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;

@@ -5,15 +5,12 @@
 mod daemon;
 mod qemu;
 
-use daemon::{Daemon, TEMPLATE};
+use daemon::{Daemon, Outcome, TEMPLATE};
 use qemu::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
 use serde_json::json;
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Files of 1 MiB of random bytes that the guest writes before it is saved, and reads after it was restored.
 const FILES: usize = 96;

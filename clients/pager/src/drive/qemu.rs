@@ -1,6 +1,6 @@
 //! A machine in an unmodified QEMU, controlled through QMP and the guest's serial port.
 
-use crate::Outcome;
+use crate::daemon::{Outcome, TEMPLATE};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -36,7 +36,7 @@ impl Backend {
             Self::Anonymous => "memory-backend-ram,share=off".into(),
             Self::Memfd | Self::Swapped => "memory-backend-memfd,share=on".into(),
             Self::Clone => {
-                format!("memory-backend-file,share=off,mem-path={SHARE}/{}", crate::daemon::TEMPLATE)
+                format!("memory-backend-file,share=off,mem-path={SHARE}/{}", TEMPLATE)
             }
         }
     }

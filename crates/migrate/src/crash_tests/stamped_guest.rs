@@ -1,8 +1,9 @@
 //! A guest whose pages have stamps, its log, and a comparison with the memory at the receiver.
 
 use super::network::Random;
+use crate::frame::MemoryRange;
 use crate::identity::Session;
-use crate::source_target::{MemoryRange, Progress, Source};
+use crate::source_target::{Progress, Source};
 use crate::test_support::Ram;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, PAGE_SIZE, SlotId, SpaceId, Span};
 use std::convert::Infallible;

@@ -23,7 +23,6 @@
 //! oldest copies move to a device. Other groups keep their working sets.
 
 mod stat;
-mod tenant;
 
 pub use stat::GroupStats;
 
@@ -115,7 +114,7 @@ impl Group {
     }
 
     /// Returns its address spaces that still exist.
-    fn members(&self) -> Vec<Arc<dyn Tenant>> {
+    pub(crate) fn members(&self) -> Vec<Arc<dyn Tenant>> {
         let mut members = self.members.lock();
         members.retain(|space| space.strong_count() > 0);
         // The clones are dropped after the lock is released, since one may be the last reference.
@@ -123,7 +122,7 @@ impl Group {
     }
 
     /// Evicts pages of its address spaces; returns whether the caller should try again.
-    fn make_room(&self, idle: &mut Idle) -> bool {
+    pub(crate) fn make_room(&self, idle: &mut Idle) -> bool {
         let members = self.members();
         let sizes = members.iter().map(|space| space.resident()).collect::<Vec<_>>();
         let all = sizes.iter().sum::<u64>().max(1);
@@ -168,7 +167,7 @@ impl Member {
         self.group.members.lock().push(space);
     }
 
-    fn ledger(&self) -> Option<&Ledger> {
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
         self.group.ledger()
     }
 
@@ -180,7 +179,7 @@ impl Member {
     }
 
     /// Sets the bytes of its own tables.
-    fn count_tables(&self, bytes: u64) {
+    pub(crate) fn count_tables(&self, bytes: u64) {
         if self.tables.load(Relaxed) != bytes
             && let Some(ledger) = self.group.ledger()
         {

@@ -21,7 +21,8 @@
 use super::contents;
 use crate::held::{Held, Released};
 use crate::page_lock::RegionLock;
-use crate::pte::{Pte, hva_of, hvas_of, pages_of};
+use crate::pages::{hva_of, hvas_of, pages_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::State;
 use crate::table::Entry;

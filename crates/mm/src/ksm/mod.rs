@@ -100,11 +100,6 @@ impl Ksm {
         self.scan.lock().scan(idle, pages)
     }
 
-    /// Starts a thread that scans by the settings.
-    pub fn start(self: &Arc<Self>) -> Result<Scanner, MmError> {
-        Scanner::start(self)
-    }
-
     /// Returns the counts so far. Waits for a scan to end.
     pub fn stats(&self) -> KsmStats {
         self.scan.lock().stats()

@@ -32,7 +32,7 @@ impl ForkFamily {
     }
 
     /// Returns all living members except `one`.
-    pub(super) fn others(&self, one: &dyn FamilyMember) -> Vec<Arc<dyn FamilyMember>> {
+    pub(crate) fn others(&self, one: &dyn FamilyMember) -> Vec<Arc<dyn FamilyMember>> {
         let all = self.0.lock();
         all.iter().filter(|other| !ptr::addr_eq(other.as_ptr(), one)).filter_map(Weak::upgrade).collect()
     }

@@ -32,7 +32,7 @@ mod settings;
 pub use command::Command;
 pub use error::LruGenError;
 
-use crate::numa::Node;
+use crate::nodes::Node;
 use crate::space::AddressSpace;
 use parking_lot::RwLock;
 use slat::Idle;

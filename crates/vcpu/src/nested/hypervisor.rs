@@ -5,8 +5,7 @@
 //! vCPUs to leave L2; leaving needs no lock.
 
 use super::code::{L1Code, Platform};
-use super::edits::{Counts, L1Counts};
-use super::faults::FaultResult;
+use super::counts::{Counts, L1Counts};
 use super::l1_memory::Memory;
 use super::tables::{L1Tables, Nest};
 use super::vcpus::{Scope, Vcpus};
@@ -15,6 +14,17 @@ use crate::{Cpu, Exit};
 use fastrand::Rng;
 use slat::{Fault, Format, Gfn, Host, Idle, SpaceId, Span, Token};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Result of handling a refused access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FaultResult {
+    /// T allows the access now.
+    Mapped,
+    /// T allowed it already: another vCPU was faster, or L1 has moved a table meanwhile.
+    Nothing,
+    /// The refusal is impossible.
+    Wrong,
+}
 
 /// A seeded mistake: the step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

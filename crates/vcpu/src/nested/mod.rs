@@ -24,6 +24,7 @@
 //! flushed must not change; nor must a page whose D bit it has cleared and flushed, while the bit stays clear.
 
 mod code;
+mod counts;
 mod edits;
 mod entry_history;
 mod faults;
@@ -33,7 +34,7 @@ mod tables;
 mod vcpus;
 
 pub use code::Platform;
-pub use edits::L1Counts;
+pub use counts::L1Counts;
 pub use entry_history::{Said, Since};
 pub use hypervisor::{Ended, L1, L1Settings, L1Vcpu, Mistake};
 pub use tables::{L1Tables, Nest};

@@ -1,6 +1,6 @@
 //! Errors of traces; each is one line that names the trace.
 
-use super::line::Flaw;
+use super::flaw::Flaw;
 use std::io;
 
 /// Why a trace cannot be read further.

@@ -36,16 +36,17 @@ mod table_memory;
 mod thread;
 mod tlb;
 mod vcpu;
+mod windows;
 
 pub use run::{Outcome, run};
 
 use crate::plan::Plan;
 use primary_mmu::{Handle, Primary};
 use slat::{Access, Format, Gfn, Pfn, Span, Vm};
-use slots::Windows;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windows::Windows;
 
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::plan::layout::{REGION, REGIONS};
 use crate::plan::op::Change;
 use crate::random::Random;
-use slat::table::{Own, TablesOf};
+use slat::table::{Own, TableMemory, TablesOf};
 use slat::{
     Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Reason, SecondaryMmu, Span,
     VcpuId,
@@ -18,6 +18,7 @@ use slat_machine::lock::Mutex as Lock;
 use slat_machine::{AtomicU64, Ordering::Relaxed, rest};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The address of the first region.
@@ -321,6 +322,21 @@ impl Books {
             Some(stores) => self.frames.insert(to, stores),
             None => self.frames.remove(&to),
         };
+    }
+}
+
+// SAFETY: each chunk is lent once; frame and address differ by a constant.
+unsafe impl TableMemory for Handle {
+    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
+        self.0.memory.lend()
+    }
+
+    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {
+        self.0.memory.count_back();
+    }
+
+    fn at(&self, frame: Pfn) -> NonNull<u8> {
+        self.0.memory.at(frame)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::observer::Observer;
 use super::primary_mmu::{Handle, Primary};
-use super::slots::Windows;
 use super::tlb::Tlb;
+use super::windows::Windows;
 use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, thread, vcpu};
 use crate::plan::{Log, Plan, Role, Tables};
 use slat::inject::{self, Point};

@@ -4,9 +4,7 @@
 //! that is not a table page leads to a page of words that only the engine writes, into freed table pages
 //! ([`GIVEN_BACK`]). A walk that loads such a word has used a freed table.
 
-use super::primary_mmu::Handle;
 use slat::inject::GIVEN_BACK;
-use slat::table::TableMemory;
 use slat::{PAGE_SIZE, Pfn};
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
@@ -62,6 +60,22 @@ impl Memory {
         unsafe { self.base.add(offset & !7).cast::<AtomicU64>().as_ref() }.load(Relaxed) == word
     }
 
+    /// Lends a chunk that is not lent yet, with the number of its first frame; `None` if all are.
+    pub fn lend(&self) -> Option<(NonNull<u8>, Pfn)> {
+        let chunk = self.lent.load(Relaxed);
+        if chunk == CHUNKS {
+            return None;
+        }
+        self.lent.store(chunk + 1, Relaxed);
+        // SAFETY: inside of the memory.
+        Some((unsafe { self.base.add(chunk * CHUNK) }, Pfn(FIRST + (chunk * CHUNK) as u64 / PAGE_SIZE)))
+    }
+
+    /// Counts a chunk that came back. It is not lent again.
+    pub fn count_back(&self) {
+        self.back.fetch_add(1, Relaxed);
+    }
+
     /// The page with this frame number.
     pub fn at(&self, frame: Pfn) -> NonNull<u8> {
         let index = frame.0.wrapping_sub(FIRST) as usize;
@@ -92,27 +106,5 @@ fn fresh() -> NonNull<u8> {
 impl Drop for Memory {
     fn drop(&mut self) {
         SPARE.lock().expect("nothing panics here").push(Self::at_base(self.base));
-    }
-}
-
-// SAFETY: each chunk is lent once; frame and address differ by a constant.
-unsafe impl TableMemory for Handle {
-    fn lend(&self, _: usize) -> Option<(NonNull<u8>, Pfn)> {
-        let memory = &self.0.memory;
-        let chunk = memory.lent.load(Relaxed);
-        if chunk == CHUNKS {
-            return None;
-        }
-        memory.lent.store(chunk + 1, Relaxed);
-        // SAFETY: inside of the memory.
-        Some((unsafe { memory.base.add(chunk * CHUNK) }, Pfn(FIRST + (chunk * CHUNK) as u64 / PAGE_SIZE)))
-    }
-
-    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {
-        self.0.memory.back.fetch_add(1, Relaxed);
-    }
-
-    fn at(&self, frame: Pfn) -> NonNull<u8> {
-        self.0.memory.at(frame)
     }
 }

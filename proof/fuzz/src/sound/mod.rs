@@ -34,14 +34,11 @@ use slat::{DirtyLog, Format, Hva, Idle, Level, RingSize, Span, Track, Vm};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use step::Step;
+use step::{Step, TWO};
 use world::World;
 
 /// Most steps of one input; the rest is ignored.
 const STEPS: usize = 64;
-/// Number of VMs, of vCPUs of each, of address spaces of each, and of processors.
-const TWO: usize = 2;
-
 /// Number of steps of this process; each calls the engine at least once.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// Number of steps between two reports.

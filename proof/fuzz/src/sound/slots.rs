@@ -1,6 +1,6 @@
 //! Steps of memslots, dirty logs, permissions, sizes and age; and every kind of look-up.
 
-use super::TWO;
+use super::step::TWO;
 use super::step::{End, What};
 use super::world::World;
 use slat::GuestSpace;

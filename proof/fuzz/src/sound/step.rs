@@ -1,10 +1,12 @@
 //! Steps, each with arguments that are likely to matter, or that no client would pass.
 
-use super::TWO;
 use crate::Input;
 use crate::vm::plain_host::{PAGES, hva};
 use slat::slots::Region;
 use slat::{Access, Gfn, Gpa, Hva, Level, Reason, Slot, SlotId, SpaceId, Span, Young};
+
+/// Number of VMs, of vCPUs of each, of address spaces of each, and of processors.
+pub(super) const TWO: usize = 2;
 
 /// Ids of slots are mostly below this.
 const IDS: u32 = 4;

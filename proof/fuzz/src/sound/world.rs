@@ -6,10 +6,9 @@
 //! | an open or leaked invalidation | its end | faults in its range |
 //! | a leaked snapshot or walk | for ever | grace periods |
 
-use super::TWO;
 use super::cpus::{Cached, Cpu, Tag};
 use super::panicking_host::{Crafty, Fuse, bytes, pfn_in, take_back};
-use super::step::{Back, End, Step, What};
+use super::step::{Back, End, Step, TWO, What};
 use crate::Input;
 use slat::slots::Hint;
 use slat::{

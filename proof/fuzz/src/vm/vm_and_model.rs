@@ -1,10 +1,9 @@
 //! A VM and its model: takes each step in both, and panics if the answers differ.
 
-use super::compare::leaf;
 use super::model::{Outcome, Rules, Space};
 use super::plain_host::{Changed, PlainHost, hva};
 use super::step::{LOGGED, Step, To};
-use super::tables::Leaf;
+use super::tables::{Leaf, leaf};
 use super::tlb::{Cached, Tlb};
 use slat::GuestSpace;
 use slat::table::{Entry, Kind, TableMemory};

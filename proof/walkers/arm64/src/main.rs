@@ -60,7 +60,8 @@ fn machine<F: Format>(asks_twice: bool) -> El1 {
     El1::new(stage2, asks_twice)
 }
 
-/// The entry point of Rust after [`boot`].
+/// The entry point of Rust: [`boot`] calls it by this name.
+#[unsafe(no_mangle)]
 extern "C" fn main() -> ! {
     if !boot::begin() {
         semihosting::exit(1);

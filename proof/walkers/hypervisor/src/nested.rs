@@ -173,7 +173,9 @@ pub unsafe fn block_at<'a>(page: u64) -> &'a mut Vmcb {
 impl<P: Processor, F: Format> Cpu<'_, P, F> {
     /// Handles an exit of L1 for an instruction of SVM's, or for one of its MSRs. Returns false for any other exit.
     pub fn l1_exit(&mut self, idle: &mut Idle, code: u64, info: u64) -> Result<bool, Error> {
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(false) };
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
+            return Ok(false);
+        };
         let Vmcb { control, save } = first.vmcb();
         let at = Gpa(self.registers.rax);
         match code {
@@ -243,7 +245,9 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
     /// Handles L1's VMRUN.
     fn vmrun(&mut self, idle: &mut Idle, at: Gpa) -> Result<(), Error> {
         let vm = &self.guest.vm;
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
+            return Ok(());
+        };
         // SAFETY: as for VMLOAD. Copied once: another of L1's processors may change it meanwhile.
         let block =
             l1_page(vm, idle, at, Access::Read, |page| Box::new(unsafe { (page as *const Vmcb).read() }))?;

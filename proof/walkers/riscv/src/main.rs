@@ -24,8 +24,10 @@ extern crate alloc;
 #[global_allocator]
 static HEAP: LockedHeap = LockedHeap::empty();
 
-/// Called by `board`, once, on the only hart that runs.
-pub fn main() -> ! {
+/// The entry point of Rust: [`board`] calls it by this name, once, on the only hart that runs.
+#[unsafe(no_mangle)]
+extern "C" fn enter() -> ! {
+    guest_access::prepare();
     // SAFETY: memory of the heap's alone, which is empty.
     unsafe { HEAP.lock().init(board::HEAP.start as *mut u8, board::HEAP.end - board::HEAP.start) };
     // SAFETY: one hart, and no other token.

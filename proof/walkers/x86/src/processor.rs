@@ -5,7 +5,6 @@
 //! ```
 //! Implementations have the details of their maker's manual: control blocks, exit codes, flush instructions.
 
-use crate::svm::Svm;
 use slat::{Access, Format, Gpa, Perms, Pfn};
 
 /// General registers of a guest while it is out; the instruction and stack pointers are in the processor's block. The
@@ -116,7 +115,7 @@ pub const HYPERVISOR_REGISTERS: (u32, u32) = (0x4b56_4d00, 0x100);
 pub const WRMSR_BYTES: u64 = 2;
 
 /// A processor, and the guest that it runs.
-pub trait Processor {
+pub trait Processor: 'static {
     /// Name for reports.
     const NAME: &'static str;
 
@@ -164,11 +163,6 @@ pub trait Processor {
 
     /// Makes the instructions and MSRs of SVM exit, as [`Exit::Other`].
     fn exit_on_svm(&mut self) {}
-
-    /// Returns the additional interface of AMD's processors.
-    fn svm(&mut self) -> Option<&mut Svm> {
-        None
-    }
 
     /// Makes CPUID exit, if supported.
     fn exit_on_identify(&mut self) {}

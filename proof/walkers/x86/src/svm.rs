@@ -16,6 +16,7 @@ use crate::vmcb::{
     INTERCEPT_SVM, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
+use core::any::Any;
 use slat::{Access, Format, Gpa, Pfn};
 
 core::arch::global_asm!(include_str!("svm.s"));
@@ -164,10 +165,6 @@ impl Processor for Svm {
         self.exit_on_msrs(0, &[]);
     }
 
-    fn svm(&mut self) -> Option<&mut Svm> {
-        Some(self)
-    }
-
     fn exit_on_kick(&mut self) {
         // SAFETY: SVM is on for this processor since the guest was made on it.
         unsafe { kick::wait_for_guest() };
@@ -213,6 +210,11 @@ impl Processor for Svm {
 }
 
 impl Svm {
+    /// Returns the processor with the additional interface of AMD's, if it is one.
+    pub fn of(processor: &mut impl Processor) -> Option<&mut Self> {
+        (processor as &mut dyn Any).downcast_mut()
+    }
+
     /// Makes a guest with the state that all start modes share.
     fn blank() -> Self {
         enable();

@@ -16,6 +16,7 @@
 
 mod enable;
 mod ept;
+mod region;
 mod state;
 mod switch;
 mod tables;
@@ -25,28 +26,10 @@ pub use enable::{Features, VmxError};
 pub use ept::EptPointer;
 
 use crate::processor::{Exit, LongMode, Processor, Registers};
-use alloc::boxed::Box;
 use core::arch::asm;
 use slat::{Format, Gpa, Pfn};
 use vmcs::Vmcs;
 use x86::vmx::vmcs::{guest, ro};
-
-/// A page of memory whose address this program gives to the hardware.
-#[repr(C, align(4096))]
-struct Region([u8; 4096]);
-
-impl Region {
-    /// Zeroes, except for the revision in the first four bytes, which the hardware demands.
-    fn new(revision: u32) -> Box<Self> {
-        let mut region = Box::new(Self([0; 4096]));
-        region.0[..4].copy_from_slice(&revision.to_le_bytes());
-        region
-    }
-
-    fn address(&self) -> u64 {
-        (&raw const *self) as u64
-    }
-}
 
 /// CR4.LA57: five levels of paging.
 const CR4_LA57: u64 = 1 << 12;

@@ -4,8 +4,9 @@
 //! becomes current when it is made; no other processor uses it.
 
 use super::enable::{Enabled, capability};
+use super::region::Region;
 use super::switch::switch;
-use super::{EptPointer, Region, VmxError};
+use super::{EptPointer, VmxError};
 use crate::processor::{LongMode, Registers};
 use alloc::boxed::Box;
 use core::arch::asm;

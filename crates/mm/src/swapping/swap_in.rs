@@ -9,22 +9,23 @@
 //! page, even if it was moved away and back meanwhile. If the entry differs, another thread was faster, and the
 //! fault looks again.
 //!
-//! If a frame equals the copy ([the swap cache](super::cache)), the fault maps it and reads nothing.
+//! If a frame equals the copy ([the swap cache](crate::swap::cache)), the fault maps it and reads nothing.
 //!
-//! Neighbours that are [read ahead](super::readahead) come back in the same way.
+//! Neighbours that are [read ahead](crate::swap::readahead) come back in the same way.
 //!
 //! A swap-in only gives a page, so it notifies no MMU. The page is parked at first, since the mapping may have
 //! changed while no lock was held. The fault reads the mapping again before it maps the page, without write
 //! permission like every parked page.
 
-use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
 use crate::held::{Held, Released};
 use crate::lru::Kind;
-use crate::pte::{Pte, hva_of};
+use crate::pages::hva_of;
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::stats::Counted;
-use slat::{Gfn, Hva, Idle, Level};
+use crate::swap::{HeldCopy, Shadow, SwapError};
+use slat::{Gfn, Idle, Level};
 
 impl AddressSpace {
     /// Reads the copy that the entry of `page` pointed to, and maps it if the entry still points to it. The
@@ -91,17 +92,5 @@ impl AddressSpace {
             self.counters.add(Counted::SwappedIn);
         }
         is_out
-    }
-}
-
-impl SwapError {
-    /// Converts to the error of an access to `hva`.
-    pub(super) fn at(self, hva: Hva) -> MmError {
-        match self {
-            Self::Io { errno } => MmError::SwapIo { hva, errno },
-            Self::Corrupt | Self::Full | Self::NoFrame | Self::Incompressible | Self::NoSwap => {
-                MmError::SwapCorrupt(hva)
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! An address space as a member of a group.
 
-use super::{Group, Member, Tenant};
+use crate::group::{Group, Member, Tenant};
 use crate::lru::{Lru, LruStats, ReclaimState};
 use crate::space::AddressSpace;
 use slat::{Idle, Level};

@@ -10,14 +10,14 @@
 //! When the pass ends, young pages are in the last generation but one, as if a fault had put them there just
 //! before. One thread makes a pass; others wait for it and find it done.
 
-use super::bloom::is_dense;
-use super::generations::{Kind, MAX_GENS, MIN_GENS};
-use super::region::{Mark, Region, number, region_of};
-use super::stats::Counted;
-use super::young::YoungPages;
-use super::{Lru, LruError};
-use crate::numa::Node;
-use crate::pte::hvas_of;
+use crate::lru::bloom::is_dense;
+use crate::lru::generations::{Kind, MAX_GENS, MIN_GENS};
+use crate::lru::region::{Mark, Region, number, region_of};
+use crate::lru::stats::Counted;
+use crate::lru::young::YoungPages;
+use crate::lru::{Lru, LruError};
+use crate::nodes::Node;
+use crate::pages::hvas_of;
 use crate::space::AddressSpace;
 use slat::{Gfn, Idle, Level, Span};
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,9 +1,10 @@
-//! Which pages are read together with a page that an access needs; [`readahead`](super::readahead) says how many.
+//! Which pages are read together with a page that an access needs; [`readahead`](crate::swap::readahead) says how many.
 
-use super::{HeldCopy, Shadow};
 use crate::held::Held;
-use crate::pte::{Pte, hva_of};
+use crate::pages::hva_of;
+use crate::pte::Pte;
 use crate::space::AddressSpace;
+use crate::swap::{HeldCopy, Shadow};
 use slat::{Gfn, Hva, Level, Pfn, Span};
 
 /// A page to read ahead.
@@ -46,7 +47,7 @@ impl AddressSpace {
             self.ahead.used(mapping);
             self.lru_used_ahead();
             if let Some(swap) = &self.swap {
-                swap.table.lock().used_ahead();
+                swap.used_ahead();
             }
         }
     }

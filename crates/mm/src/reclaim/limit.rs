@@ -3,17 +3,17 @@
 //! A page beyond the limit is refused with [`MmError::OutOfFrames`], as by a full arena, whatever locks the
 //! caller holds. The caller releases its locks, **reclaims** and tries again. If neither it nor another thread
 //! could evict a page meanwhile, the operation fails; later ones fail at once while nothing changes
-//! ([`super::backoff`]). Concurrent callers may each exceed the limit by one page.
+//! ([`crate::lru::backoff`]). Concurrent callers may each exceed the limit by one page.
 //!
 //! Page tables count and are never refused: the next thread that takes a page makes room for them too.
 //!
 //! **Generations begin ahead of need**, one for each quarter of the limit brought in. Otherwise the first
 //! reclaimer would find all pages equally young, however they were used.
 
-use super::stats::Counted;
-use super::{Lru, LruError, ReclaimState};
 use crate::error::MmError;
-use crate::numa::Node;
+use crate::lru::stats::Counted;
+use crate::lru::{Lru, LruError, ReclaimState};
+use crate::nodes::Node;
 use crate::space::AddressSpace;
 use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
 use slat::{Idle, Level, PAGE_SIZE};

@@ -9,10 +9,10 @@
 //! A thread that maps the page takes a reference from the file, under the file's lock, and clears `leaving`. So
 //! while a page is leaving, no thread can write to it.
 
-use super::{HeldCopy, Swap, SwapError};
+use super::{Cached, File};
 use crate::arena::Arena;
 use crate::error::MmError;
-use crate::file::{Cached, File};
+use crate::swap::{HeldCopy, Swap, SwapError};
 use slat::{Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ impl File {
     }
 
     /// Whether `pfn` is the file's page `index`.
-    pub(super) fn has(&self, index: u64, pfn: Pfn) -> bool {
+    pub(crate) fn has(&self, index: u64, pfn: Pfn) -> bool {
         matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn)
     }
 
     /// Starts to evict page `index` in frame `pfn`; the caller has a reference to it, and no MMU maps it.
     /// Returns whether it must be stored; `None` if a thread wants it.
-    pub(super) fn begin_to_evict(&self, (index, pfn): (u64, Pfn)) -> Option<bool> {
+    pub(crate) fn begin_to_evict(&self, (index, pfn): (u64, Pfn)) -> Option<bool> {
         match self.cache().get_mut(&index) {
             Some(Cached::Frame { pfn: found, leaving })
                 if *found == pfn && !*leaving && self.arena().references(pfn) == 2 =>
@@ -43,7 +43,7 @@ impl File {
 
     /// Finishes an eviction: replaces the page by this copy, or drops it. Returns false if a fault took the
     /// page back meanwhile.
-    pub(super) fn evict(
+    pub(crate) fn evict(
         &self,
         (index, pfn): (u64, Pfn),
         swap: Option<&Arc<Swap>>,

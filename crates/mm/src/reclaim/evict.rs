@@ -16,19 +16,21 @@
 //! youngest, pages that may not be evicted or could not be stored to the next one. So one round of the hand
 //! empties a generation.
 
-use super::bloom::is_dense;
-use super::fork_family::FamilyMember;
-use super::generations::{Kind, MIN_GENS};
-use super::region::{Mark, index, number, region_of};
-use super::stats::Counted;
-use super::tiers;
-use super::young::YoungPages;
-use super::{Lru, LruError};
-use crate::numa::Node;
-use crate::pte::{Pte, hva_of, hvas_of};
+use crate::lru::bloom::is_dense;
+use crate::lru::fork_family::FamilyMember;
+use crate::lru::generations::{Kind, MIN_GENS};
+use crate::lru::region::{Mark, index, number, region_of};
+use crate::lru::stats::Counted;
+use crate::lru::tiers;
+use crate::lru::young::YoungPages;
+use crate::lru::{Lru, LruError};
+use crate::nodes::Node;
+use crate::pages::{hva_of, hvas_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::{Reading, State};
-use crate::swap::{Leaving, Shadow, SwappedOut};
+use crate::swap::Shadow;
+use crate::swapping::{Leaving, SwappedOut};
 use slat::{Gfn, Idle, Level, Pfn, Span, Young};
 
 /// Most pages that one notification evicts. Faults on pages of the range wait for it.

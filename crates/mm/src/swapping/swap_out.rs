@@ -18,26 +18,27 @@
 //! for its own before the other's flush.
 //!
 //! **A page that forks share** is swapped out of one address space at a time; others may map it while it is
-//! stored ([`super::cache`]). They cannot write to it. Their entries lost write permission at the fork. The
+//! stored ([`crate::swap::cache`]). They cannot write to it. Their entries lost write permission at the fork. The
 //! fork's notification ended before the child had a mapping there, and only a mapping makes the page a share.
 //! No entry gets permission while the frame has the swap-out's reference. One of this address space's forks may
 //! still owe a flush to its vCPUs. Their stores have ended with the swap-out's notification, as above.
 //!
 //! **Which pages**: pages of 4 KiB whose entry is the only owner, or that forks share; huge pages are split
-//! first. Also file pages that nothing else maps: their entry becomes empty, and the [file](super::files) drops
+//! first. Also file pages that nothing else maps: their entry becomes empty, and the [file](crate::file::eviction) drops
 //! them. Merged pages (KSM would keep the frame), pinned pages, and file pages that are mapped twice are
 //! skipped.
 
-use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
 use crate::file::File;
 use crate::held::Held;
 use crate::lru::Kind;
 use crate::page_lock::RegionLock;
-use crate::pte::{Pte, hva_of, hvas_of, pages_of};
+use crate::pages::{hva_of, hvas_of, pages_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::{Reading, State};
 use crate::stats::Counted;
+use crate::swap::{HeldCopy, Shadow, SwapError};
 use crate::vma::{Backing, Vma, aligned};
 use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Reason, Span};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //! waits for one batch, so several threads keep several batches in flight. If the limit is a
 //! [group's](crate::Group), the group's room counts.
 
-use super::Lru;
+use crate::lru::Lru;
 use crate::space::AddressSpace;
 use slat::{Idle, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,9 +46,9 @@ impl Evictor {
     /// Starts `threads` threads, at least one; fewer if the system refuses some.
     ///
     /// # Errors
-    /// [`LruError::Off`](super::LruError::Off) if the address space has no LRU.
-    pub fn start(space: &Arc<AddressSpace>, threads: usize) -> Result<Self, super::LruError> {
-        let lru = space.lru().ok_or(super::LruError::Off)?;
+    /// [`LruError::Off`](crate::lru::LruError::Off) if the address space has no LRU.
+    pub fn start(space: &Arc<AddressSpace>, threads: usize) -> Result<Self, crate::lru::LruError> {
+        let lru = space.lru().ok_or(crate::lru::LruError::Off)?;
         *lru.wakeup.stop.lock() = false;
         let thread = |_| {
             let space = Arc::downgrade(space);

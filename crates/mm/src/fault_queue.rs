@@ -5,7 +5,7 @@
 //! between the post and the sleep is not missed. A wake also removes the sleeper's event, so each unread event
 //! belongs to a thread that still sleeps.
 
-use crate::pte::hva_of;
+use crate::pages::hva_of;
 use parking_lot::{Condvar, Mutex};
 use slat::{Access, Gfn, Hva, Idle, Span};
 use std::collections::BTreeMap;

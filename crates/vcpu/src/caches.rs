@@ -10,9 +10,9 @@ use slat::{Gfn, Span, Translations};
 
 /// Cached translations and links under one tag.
 #[derive(Debug, Default)]
-pub(super) struct Cached {
-    pub(super) tlb: Tlb,
-    pub(super) psc: Psc,
+pub(crate) struct Cached {
+    pub(crate) tlb: Tlb,
+    pub(crate) psc: Psc,
 }
 
 impl Cached {
@@ -24,7 +24,7 @@ impl Cached {
 
 /// The guest that a vCPU is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Under {
+pub(crate) enum Under {
     L1,
     L2,
 }
@@ -40,19 +40,19 @@ pub struct Caches {
 }
 
 impl Caches {
-    pub(super) fn under(&mut self, under: Under) -> &mut Cached {
+    pub(crate) fn under(&mut self, under: Under) -> &mut Cached {
         match under {
             Under::L1 => &mut self.l1,
             Under::L2 => self.l2.get_or_insert_default(),
         }
     }
 
-    pub(super) fn keep_l2(&mut self) {
+    pub(crate) fn keep_l2(&mut self) {
         self.keeps_l2 = true;
     }
 
     /// Returns hits and misses.
-    pub(super) fn tlb_counts(&self) -> (u64, u64) {
+    pub(crate) fn tlb_counts(&self) -> (u64, u64) {
         let both = || [Some(&self.l1), self.l2.as_deref()].into_iter().flatten();
         (both().map(|cached| cached.tlb.hits()).sum(), both().map(|cached| cached.tlb.misses()).sum())
     }
