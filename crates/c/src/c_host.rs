@@ -71,7 +71,7 @@ unsafe impl TableMemory for CHost {
 
     unsafe fn take_back(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         match self.host.free_tables {
-            // SAFETY: the host's own function and pointer; the memory is its own, and unused, says the caller.
+            // SAFETY: the host's own function and pointer; the memory is its own, and unused, by the caller's contract.
             Some(free) => unsafe { free(self.host.user, first.as_ptr().cast(), pages << PAGE_SHIFT) },
             // SAFETY: allocated by the heap; required of the caller.
             None => unsafe { Heap.take_back(first, pfn, pages) },

@@ -92,6 +92,18 @@ pub struct VcpuCounts {
     pub misses: u64,
 }
 
+/// Frames allocated and zeroed ahead of faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ahead {
+    /// Frames allocated one at a time, for guest pages and for tables.
+    pub frames: u64,
+    /// Of these, frames that were zeroed ahead.
+    pub zeroed: u64,
+    /// Faults that reclaimed memory themselves.
+    pub direct_reclaims: u64,
+}
+
 /// `part` as a percentage of `whole`.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }

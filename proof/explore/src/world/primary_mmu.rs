@@ -4,7 +4,7 @@
 //! when the debt is settled, and frees a frame when the invalidation has ended. Each frame and each page counts its
 //! stores: if the counts differ, a store was lost.
 
-use super::memory::Memory;
+use super::table_memory::Memory;
 use crate::plan::Plan;
 use crate::plan::layout::{REGION, REGIONS};
 use crate::plan::op::Change;

@@ -1,4 +1,4 @@
-//! What a migration needs of the guest: [`Source`] at the sender, [`Target`] at the receiver.
+//! The traits by which a migration accesses the guest: [`Source`] at the sender, [`Target`] at the receiver.
 
 use crate::error::WireError;
 use crate::frame::MemoryRange;

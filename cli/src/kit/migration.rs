@@ -1,4 +1,5 @@
-//! What `slat run` and `slat bench` both need beside `slat-migrate`: timeouts, errors, and pages that arrive.
+//! Helpers that `slat run` and `slat bench` share for migrations: socket timeouts, errors, and the store of a received
+//! page.
 
 use crate::error::Error;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// A connection without a byte for this long is closed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The socket, whose reads and writes fail after a minute without a byte.
+/// Makes reads and writes of the socket fail after a minute without a byte.
 pub fn patient<S: AsFd>(socket: S) -> io::Result<S> {
     for direction in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&socket, direction, Some(PATIENCE))?;
@@ -21,13 +22,13 @@ pub fn patient<S: AsFd>(socket: S) -> io::Result<S> {
     Ok(socket)
 }
 
-/// The same over TCP, which holds no bytes back.
+/// Does the same for a TCP connection, and turns off Nagle's delay.
 pub fn patient_tcp(socket: TcpStream) -> io::Result<TcpStream> {
     socket.set_nodelay(true)?;
     patient(socket)
 }
 
-/// Why a migration failed: the guest's error, or what `side` could not send or receive.
+/// Converts the error of a migration: the guest's own error, or one line that begins with `side`.
 pub fn failed(side: &str, error: MigrateError<Error>) -> Error {
     match error {
         MigrateError::Guest(error) => error,
@@ -35,8 +36,8 @@ pub fn failed(side: &str, error: MigrateError<Error>) -> Error {
     }
 }
 
-/// Stores pages that have arrived, which are zero without `contents`. This is a write of the host, not of the guest:
-/// where a memslot logs, they are in its log from then on.
+/// Stores received pages; without `contents` they are zero. The host writes them, not the guest, so they are added to
+/// the dirty log of each memslot that has one.
 pub fn store<F: Format, H: Host>(
     space: &AddressSpace,
     vm: &Vm<F, H>,

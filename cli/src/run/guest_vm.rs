@@ -1,4 +1,5 @@
-//! The machine that a guest runs on: an arena of frames, an address space, a VM, and the regions of guest memory.
+//! The VM that a guest runs in, with its host memory: an arena of frames, an address space, and the regions of guest
+//! memory.
 
 use super::args::{Run, Swaps};
 use super::choices::DirtyLogName;
@@ -30,9 +31,9 @@ pub struct Machine<F: Format> {
     limit: Option<u64>,
     pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
-    /// Whether the host now says of each flush that it was broadcast, and does none: negative controls.
+    /// Negative control: while true, the host reports each flush as broadcast and flushes nothing.
     is_silent: Arc<AtomicBool>,
-    /// Whether it does so while a log is harvested.
+    /// Negative control: whether `is_silent` is true during each harvest.
     harvests_silently: bool,
     memory: u64,
     /// Whether memslots log writes.
@@ -160,7 +161,7 @@ impl<F: Format> Machine<F> {
         let swap = self.swap.as_ref().map(|swap| swap.stats());
         match (error, swap) {
             (FaultError::Host(HostError::Poisoned), Some(_)) => Error::Corrupt(format!(
-                "guest address {gpa}: swap: the page that comes back is not the one that went"
+                "guest address {gpa}: swap: the page read back differs from the page written"
             )),
             (FaultError::Host(HostError::Io), Some(_)) => {
                 Error::Machine(format!("guest address {gpa}: swap: the page cannot be read back"))

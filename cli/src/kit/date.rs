@@ -1,4 +1,4 @@
-//! The date of a result that is kept.
+//! Today's date, for results that are stored.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

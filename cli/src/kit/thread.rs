@@ -1,4 +1,4 @@
-//! Starting and joining threads, and what a thread that runs a software vCPU needs.
+//! Threads: start, stop and join them, and prepare them to run a software vCPU.
 
 use crate::error::{self, Error};
 use rustix::param::page_size;
@@ -33,7 +33,7 @@ pub struct Worker<'scope, T> {
     thread: ScopedJoinHandle<'scope, T>,
 }
 
-/// What tells a [`Worker`]'s thread to stop.
+/// The stop signal of a [`Worker`]'s thread.
 #[derive(Debug)]
 pub struct Stop(Receiver<()>);
 
@@ -75,7 +75,7 @@ pub fn room_for(threads: u32) -> Result<(), Error> {
     let (taken, wanted) = (pages * page_size() as u64, u64::from(threads) * (3 << 20));
     if taken + wanted > limit {
         let mib = wanted >> 20;
-        let why = format!("no thread more can be started: {threads} vCPUs need {mib} MiB of address space");
+        let why = format!("no more threads can be started: {threads} vCPUs need {mib} MiB of address space");
         return Err(Error::Machine(why));
     }
     Ok(())
@@ -83,12 +83,12 @@ pub fn room_for(threads: u32) -> Result<(), Error> {
 
 /// Ends the process because no thread could be started.
 pub fn none(error: &io::Error) -> ! {
-    error::end(&Error::Machine(format!("no thread more can be started: {error}")))
+    error::end(&Error::Machine(format!("no more threads can be started: {error}")))
 }
 
 /// Takes this thread's idle token.
 pub fn idle() -> Result<Idle, Error> {
-    Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
+    Idle::take().ok_or_else(|| Error::Machine("this thread already runs a vCPU".into()))
 }
 
 /// The frames of an arena, for vCPUs that the arena outlives.

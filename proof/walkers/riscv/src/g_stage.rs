@@ -1,7 +1,7 @@
 //! The G-stage for the judge, and QEMU's own faults.
 
 use crate::board::{PATTERN, Serial};
-use crate::guest::{self, GUEST_PAGE_FAULTS};
+use crate::guest_access::{self, GUEST_PAGE_FAULTS};
 use core::fmt::{self, Write};
 use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
 use slat_judge::{Answer, Difference, FaultWhy, Machine, Quirk, Ram};
@@ -24,7 +24,7 @@ pub struct GStage {
 impl GStage {
     /// Makes a machine for tables of format `F`, and a guest with addresses of `gpa_bits` bits.
     pub fn new<F: Format>(mode: u64, gpa_bits: u32) -> Self {
-        guest::set_accessed_dirty(F::HARDWARE_AD);
+        guest_access::set_accessed_dirty(F::HARDWARE_AD);
         let quirks = [
             Quirk { name: UPPER_HALF, explains: upper_half::<F> },
             Quirk { name: HLVX, explains: hlvx_by_r },
@@ -34,7 +34,7 @@ impl GStage {
 
     /// Returns whether the hart supports the mode.
     pub fn is_there(&self) -> bool {
-        guest::load_hgatp(self.mode << MODE) >> MODE == self.mode
+        guest_access::load_hgatp(self.mode << MODE) >> MODE == self.mode
     }
 }
 
@@ -72,11 +72,11 @@ unsafe impl Machine for GStage {
     }
 
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
-        guest::load_hgatp(self.mode << MODE | root.0);
+        guest_access::load_hgatp(self.mode << MODE | root.0);
         let done = match access {
-            Access::Read => guest::load(gpa.0),
-            Access::Write => guest::store(gpa.0, value),
-            Access::Fetch => guest::fetch(gpa.0),
+            Access::Read => guest_access::load(gpa.0),
+            Access::Write => guest_access::store(gpa.0, value),
+            Access::Fetch => guest_access::fetch(gpa.0),
         };
         match done {
             Ok(value) => Answer::Through { value },
@@ -88,7 +88,7 @@ unsafe impl Machine for GStage {
     }
 
     fn flush(&mut self) {
-        guest::fence();
+        guest_access::fence();
     }
 
     fn quirks(&self) -> &[Quirk] {

@@ -37,7 +37,7 @@ fn populate(hvas: Span<Hva>, access: Access) -> bool {
 static SABOTAGE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("SLAT_SABOTAGE").ok());
 static HARVESTING: AtomicBool = AtomicBool::new(false);
 
-/// Runs what collects dirty pages.
+/// Runs `work`, which collects dirty pages.
 pub fn harvesting<R>(work: impl FnOnce() -> R) -> R {
     HARVESTING.store(true, SeqCst);
     let result = work();

@@ -1,4 +1,4 @@
-//! What L1's hypervisor knows of its memory: free frames, its tables, and the pages of L2.
+//! The memory of L1's hypervisor: free frames, its tables, and the state of each page of L2.
 
 use super::code::{L1Code, Platform};
 use super::tables::{L1Tables, Nest};
@@ -20,7 +20,7 @@ pub(super) enum Page {
     Out(Box<[u8; PAGE_SIZE as usize]>),
 }
 
-/// What L1 expects of a page's contents, by checksum.
+/// L1's expectation of a page's contents, as a checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watch {
     /// No expectation.

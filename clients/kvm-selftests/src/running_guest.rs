@@ -2,7 +2,7 @@
 //! through a walk of the engine's table.
 
 use crate::emulator::{DEVICES, EXECUTE, Emulator, Hooks, Page, Processor, READ, RIP, Registers, WRITE};
-use crate::host::Engine;
+use crate::process_host::Engine;
 use slat::table::formats::Ept4;
 use slat::{Access, Fault, Gfn, Gpa, InGuest, Span, Translations};
 use slat_vcpu::psc::Psc;

@@ -7,7 +7,7 @@ use slat::table::formats::Pae;
 use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
 use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 use slat_walker_x86::cpu::{self, Vendor};
-use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::processor::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::serial;
 use slat_walker_x86::window::{self, Guest};
 

@@ -21,7 +21,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// How many pages of its own each vCPU stores to.
+    /// Returns the number of pages of its own that each vCPU stores to.
     fn share(&self) -> u64 {
         self.pages / self.vcpus as u64
     }
@@ -158,7 +158,7 @@ pub struct Cpu<'w> {
 pub enum Exit {
     Fault(u64),
     Kicked,
-    Next,
+    Done,
 }
 
 impl<'w> Cpu<'w> {

@@ -13,22 +13,22 @@ pub struct OrEnd;
 // SAFETY: each method passes its arguments to the system's allocator and never returns null.
 unsafe impl GlobalAlloc for OrEnd {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is also the contract of the system's allocator.
         or_end(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: as in `alloc`.
         or_end(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: as in `alloc`; `old` comes from this allocator, so it comes from the system's.
         or_end(unsafe { System.realloc(old, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises.
+        // SAFETY: as in `realloc`.
         unsafe { System.dealloc(old, layout) }
     }
 }

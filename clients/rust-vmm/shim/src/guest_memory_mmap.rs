@@ -1,4 +1,4 @@
-//! The two types that are replaced.
+//! `GuestMemoryMmap` and `GuestRegionMmap` on slat's memslots, in place of vm-memory's.
 
 use real::bitmap::{BS, Bitmap, NewBitmap, WithBitmapSlice};
 use real::guest_memory::Result as MemoryResult;

@@ -4,7 +4,7 @@
 //! A kicked vCPU may continue before it answers: for as long as its plan says, and it may access memory meanwhile.
 
 use super::World;
-use super::host::Handle;
+use super::primary_mmu::Handle;
 use super::tlb::{self, Translation};
 use crate::plan::Cpu;
 use crate::plan::op::Op;

@@ -5,10 +5,10 @@ use crate::chores::Chores;
 use crate::clock::Clock;
 use crate::instruction::{Code, Kind, Move};
 use crate::layout::Layout;
-use crate::memory::Machine;
 use crate::moves::Mover;
 use crate::nested::Nested;
 use crate::options::{Options, Wanted};
+use crate::primary_mmu::Machine;
 use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,8 +18,8 @@ use slat::{
     Translations, Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
-use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::println;
+use slat_walker_x86::processor::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
 
 /// A guest: the shared state of its processors.
 pub struct Guest<F: Format> {
@@ -42,7 +42,7 @@ pub struct Cpu<'g, P, F: Format> {
     /// Its SVM state, if it may run guests of its own.
     pub nested: Option<Nested>,
     clock: Clock<'g, F>,
-    /// What runs it.
+    /// The processor that runs it.
     pub processor: P,
     /// Its registers while it is out.
     pub registers: Registers,

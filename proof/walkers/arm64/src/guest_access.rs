@@ -71,7 +71,7 @@ unsafe extern "C" {
     fn guest_trip(registers: &mut [u64; 2]);
 }
 
-/// How a trip ended.
+/// The end of a trip.
 pub enum Exit {
     /// The access succeeded; the guest's registers.
     Through {
@@ -126,8 +126,8 @@ pub fn touch(gpa: Gpa, access: Access, value: u64) -> Exit {
             + SPSR_EL2::F::Masked,
     );
     let mut registers = [gpa.0, value];
-    // SAFETY: the guest comes back by `guest_exit`, which restores all that a callee keeps. What it may write is what stage 2
-    // lets it: frames that the judge maps for it.
+    // SAFETY: the guest comes back by `guest_exit`, which restores all that a callee keeps. Stage 2 lets it
+    // write only to frames that the judge maps for it.
     unsafe { guest_trip(&mut registers) };
     let [x0, x1] = registers;
     match ESR_EL2.read_as_enum(ESR_EL2::EC) {

@@ -1,7 +1,7 @@
 //! /dev/kvm and its VMs: capabilities, memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
 use crate::abi;
-use crate::host::{Engine, Process, harvesting};
+use crate::process_host::{Engine, Process, harvesting};
 use crate::ring::Ring;
 use crate::shared::Shared;
 use crate::vcpu::{Cpu, give_cpuid};
@@ -51,7 +51,7 @@ impl Machine {
     /// `argument` is what the ioctl of this number takes.
     pub unsafe fn ioctl(&self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
         let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::CHECK_EXTENSION => return ioctl(number, argument),
@@ -121,7 +121,7 @@ impl Machine {
         let (space, id) = (self.space(asked.slot)?, SlotId(asked.slot & 0xffff));
         let slot = space.get(idle, id).ok_or(libc::ENOENT)?;
         let words = slot.gfns.len().div_ceil(64) as usize;
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         let into = unsafe {
             std::slice::from_raw_parts_mut(asked.__bindgen_anon_1.dirty_bitmap.cast::<u64>(), words)
         };
@@ -146,7 +146,7 @@ impl Machine {
     unsafe fn clear_dirty_log(&self, idle: &mut Idle, asked: &kvm_clear_dirty_log) -> Result<(), c_int> {
         let (space, id) = (self.space(asked.slot)?, SlotId(asked.slot & 0xffff));
         let (first, pages) = (asked.first_page, u64::from(asked.num_pages));
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         let bits = unsafe {
             let bits = asked.__bindgen_anon_1.dirty_bitmap.cast::<u64>();
             std::slice::from_raw_parts(bits, pages.div_ceil(64) as usize)
@@ -214,7 +214,7 @@ fn manual_options() -> u32 {
 /// An ioctl of /dev/kvm itself.
 ///
 /// # Safety
-/// `argument` is what the ioctl of this number takes.
+/// `argument` is valid for the ioctl of this number.
 pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
     match number {
         abi::GET_API_VERSION => Ok(12),
@@ -225,7 +225,7 @@ pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> 
             // 48 bits of physical and of virtual address: the tests ask for nothing else, and the guests never use
             // CPUID.
             let entries = [entry(0, 0), entry(0x8000_0000, 0x8000_0008), entry(0x8000_0008, 0x3030)];
-            // SAFETY: says the caller.
+            // SAFETY: required of the caller (see `# Safety`).
             unsafe { give_cpuid(&entries, argument.cast()) }?;
             Ok(0)
         }

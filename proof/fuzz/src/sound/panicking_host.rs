@@ -49,7 +49,7 @@ pub struct Crafty<F: Format> {
     fuse: Arc<Fuse>,
     /// All VMs, including this one.
     vms: OnceLock<Neighbours<F>>,
-    /// What the next call of `resolve` does first.
+    /// The engine call that the next call of `resolve` makes first.
     pub next: Mutex<Option<Nested>>,
     /// Whether it may call back: no flush would wait forever.
     pub quiet: AtomicBool,

@@ -134,14 +134,14 @@ impl<'v, F: Format> Machine<'v, F> {
             match word.kind::<F>(level) {
                 Kind::Table(below) => {
                     let bits = F::touch_link(level);
-                    // SAFETY: what a walker sets in a link.
+                    // SAFETY: a walker sets these bits in a link.
                     assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                     (table, level) = (below, level.down());
                 }
                 _ if !F::is_present(word) || !F::read_leaf(word).perms.allows(access) => return false,
                 _ => {
                     let bits = F::touch(access);
-                    // SAFETY: what a walker sets in a leaf.
+                    // SAFETY: a walker sets these bits in a leaf.
                     assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                     let Leaf { level, pfn, write, .. } = leaf::<F>(entry.load(), level);
                     let dirty = F::read_leaf(entry.load()).dirty;

@@ -35,9 +35,9 @@ pub const LETTERS: [(char, &str); 20] = [
 /// The value of a switch. No flag takes `true` or `false`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Switch {
-    /// It is done
+    /// Enabled
     On,
-    /// It is not done
+    /// Disabled
     Off,
 }
 
@@ -53,9 +53,9 @@ impl Switch {
 pub struct Takes {
     /// The words of the command, after the program's name.
     pub command: &'static str,
-    /// Time and memory with the default flags.
+    /// Run time with the default flags.
     pub time: &'static str,
-    /// Time and memory with the quick flags.
+    /// Memory with the default flags.
     pub memory: &'static str,
     /// The exit statuses.
     pub ends: &'static str,
@@ -110,7 +110,7 @@ fn walk(command: &Command, passed: &[&str], broken: &mut Vec<String>) {
         arguments(command, arg, &mut wrong);
     }
     if !command.get_arguments().any(|arg| arg.get_short() == Some('q')) {
-        wrong("-q is no flag of it".into());
+        wrong("it has no flag -q".into());
     }
     let mut subcommands = command.get_subcommands().filter(|below| below.get_name() != "help").peekable();
     if subcommands.peek().is_none() {
@@ -132,7 +132,7 @@ fn arguments(command: &Command, arg: &Arg, wrong: &mut dyn FnMut(String)) {
         match LETTERS.iter().find(|(known, _)| *known == letter) {
             Some((_, meaning)) if *meaning == long => {}
             Some((_, meaning)) => wrong(format!("-{letter} is --{long} here, and --{meaning} elsewhere")),
-            None => wrong(format!("-{letter}, --{long}, is not among the letters in cli/src/flags.rs")),
+            None => wrong(format!("-{letter}, --{long}, is not among the letters in cli/src/kit/flags.rs")),
         }
     }
     if !arg.get_action().takes_values() {
@@ -199,8 +199,8 @@ mod tests {
     fn every_violation_is_reported() {
         let broken = broken(root(), &[]).join("\n");
         for line in [
-            "root: -q is no flag",
-            "root bad: -q is no flag",
+            "root: it has no flag -q",
+            "root bad: it has no flag -q",
             "-p is --passes here, and --pages elsewhere",
             "-z, --zoom, is not among",
             "--many has 2 defaults",

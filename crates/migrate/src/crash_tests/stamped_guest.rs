@@ -2,8 +2,8 @@
 
 use super::network::Random;
 use crate::frame::MemoryRange;
-use crate::guest::{Progress, Source};
 use crate::identity::Session;
+use crate::source_target::{Progress, Source};
 use crate::test_support::Ram;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, PAGE_SIZE, SlotId, SpaceId, Span};
 use std::convert::Infallible;

@@ -5,7 +5,7 @@
 //! says, and the memory there must be ordinary memory.
 
 use crate::console;
-use crate::guest::{self, Exit};
+use crate::guest_access::{self, Exit};
 use crate::stage2::{self, Stage2, Translation};
 use core::fmt;
 use slat::{Access, Gfn, Gpa, MemoryType, Pfn, Span};
@@ -29,9 +29,9 @@ impl El1 {
     /// Makes a machine with this stage 2. `asks_twice`: also asks `AT`; not for checks of stale translations, since
     /// `AT` always walks.
     pub fn new(stage2: Stage2, asks_twice: bool) -> Self {
-        guest::prepare();
+        guest_access::prepare();
         stage2.begin();
-        let page = guest::own_page();
+        let page = guest_access::own_page();
         let fixed = [Fixed { gfn: Gfn(page.0), pages: 1, pfn: page }];
         Self { fixed, asks_twice, disagreements: 0, first: None }
     }
@@ -101,7 +101,7 @@ unsafe impl Machine for El1 {
 
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
         stage2::load(root);
-        let answer = match guest::touch(gpa, access, value) {
+        let answer = match guest_access::touch(gpa, access, value) {
             Exit::Through { x0, x1 } => {
                 Answer::Through { value: if access == Access::Fetch { x0 } else { x1 } }
             }
@@ -133,7 +133,7 @@ unsafe impl Machine for El1 {
     }
 
     fn write_code(&self, pfn: Pfn) {
-        guest::write_code(pfn);
+        guest_access::write_code(pfn);
     }
 
     fn log(&mut self, line: fmt::Arguments<'_>) {

@@ -1,7 +1,7 @@
 //! A program on a ckb-vm machine, and its system calls: the same code for each kind of memory.
 
-use crate::memory::SlatMemory;
 use crate::run;
+use crate::slat_memory::SlatMemory;
 use ckb_vm::cost_model::estimate_cycles;
 use ckb_vm::machine::VERSION2;
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_EXECUTABLE};
@@ -57,7 +57,7 @@ impl<M: Memory<REG = u64>> Syscalls<Core<M>> for Calls {
     }
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     Exited(i8),

@@ -3,8 +3,8 @@
 //! All figures are sums since the run began, so a watcher that misses a line loses nothing. New keys may be added. A
 //! reader ignores unknown keys and takes a missing key as zero. A change of meaning changes [`Sample::VERSION`].
 
-use crate::run::ahead::Ahead;
-use crate::run::figures::{Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
+use crate::figures::Ahead;
+use crate::figures::{Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
 use serde::{Deserialize, Serialize};
 
 /// A sample. See the module's header.
@@ -138,13 +138,13 @@ impl Sample {
     /// Decodes a line.
     pub fn parse(line: &str) -> Result<Self, String> {
         let mut sample: Self =
-            serde_json::from_str(line).map_err(|error| format!("what it says is no sample: {error}"))?;
+            serde_json::from_str(line).map_err(|error| format!("not a sample: {error}"))?;
         // A cause is printed on a terminal, so control characters are removed.
         sample.flushes_by.iter_mut().for_each(|of| of.cause.retain(|char| !char.is_control()));
         match sample.watch {
             Self::VERSION => Ok(sample),
-            0 => Err("what it says is no sample: `watch` is missing".into()),
-            other => Err(format!("it says samples of version {other}, this slat reads {}", Self::VERSION)),
+            0 => Err("not a sample: `watch` is missing".into()),
+            other => Err(format!("its samples have version {other}, this slat reads {}", Self::VERSION)),
         }
     }
 }
@@ -252,12 +252,12 @@ pub mod tests {
     #[test]
     fn a_line_that_is_not_a_sample_is_refused_in_one_line() {
         for (line, why) in [
-            ("", "no sample"),
-            ("ok", "no sample"),
+            ("", "not a sample"),
+            ("ok", "not a sample"),
             ("{}", "`watch` is missing"),
             (r#"{"watch":2}"#, "version 2, this slat reads 1"),
-            (r#"{"watch":1,"accesses":-1}"#, "no sample"),
-            (r#"{"watch":1,"accesses":"#, "no sample"),
+            (r#"{"watch":1,"accesses":-1}"#, "not a sample"),
+            (r#"{"watch":1,"accesses":"#, "not a sample"),
         ] {
             let error = Sample::parse(line).unwrap_err();
             assert!(error.contains(why) && !error.contains('\n'), "{line}: {error}");

@@ -146,7 +146,7 @@ impl Host for Machine {
 
     /// Reads L1's tables for its guests. `None` if the page is taken.
     fn read(&self, hva: Hva) -> Option<Word> {
-        // ORDER(behind): as in `behind`; what L1's processors store to their tables the machine orders.
+        // ORDER(behind): as in `behind`; the machine orders the stores of L1's processors to their tables.
         self.word(hva).map(|word| Word(word.load(Acquire)))
     }
 

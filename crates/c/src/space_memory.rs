@@ -26,7 +26,7 @@ fn bits<'b>(words: *const u64, count: usize) -> Result<&'b [u64], slat_status> {
     if words.is_null() || !words.is_aligned() || count > isize::MAX as usize / 8 {
         return Err(SLAT_EINVAL);
     }
-    // SAFETY: as many words may be read until the call ends, says the caller.
+    // SAFETY: as many words may be read until the call ends, by the caller's contract.
     Ok(unsafe { slice::from_raw_parts(words, count) })
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn slat_dirty_bits(
         let out = given(pages)?;
         out.write(in_space(vm, thread, space, |space, idle| {
             bits(words, count)?;
-            // SAFETY: as in `bits`; they may be written, too, and nothing else uses them, says the caller.
+            // SAFETY: as in `bits`; they may be written, too, and nothing else uses them, by the caller's contract.
             let words = unsafe { slice::from_raw_parts_mut(words, count) };
             Ok(space.dirty_bits(idle, SlotId(id), words)?)
         })?);
