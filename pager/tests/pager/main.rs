@@ -1,7 +1,9 @@
 //! Tests the pager against a process that behaves as a VMM and knows each byte. Each test has a time limit.
 
+mod bluegreen;
 mod clones;
 mod cloud;
+mod control;
 mod daemon;
 mod fleet;
 mod hostile;
