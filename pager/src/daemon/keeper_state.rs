@@ -5,6 +5,7 @@
 
 use super::channel::{Channel, Keep, Take, TakeKind};
 use crate::store::StoreError;
+use crate::wire::Foreign;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -152,7 +153,7 @@ impl KeeperState {
     /// Tells the keeper that so many faults of a guest wait.
     pub fn waits(&self, connection: u64, waiting: u64, reason: &str) {
         let (waiting, reason) = (Some(waiting), Some(short(reason)));
-        self.keeper().send(&Keep { connection, waiting, reason, ..Keep::default() }, &[]);
+        self.keeper().send(&Keep { connection, reason, waiting, ..Keep::default() }, &[]);
     }
 
     /// Closes the sockets: the daemon takes no further guest.
@@ -192,11 +193,14 @@ impl KeeperState {
 
     /// Removes a guest that has ended.
     pub fn ends(&self, connection: u64) {
-        let keeper = {
+        let (keeper, guest) = {
             let mut parts = self.parts.lock();
-            parts.guests.remove(&connection);
-            parts.keeper.clone()
+            let guest = parts.guests.remove(&connection);
+            (parts.keeper.clone(), guest)
         };
+        // The connection may hold descriptors of the VMM.
+        let fds = guest.into_iter().flat_map(|guest| guest.fds).filter_map(Arc::into_inner);
+        drop(Foreign(fds.collect()));
         keeper.send(&Keep { connection, ..Keep::default() }, &[]);
     }
 

@@ -11,7 +11,7 @@ use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
 use crate::store::{StoreError, Template, TemplateSource};
 use crate::uffd::PAGE;
-use crate::wire::{Wire, WireError};
+use crate::wire::{Foreign, Wire, WireError};
 use parking_lot::Mutex;
 use rustix::fs::fcntl_get_seals;
 use std::collections::BTreeMap;
@@ -169,7 +169,7 @@ impl<W: Wire> Worker<W> {
                 let serve = move || {
                     let mut pid = 0;
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, source, keeper_state, guests, &mut pid);
+                    let end = self.serve(&take, fds, source.as_ref(), keeper_state, guests, &mut pid);
                     done(pid, end, peer);
                 };
                 // Likewise without a thread.
@@ -200,19 +200,20 @@ impl<W: Wire> Worker<W> {
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
-        source: Option<TemplateSource>,
+        source: Option<&TemplateSource>,
         keeper_state: &KeeperState,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
         let mut fds = fds.into_iter();
-        let (Some(connection), Some(template)) = (fds.next(), source.as_ref()) else {
+        let (Some(connection), Some(template)) = (fds.next(), source) else {
             return Err(WorkerError::Keeper(count, take.socket));
         };
         let connection = UnixStream::from(connection);
         *pid = peer::pid(&connection).map_or(0, |peer| peer.as_raw_nonzero().get());
-        let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        let mut handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        let mut more = Foreign(std::mem::take(&mut handshake.more));
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) => {
@@ -223,9 +224,8 @@ impl<W: Wire> Worker<W> {
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next();
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
-        let mut more = handshake.more;
-        let memory = (more.first().is_some_and(is_memory)).then(|| more.remove(0));
-        close_apart(more);
+        let memory = (more.0.first().is_some_and(is_memory)).then(|| more.0.remove(0));
+        drop(more);
         let is_new = kept.is_none();
         let journal =
             kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
@@ -315,14 +315,6 @@ fn may_kill(error: WorkerError, peer: Option<OwnedFd>) -> (Result<GuestStats, Wo
     match peer.filter(|peer| !is_no_vmm && peer::is_there(peer)) {
         Some(peer) => (Err(WorkerError::Killed(Box::new(error))), Some(peer)),
         None => (Err(error), None),
-    }
-}
-
-/// Closes descriptors that a VMM sent, in a thread of its own. They may be files of a file system of the VMM's, whose
-/// answer to `close` the kernel waits for.
-fn close_apart(files: Vec<OwnedFd>) {
-    if !files.is_empty() {
-        _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(files));
     }
 }
 

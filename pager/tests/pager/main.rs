@@ -1,6 +1,7 @@
 //! Tests the pager against a process that behaves as a VMM and knows each byte. Each test has a time limit.
 
 mod bluegreen;
+mod burst;
 mod clones;
 mod cloud;
 mod control;
@@ -21,6 +22,7 @@ mod snapshot;
 mod soak;
 mod steady;
 mod store;
+mod turns;
 mod twin;
 mod waits;
 mod working_set;

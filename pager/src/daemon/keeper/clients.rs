@@ -130,7 +130,9 @@ impl Clients {
                 }
             }
         }
-        answers.iter().for_each(|(number, answer)| self.answer(*number, answer));
+        for (number, answer) in answers {
+            self.answer(number, &answer);
+        }
     }
 }
 

@@ -220,12 +220,11 @@ impl Keeper {
             if error.is_none() {
                 error = self.open(number, false).err().map(|error| error.to_string());
             }
-            match &error {
-                None => worker.outbox.push(Letter::Socket(number)),
-                Some(_) => {
-                    self.sockets.remove(&number);
-                    worker.outbox.push(Letter::Forgets(number));
-                }
+            if error.is_none() {
+                worker.outbox.push(Letter::Socket(number));
+            } else {
+                self.sockets.remove(&number);
+                worker.outbox.push(Letter::Forgets(number));
             }
         }
         self.clients.opened(number, keep.is_reload, error.as_deref());

@@ -12,10 +12,11 @@ use crate::daemon::limits;
 use crate::daemon::outbox::{Letter, Outbox, Process, second_signal};
 use crate::daemon::peer;
 use crate::daemon::request::Request;
+use crate::wire::{Foreign, MOST_CLOSING, closing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -148,7 +149,7 @@ impl Keeper {
             }
             self.serve_clients(worker, told);
             self.send_all(worker);
-            let accepts = worker.outbox.len() < MOST_WAITING;
+            let accepts = worker.outbox.len() < MOST_WAITING && closing() < MOST_CLOSING;
             let channel = &worker.channel;
             let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
@@ -168,6 +169,7 @@ impl Keeper {
             fds.extend(listeners.map(|listener| PollFd::new(listener, PollFlags::IN)));
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
+            let left = left.or((closing() >= MOST_CLOSING).then_some(REFUSED));
             let tell = |count, process| told(Event::Closes(count, process));
             let left = left.or(self.closed.tell(tell)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
@@ -228,7 +230,9 @@ impl Keeper {
             }
             Ok(())
         });
-        passed.into_iter().for_each(|number| self.clients.remove(number));
+        for number in passed {
+            self.clients.remove(number);
+        }
     }
 
     /// Returns the request that is to be passed on for an operator.
@@ -326,6 +330,8 @@ impl Keeper {
                         && let Some(kept) = self.kept.remove(&keep.connection)
                     {
                         self.forget(kept.socket, worker);
+                        // It may hold descriptors of the VMM, which the kernel closes with it.
+                        drop(Foreign::from(kept.connection));
                     }
                 }
                 Ok(Some((keep, files))) => {
@@ -351,7 +357,7 @@ impl Keeper {
     fn accept(&mut self, socket: usize, worker: &mut Running, told: &mut impl FnMut(Event)) {
         // Not forever, although a process may connect again and again.
         for _ in 0..AT_ONCE {
-            if worker.outbox.len() >= MOST_WAITING {
+            if worker.outbox.len() >= MOST_WAITING || closing() >= MOST_CLOSING {
                 return;
             }
             if !self.is_accepting(socket) {
@@ -372,6 +378,7 @@ impl Keeper {
             };
             let process = peer::pid(&connection);
             if !self.has_room(socket, process) {
+                drop(Foreign::from(OwnedFd::from(connection)));
                 self.closed.add(process);
                 _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
                 continue;

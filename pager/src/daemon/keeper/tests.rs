@@ -171,7 +171,7 @@ fn two_keepers_share_a_control_path_and_each_has_its_own_name() {
     let keeper = || Keeper::listen([], false).unwrap();
     let first = keeper().control_at(&path, false).unwrap();
     let own = super::own_name(&path, u64::from(std::process::id()));
-    assert_eq!(crate::daemon::daemons(&path), [own.clone()]);
+    assert_eq!(crate::daemon::daemons(&path), std::slice::from_ref(&own));
     let error = keeper().control_at(&path, false).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(first);
