@@ -68,7 +68,7 @@ pub enum Op {
 /// A scenario of nested guests.
 #[derive(Clone, Debug)]
 pub struct Nested {
-    /// Its events.
+    /// Its events, in a few words.
     pub name: String,
     /// The initial state.
     pub(super) shared: Shared,
