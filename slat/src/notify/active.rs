@@ -123,7 +123,7 @@ impl Active {
 
     /// Whether an active invalidation among the `listed` covers any of `gfns` or `hvas`.
     #[inline(never)]
-    fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    pub(crate) fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
         listed.any(|slot| is_over(slot, gfns, hvas))
     }

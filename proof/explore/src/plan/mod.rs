@@ -5,11 +5,13 @@
 //! | `layout` | the guest's windows for memslots, and the host's pages behind them |
 //! | `op` | one operation of a CPU's program |
 //! | `draw` | a plan from a seed |
+//! | `rounds` | programs in which all CPUs meet, and change a few pages |
 //! | `schedule` | the delay of each CPU before each access |
 
 mod draw;
 pub mod layout;
 pub mod op;
+mod rounds;
 pub mod schedule;
 
 pub use draw::draw;

@@ -49,6 +49,8 @@ pub enum Op {
     Prefault(Span<Gfn>),
     /// Idles.
     Rest(u64),
+    /// Idles until the time is a multiple of this: a rendezvous of all CPUs.
+    Align(u64),
     /// The host changes pages of one region.
     Change {
         /// The first page.

@@ -8,6 +8,10 @@
 //! * A held frame is used only while its host maps it for that access.
 //! * No walk reads a freed table page.
 //!
+//! Checked just before the host changes pages:
+//!
+//! * A fault that read the lists of invalidations just before this one began can map none of these pages.
+//!
 //! Checked at each access and at the end:
 //!
 //! * A frame that a guest uses contains every store to its page.
@@ -59,6 +63,8 @@ pub struct Wrong {
 
 /// A guest could use, or has used, a frame that its host does not map there.
 pub const STALE: &str = "a guest can use a frame that is not there, or not so";
+/// An invalidation is active and has edited its range, and a fault that began before it can fill an entry there.
+pub const HIDDEN: &str = "a fault can map a page that is about to change";
 /// A guest could store, or has stored, before a listener was told.
 pub const UNTOLD: &str = "a guest can store to a frame whose stores are tracked";
 /// A walk read a word that only the engine writes, into pages that are in no table.

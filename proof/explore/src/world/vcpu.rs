@@ -13,7 +13,7 @@ use slat::{
     Access, Emulate, Fault, FaultError, Format, Gfn, Idle, InGuest, Leave, Next, Prefault, Resume, Span,
     Vcpu, VcpuId,
 };
-use slat_machine::{compute, guest as run_guest, pause, rest};
+use slat_machine::{compute, guest as run_guest, now, pause, rest};
 
 /// Faults on one access after which the guest gives up. A host may refuse a page forever.
 const TRIES: u32 = 50;
@@ -128,6 +128,7 @@ impl<F: Format> Guest<'_, F> {
                 world.story(|| format!("prefaults {:#x}: {mapped:?}", gfns.start.0));
             }
             Op::Rest(ns) => rest(*ns),
+            Op::Align(ns) => rest(ns - now() % ns),
             _ => {}
         }
         true

@@ -1,6 +1,6 @@
 //! Calls that overlap, as steps of the specification: sequences that are correct.
 
-use super::World;
+use super::state::World;
 use crate::oracle::violation::Rule;
 use crate::*;
 
@@ -70,5 +70,68 @@ fn a_page_that_is_told_inside_another_change_may_be_freed_there() {
         if let Some(change) = taking {
             world.ends(change);
         }
+    }
+}
+
+/// The host answers a load at the address, for a small page.
+fn gives(world: &mut World, page: u64, pfn: u64) -> Vec<Rule> {
+    let ask = world.asks(Hva(page * PAGE_SIZE));
+    let small = HostPage { pfn: Pfn(pfn), ..HostPage::PLAIN };
+    world.answered(ask, CALL, (Hva(page * PAGE_SIZE), Access::Read), Ok(small));
+    rules(world)
+}
+
+/// A change takes nothing from the host: it answers the same page again. Much later it moves the page without a change.
+#[test]
+fn a_harmless_change_of_long_ago_is_no_reason_of_a_move() {
+    for (answers, expected) in [(10, Rule::EndedTooEarly), (2000, Rule::Moved)] {
+        let mut world = World::new(false, false, Pfn(1 << 40));
+        assert_eq!(gives(&mut world, 5, 0x99), []);
+        changes(&mut world, hvas(5), Reason::Migrate);
+        assert_eq!(gives(&mut world, 5, 0x99), []);
+        (0..answers).for_each(|_| assert_eq!(gives(&mut world, 6, 0x9a), []));
+        assert_eq!(gives(&mut world, 5, 0x9b), [expected]);
+    }
+}
+
+/// A host whose frame is the address.
+struct Linear;
+
+impl Host for Linear {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
+    }
+}
+
+struct Silent;
+
+impl Translations for Silent {
+    fn flush_all(&mut self) {}
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+/// A kick that comes after the answer to its flush is found to wait for nothing by a vCPU that polls.
+#[cfg(feature = "std")]
+#[test]
+fn a_kick_for_a_flush_that_was_answered_is_not_late() {
+    use crate::oracle::Checks;
+    use core::time::Duration;
+    use std::sync::{Arc, Mutex};
+
+    for polls in [true, false] {
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let report = found.clone();
+        let checks = Checks::default().patience(Duration::ZERO);
+        let checks = checks.report(move |violation| report.lock().unwrap().push(violation.rule));
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<crate::table::formats::Npt4, _>::builder(Linear).checked_with(checks).build().unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let guest = vcpu.enter(&mut idle, &mut Silent).poll();
+        vm.host.kick(VcpuId(0));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!polls || !guest.kicked());
+        drop(guest);
+        let expected: &[_] = if polls { &[] } else { &[Rule::KickLate] };
+        assert_eq!(*found.lock().unwrap(), expected);
     }
 }
