@@ -36,17 +36,17 @@ pub struct Args {
     /// All targets, unless some are named
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
-    /// How long for each target
+    /// Seconds for each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
-    /// So many inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
+    /// Inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
     #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "keep"])]
     runs: Option<u32>,
     /// Find each mistake that a fuzzer is to find, as `mutants --tool Fuzz` does; then run each target by the same build, which
     /// has no sanitizer
     #[arg(long, conflicts_with = "keep")]
     mistakes: bool,
-    /// Only make the corpus anew: what was found since the last time, minimised
+    /// Only rebuild the corpus: add the inputs found since the last time, and minimise it
     #[arg(long)]
     keep: bool,
 }

@@ -1,4 +1,4 @@
-//! How a chore ends.
+//! The result of a chore.
 
 use clap::error::ErrorKind;
 

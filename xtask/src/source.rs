@@ -4,7 +4,7 @@ use anyhow::Result;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// A violation of a rule: the file, its line, counted from 1, and what is wrong.
+/// A violation of a rule: the file, its line, counted from 1, and the message.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{}:{line}: {what}", path.display())]
 pub struct Finding {
@@ -48,14 +48,14 @@ impl Source {
         (0..self.code.len()).find(begins).unwrap_or(self.code.len())
     }
 
-    /// Returns the number of lines that are not tests: none of a file of tests.
+    /// Returns the number of lines that are not tests; 0 for a file of tests.
     pub fn own(&self) -> usize {
         let is_tests = |part: &str| part.trim_end_matches(".rs").rsplit('_').next() == Some("tests");
         let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
         if tests { 0 } else { self.tests_begin() }
     }
 
-    /// Returns the number of shipped lines of the engine: none of another file.
+    /// Returns the number of shipped lines of the engine; 0 for another file.
     pub fn shipped(&self) -> usize {
         let ships = self.path.starts_with("slat/src") || self.path.starts_with("crates/slots/src");
         if ships { self.own() } else { 0 }

@@ -5,12 +5,12 @@
 #[macro_use]
 mod mistakes;
 mod checks;
-mod guest;
 #[cfg(not(feature = "mistakes"))]
 mod measure;
-mod memory;
 mod ram;
 mod run;
+mod running_program;
+mod slat_memory;
 mod snapshot;
 mod tlb;
 

@@ -1,7 +1,7 @@
 //! The loop of an emulator on slat: it enters the guest, exits when an access misses the TLB, serves the fault, and
 //! enters again.
 
-use crate::memory::SlatMemory;
+use crate::slat_memory::SlatMemory;
 use crate::tlb::{NO_ENTRY, Tlb};
 use ckb_vm::decoder::{Decoder, build_decoder};
 use ckb_vm::instructions::{Rtype, execute};

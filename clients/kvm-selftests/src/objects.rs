@@ -1,8 +1,8 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
-use crate::machine::Machine;
 use crate::shared::Shared;
 use crate::vcpu::Cpu;
+use crate::vm_ioctls::Machine;
 use slat::VcpuId;
 use std::collections::HashMap;
 use std::ffi::c_int;

@@ -3,7 +3,7 @@
 //! so this ring always has room.
 
 use crate::abi;
-use crate::host::Engine;
+use crate::process_host::Engine;
 use crate::shared::Shared;
 use kvm_bindings::kvm_dirty_gfn;
 use slat::{DirtyError, Idle, VcpuId};

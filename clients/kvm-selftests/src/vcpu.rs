@@ -2,9 +2,9 @@
 
 use crate::abi;
 use crate::emulator::{Emulator, Registers};
-use crate::guest::{Caches, Device, Guest, Remembered, Seen, Stop};
-use crate::host::Process;
+use crate::process_host::Process;
 use crate::ring::Ring;
+use crate::running_guest::{Caches, Device, Guest, Remembered, Seen, Stop};
 use crate::shared::Shared;
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
@@ -35,9 +35,9 @@ impl Cpu {
     }
 
     /// # Safety
-    /// `argument` is what the ioctl of this number takes.
+    /// `argument` is valid for the ioctl of this number.
     pub unsafe fn ioctl(&mut self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::RUN => self.run()?,
@@ -220,7 +220,7 @@ fn regs(registers: Registers) -> kvm_regs {
 /// # Safety
 /// `into` says how many entries it has room for.
 pub unsafe fn give_cpuid(entries: &[kvm_cpuid_entry2], into: *mut kvm_cpuid2) -> Result<(), c_int> {
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     unsafe {
         let room = std::mem::replace(&mut (*into).nent, entries.len() as u32);
         if (room as usize) < entries.len() {

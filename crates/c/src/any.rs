@@ -3,7 +3,7 @@
 
 use crate::any_hold::{AnyHold, Holding};
 use crate::any_memory::AnyMemory;
-use crate::host::{CHost, CTlb};
+use crate::c_host::{CHost, CTlb};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
 use crate::types::{DIRTY_FLAGS, SLAT_VM_NX_HUGE_PAGES, dirty_log};
 use crate::{slat_config, slat_format, slat_host, slat_status};

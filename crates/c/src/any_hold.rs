@@ -1,6 +1,6 @@
 //! A held frame of a VM of any format, as a trait object.
 
-use crate::host::CHost;
+use crate::c_host::CHost;
 use alloc::boxed::Box;
 use core::ptr::NonNull;
 use slat::{Format, HeldForHardware, HeldUse, HoldError, Idle, InGuest, Pfn};

@@ -77,7 +77,7 @@ pub extern "C" fn slat_hold(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live handle, says the caller.
+        // SAFETY: null, or a live handle, by the caller's contract.
         core::mem::forget(given(unsafe { held.as_ref() })?.held.have(OUT)?);
         // SAFETY: made by `slat_hold`, and no other call has it.
         drop(unsafe { Box::from_raw(held) });

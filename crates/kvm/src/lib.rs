@@ -128,7 +128,7 @@ pub struct Builder {
     kvm_log: bool,
 }
 
-/// What a [`KvmVm`] has done, and holds. Exact if nothing runs meanwhile.
+/// Counts of a [`KvmVm`]'s events and pages. Exact if nothing runs meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ViewStats {
@@ -225,12 +225,12 @@ impl KvmVm {
         self.vm.memory().translate(idle, gfn)
     }
 
-    /// Returns what slat has done, and holds.
+    /// Returns slat's counters.
     pub fn stats(&self) -> Stats {
         self.vm.stats()
     }
 
-    /// Returns what the view has done, and holds.
+    /// Returns the view's counters.
     pub fn view_stats(&self) -> ViewStats {
         let counters = &self.view.counters;
         ViewStats {

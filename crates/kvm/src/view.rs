@@ -47,7 +47,7 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 struct Windows {
     each: Vec<Window>,
-    /// Where the next mappings are removed: a window, and a page in it.
+    /// The place at which the next mappings are removed: a window, and a page in it.
     hand: (usize, usize),
 }
 

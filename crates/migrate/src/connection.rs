@@ -2,9 +2,9 @@
 
 use crate::error::{Interrupted, MigrateError};
 use crate::frame::{Frame, MOST_PAGES, MemoryRange, Receipt};
-use crate::guest::{Progress, Source};
 use crate::identity::Known;
 use crate::outcome::{Round, Sent};
+use crate::source_target::{Progress, Source};
 use crate::wire::{Reading, Writing};
 use slat::{DirtyPage, DirtyWord, Gfn, PAGE_SIZE, SlotId, Span};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where the receiver has each slot.
+/// The receiver's place of each slot.
 pub(crate) struct Announced(HashMap<SlotId, Span<Gfn>>);
 
 impl Announced {

@@ -174,21 +174,21 @@ mod connection;
 mod crash_tests;
 mod error;
 mod frame;
-mod guest;
 mod identity;
 mod log;
 mod outcome;
 mod precopy;
 mod receiver;
+mod source_target;
 #[cfg(test)]
 mod test_support;
 mod wire;
 
 pub use error::{MigrateError, WireError};
 pub use frame::{Frame, MemoryRange, Receipt};
-pub use guest::{Progress, Source, Target};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
 pub use outcome::{Outcome, Round, Sent};
 pub use precopy::{PreCopy, cancel};
 pub use receiver::Receiver;
+pub use source_target::{Progress, Source, Target};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a round has sent, whether or not it was received.
+/// Counts of a round's sent pages and bytes, whether or not they were received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
     /// Zero pages.
@@ -24,7 +24,7 @@ pub struct Round {
     pub last: bool,
     /// Pages of the harvest; 0 if no connection could be opened.
     pub told: u64,
-    /// Counts of what was sent.
+    /// The sent pages and bytes.
     pub sent: Sent,
     /// Time from the harvest to the confirmation or failure.
     pub took: Duration,

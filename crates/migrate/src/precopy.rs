@@ -18,9 +18,9 @@
 use crate::connection::{Announced, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::frame::{Frame, MemoryRange};
-use crate::guest::Source;
 use crate::identity::Known;
 use crate::outcome::{Outcome, Round, Sent};
+use crate::source_target::Source;
 use crate::wire::{Reading, Writing};
 use slat::PAGE_SIZE;
 use std::io::{self, Read, Write};
@@ -163,7 +163,7 @@ struct Migration<'m, G: Source, S: Read + Write, C> {
     announced: Announced,
     /// `None` until the migration has begun.
     known: Option<Known>,
-    /// How often it has begun anew.
+    /// Number of times that it has begun anew.
     anew: u32,
     /// Number of the next round.
     number: u64,

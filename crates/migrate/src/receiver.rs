@@ -17,8 +17,8 @@
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::frame::{Frame, MOST_PAGES, MOST_RANGES, MemoryRange, Receipt};
-use crate::guest::Target;
 use crate::identity::{NO_TICKET, Nonces};
+use crate::source_target::Target;
 use crate::wire::{Reading, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
@@ -240,7 +240,7 @@ impl<T: Target> Receiver<T> {
                 // It begins anew, or this is no answer to the ticket.
                 continue;
             }
-            // The sender compares the receipts; this is what this side can see of the same rule.
+            // The sender compares the receipts; this side checks the part of the same rule that it can see.
             let confirmed = sender.confirmed;
             if has != confirmed && has.round != confirmed.round + 1 {
                 return Err(WireError::Forgotten { has, confirmed }.into());

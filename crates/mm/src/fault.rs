@@ -299,7 +299,7 @@ impl AddressSpace {
     }
 }
 
-/// What a fault does next.
+/// The next step of a fault.
 enum Next<'a> {
     /// Returns this page.
     There(HostPage),

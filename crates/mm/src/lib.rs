@@ -38,7 +38,7 @@
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; free and zeroed frames; references to frames |
 //! | `file`, `vma` | files; the description of one mapping |
-//! | `ledger`, `group` | what is charged to which group of address spaces; the groups' limits |
+//! | `ledger`, `group` | the charges of each group of address spaces; the groups' limits |
 //! | `vmas`, `mappings`, `page_lock`, `state` | all mappings of an address space, in versions; how changes publish versions, and which locks protect readers |
 //! | `prim` | locks and atomics that a simulation can replace |
 //! | `notes`, `pin` | marks and counts of each frame; pages that a device uses |
@@ -52,9 +52,9 @@
 //! | `reap` | taking pages away without waiting |
 //! | `soft_dirty`, `clean` | which pages were written |
 //! | `host` | the address space as a VM's host |
-//! | `unwound` | what a secondary MMU's panic leaves behind |
+//! | `unwound` | the state after a secondary MMU's panic |
 //! | `fault_queue`, `user_fault` | faults that a user's thread serves: their queue; serving them |
-//! | `lru`, `reclaim` | what is stored about accesses to pages; finding cold pages, and evicting them |
+//! | `lru`, `reclaim` | stored accesses of pages; finding cold pages, and evicting them |
 //! | [`lru_gen`] | the kernel's text interface to the LRU |
 //! | `ksm` | merging pages with equal contents |
 //! | `swap`, `swapping` | a backing store for contents of pages; a page's way there from an address space, and back |

@@ -13,7 +13,7 @@ use crate::vma::{Place, Stage, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, Pfn, Reason, Span};
 use std::cell::Cell;
 
-/// What `mremap` does with a range.
+/// The effect of `mremap` on a range.
 enum Remap {
     /// The range stays, and is as long as before or shorter.
     Shrink,

@@ -142,12 +142,12 @@ impl AddressSpace {
         found
     }
 
-    /// Returns counts of what this address space has done so far.
+    /// Returns the event counts so far.
     pub fn stats(&self) -> MmStats {
         self.counters.sum()
     }
 
-    /// Returns counts of what NUMA balancing has done so far.
+    /// Returns the event counts of NUMA balancing so far.
     pub fn numa_stats(&self) -> numa::NumaStats {
         self.numa.sum()
     }

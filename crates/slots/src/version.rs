@@ -105,7 +105,7 @@ impl<L> fmt::Debug for Version<'_, L> {
     }
 }
 
-/// What a new version no longer contains, but a reader of an older one may: nodes, and logs that have ended.
+/// Nodes and ended logs that a new version no longer contains, but that a reader of an older version may use.
 /// Pass it to [`SlotMap::reclaim`](crate::SlotMap::reclaim).
 #[must_use = "its memory is lost unless `SlotMap::reclaim` takes it after a grace period"]
 pub struct Leftovers<L = ()> {

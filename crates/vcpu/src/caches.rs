@@ -22,7 +22,7 @@ impl Cached {
     }
 }
 
-/// What a vCPU is running.
+/// The guest that a vCPU is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Under {
     L1,

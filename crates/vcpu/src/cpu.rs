@@ -92,7 +92,7 @@ pub trait Program {
     }
 }
 
-/// How an instruction ended.
+/// The end of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Continue.
@@ -101,7 +101,7 @@ pub enum Step {
     Stop,
 }
 
-/// How a stay in the guest ended.
+/// The end of a stay in the guest.
 enum Stayed {
     Fault(Fault),
     Stopped,

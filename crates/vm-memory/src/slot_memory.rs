@@ -1,8 +1,8 @@
 //! The current slots: transactions change them while devices hold snapshots.
 
 use crate::checked::Checked;
-use crate::memory::Memory;
 use crate::region::SlotRegion;
+use crate::slot_regions::Memory;
 use slat_slots::{CommitError, SharedSlots, SlotError, SlotId, Transaction};
 use std::convert::Infallible;
 use std::fmt;

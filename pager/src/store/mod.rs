@@ -14,8 +14,10 @@ mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 mod open;
+pub(crate) mod pack;
 #[cfg(feature = "s3")]
 mod s3;
+mod seen;
 mod snapshot;
 mod source;
 mod steady;
@@ -25,6 +27,7 @@ mod working_set;
 
 pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
+pub(crate) use pack::{MOST_PACK, Pack};
 
 pub use crate::hash::Hash;
 pub use chunk::MOST_CHUNK;

@@ -5,10 +5,10 @@
 //! flushes. So a translation is right if one of those walks gives its frame of L1, and the memslots and the host give
 //! that frame's page **now**.
 //!
-//! | asked | judged |
+//! | operation | check |
 //! |---|---|
-//! | an access of L2, with all the faults that it takes | what the TLB holds then, and each leaf of the shadow |
-//! | a refusal | T refuses it, and afterwards the vCPU has nothing of what T said before |
+//! | an access of L2, with all the faults that it takes | each translation in the TLB then, and each leaf of the shadow |
+//! | a refusal | T refuses it, and afterwards the vCPU has no older result of T |
 //! | a device, no memory | there is no memslot, or our tables cannot say it |
 //! | A and D, stores of L2 | are in the dirty log |
 //!

@@ -6,17 +6,17 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`BootFiles`] has the needed files; [`machine`] runs a PC and reads its serial port. A boot has succeeded when the
-//! guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If a
-//! tool is missing, the chore names it and is skipped.
+//! [`BootFiles`] has the needed files; [`emulated_pc`] runs a PC and reads its serial port. A boot has succeeded when
+//! the guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If
+//! a tool is missing, the chore names it and is skipped.
 
-mod machine;
+mod emulated_pc;
 
 use crate::emulator::{Program, REQUIRED, find, or_skipped};
 use crate::outcome::{Outcome, misuse};
 use crate::process::{answer, emptied, succeed, tail};
 use anyhow::{Context as _, Result, bail, ensure};
-use machine::{BOCHS_NPT, BootFiles, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
+use emulated_pc::{BOCHS_NPT, BootFiles, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -46,10 +46,10 @@ pub struct Args {
     /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
-    /// The machine's, where they are fewer
+    /// The machine's processors, if fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     processors: Option<u32>,
-    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "What maps the guest's memory")]
+    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "Largest page that maps the guest's memory")]
     pages: String,
     #[arg(long, help = "Unmap everything on each timer interrupt")]
     zap: bool,
@@ -66,7 +66,7 @@ pub struct Args {
         help = "Boot once, and record every fault there: a trace"
     )]
     trace: Option<PathBuf>,
-    #[arg(last = true, help = "More words, which proof/walkers/hypervisor/src/options.rs lists")]
+    #[arg(last = true, help = "Further options, listed in proof/walkers/hypervisor/src/options.rs")]
     words: Vec<String>,
 }
 

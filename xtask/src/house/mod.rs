@@ -7,6 +7,7 @@ mod lines;
 mod map;
 mod numbers;
 mod rules;
+mod words;
 
 use crate::outcome::Outcome;
 use crate::source::{Finding, Source, read_all};
@@ -43,6 +44,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     let texts = read_all(Path::new("."), ".md")?;
     findings.extend(rules::tags(&sources, &texts));
+    findings.extend(words::check(&sources, &words::texts()?));
     findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(texts.iter().flat_map(rules::leftovers));
     findings.extend(texts.iter().flat_map(map::paths));

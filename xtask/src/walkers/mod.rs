@@ -25,7 +25,7 @@ pub struct Args {
     /// Only the rows of one machine
     #[arg(long, value_parser = ["npt", "ept", "arm64", "riscv"])]
     only: Option<String>,
-    /// Look twenty times as often, with other tables every night
+    /// Twenty times as many look-ups, with other tables every night
     #[arg(long)]
     nightly: bool,
 }

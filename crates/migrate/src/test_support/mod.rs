@@ -3,7 +3,7 @@
 pub mod breaks;
 
 use crate::frame::MemoryRange;
-use crate::guest::Target;
+use crate::source_target::Target;
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::convert::Infallible;
 

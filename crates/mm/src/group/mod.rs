@@ -1,7 +1,7 @@
-//! Groups of address spaces with one limit, like memory cgroups: what is charged to which group, and how a
-//! group makes room.
+//! Groups of address spaces with one limit, like memory cgroups: the charges of each group, and how a group
+//! makes room.
 //!
-//! | what | is charged to |
+//! | memory | is charged to |
 //! |---|---|
 //! | a page of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it |
 //! | a page that a fork shares | the parent's group, as before; a fork is in its parent's group |
@@ -38,7 +38,7 @@ use std::sync::{Arc, Weak};
 /// Number of pages that a thread reclaims at once.
 const CLUSTER: u64 = 32;
 
-/// What a group needs from each of its address spaces.
+/// A group's view of each of its address spaces.
 pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
     /// Charges the tables that it has now.
     fn count_tables(&self);

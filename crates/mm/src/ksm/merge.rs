@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What the scan has found.
+/// A page that the scan has found.
 pub(super) enum Sight {
     /// A page that could be merged: its entry is the frame's sole owner.
     Alone { pfn: Pfn, checksum: u64 },

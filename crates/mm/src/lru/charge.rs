@@ -1,5 +1,5 @@
-//! What counts towards the limit of an address space ([`crate::reclaim::limit`]). Faulting threads share no cache line
-//! of it.
+//! The memory that counts towards the limit of an address space ([`crate::reclaim::limit`]). Faulting threads share no
+//! cache line of it.
 
 use crate::ledger::Count;
 use crate::shards::Shards;

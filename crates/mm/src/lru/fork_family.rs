@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-/// What one member of a family asks of another.
+/// The request that one member of a family makes to another.
 pub(crate) trait FamilyMember: Send + Sync + Debug {
     /// Evicts those of these pages of one region that it maps to these frames and has not accessed, as its
     /// settings allow. The caller holds no lock except its own `reclaimers`.

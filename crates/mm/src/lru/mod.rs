@@ -8,15 +8,15 @@
 //!      ▲                                                                                       │
 //!      └───────────────────────────── a fault; the page keeps its tier ────────────────────────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `generations` | numbers, ages and page counts of generations |
-//! | `region`, `young` | what is stored about a page: a word beside its entry; which of 512 pages were accessed |
-//! | `marks` | what is stored as pages come, go, move |
-//! | `bloom` | which regions an aging pass skips |
-//! | `hand`, `tiers` | which pages eviction looks at next; which old pages it spares |
+//! | `region`, `young` | the word that the LRU stores for each page; a set of accessed pages of one region |
+//! | `marks` | the words of pages that come, go, move |
+//! | `bloom` | the regions that an aging pass skips |
+//! | `hand`, `tiers` | the pages that eviction looks at next; the old pages that it spares |
 //! | `fork_family` | address spaces related by forks, from all of which a shared page is evicted |
-//! | `charge` | what counts towards the limit |
+//! | `charge` | the memory that counts towards the limit |
 //! | `backoff` | refusing reclaims at once while none can succeed |
 //! | `wakeup` | how a fault wakes the threads that make room ahead of need |
 //!
@@ -198,7 +198,7 @@ impl Lru {
         }
     }
 
-    /// Returns counts of what the LRU has done so far.
+    /// Returns the event counts so far.
     pub fn stats(&self) -> LruStats {
         self.counters.sum()
     }

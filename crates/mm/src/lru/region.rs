@@ -1,4 +1,4 @@
-//! What the LRU stores about the pages of an address space: a word for each, in regions of 2 MiB.
+//! The LRU's marks of the pages of an address space: a word for each, in regions of 2 MiB.
 //!
 //! ```text
 //! 63 .......... 16 | 15 .......... 8 | 7 .. 4 |  3   |  2 1  |  0
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What the LRU stores about a present page.
+/// The LRU's mark of a present page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     /// Its generation when it was last looked at. A number below the oldest counts as the oldest.

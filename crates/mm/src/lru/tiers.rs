@@ -77,7 +77,8 @@ fn is_worse(lowest: TierCounts, tier: TierCounts) -> bool {
 /// Bits for a generation's number in a shadow.
 const SEQ_BITS: u32 = Shadow::BITS - 2;
 
-/// What the entry of an evicted anonymous page stores: the oldest generation at that time, and the page's tier.
+/// Encodes the shadow in the entry of an evicted anonymous page: the oldest generation at that time, and the page's
+/// tier.
 pub(crate) fn shadow(oldest: u64, tier: u8) -> Shadow {
     Shadow::new((oldest as u32) << 2 | u32::from(tier))
 }

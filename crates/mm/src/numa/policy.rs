@@ -22,7 +22,7 @@ use crate::state::State;
 use crate::stats::numa::{Counted, Skip};
 use slat::{Gfn, Hva, Idle, Level, Reason, Span};
 
-/// What a stretch contains.
+/// The pages of a stretch.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     /// Whether any page is mapped.

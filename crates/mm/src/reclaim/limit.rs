@@ -1,4 +1,4 @@
-//! The limit of an address space: what counts towards it, and how a fault makes room.
+//! The limit of an address space: the memory that counts towards it, and how a fault makes room.
 //!
 //! A page beyond the limit is refused with [`MmError::OutOfFrames`], as by a full arena, whatever locks the
 //! caller holds. The caller releases its locks, **reclaims** and tries again. If neither it nor another thread

@@ -1,8 +1,8 @@
-//! Reclaim: ages the pages of an address space, and evicts the coldest ([`crate::lru`] has what is stored about them).
+//! Reclaim: ages the pages of an address space, and evicts the coldest ([`crate::lru`] stores their marks).
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `track` | what the address space reports to its LRU: pages come, go, move |
+//! | `track` | the address space's reports to its LRU: pages come, go, move |
 //! | `aging` | a pass over Accessed bits |
 //! | `evict` | eviction of the coldest pages |
 //! | `limit` | a fault that makes room |

@@ -1,4 +1,4 @@
-//! What an address space reports to its LRU: pages that come, go, and move. Each report is made under the
+//! The reports of an address space to its LRU: pages that come, go, and move. Each report is made under the
 //! page's lock, next to the change of the entry. Without an LRU each costs one predictable branch.
 
 use crate::lru::generations::Kind;

@@ -1,4 +1,4 @@
-//! What balancing has done to an address space: sharded counters, summed when they are read.
+//! Event counts of NUMA balancing in an address space: sharded counters, summed when they are read.
 
 use crate::shards::Shards;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ const COUNTERS: usize = Counted::Skipped as usize + Skip::ALL.len();
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
-/// What balancing has done to an address space so far. Pages are 4 KiB; a huge page counts as 512.
+/// Event counts of NUMA balancing in an address space. Pages are 4 KiB; a huge page counts as 512.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaStats {
     /// Pages of address space scanned, in eligible mappings.

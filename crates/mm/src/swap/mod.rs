@@ -103,7 +103,7 @@ impl Swap {
         &self.arena
     }
 
-    /// Returns what it holds, and what it has done so far.
+    /// Returns its contents and event counts.
     pub fn stats(&self) -> SwapStats {
         self.table.lock().stats()
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `swap_out` | a page leaves: its entry gets the number of its copy |
 //! | `swap_in` | an access needs the page: its contents come back from the copy |
-//! | `neighbours` | which pages are read together with it |
+//! | `neighbours` | the pages that are read together with it |
 
 mod neighbours;
 mod swap_in;

@@ -1,11 +1,11 @@
-//! What L1 has done and found.
+//! Counts of L1's edits, flushes and errors.
 
 use super::vcpus::Scope;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What L1 has done and found.
+        /// Counts of L1's edits, flushes and errors.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct L1Counts { $($(#[$doc])* pub $name: u64,)* }
 

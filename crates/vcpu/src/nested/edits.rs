@@ -15,7 +15,7 @@
 use super::code::{L1Code, Platform};
 use super::counts::one;
 use super::hypervisor::L1;
-use super::memory::{Memory, Page, Watch, first_of};
+use super::l1_memory::{Memory, Page, Watch, first_of};
 use super::tables::{L1Tables, Nest};
 use super::vcpus::Scope;
 use fastrand::Rng;

@@ -1,8 +1,8 @@
-//! How L1 handles an access that its table refuses.
+//! L1's handling of an access that its table refuses.
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::{FaultResult, L1};
-use super::memory::{Memory, Page, Watch};
+use super::l1_memory::{Memory, Page, Watch};
 use super::tables::{L1Tables, Nest};
 use super::vcpus::Scope;
 use fastrand::Rng;

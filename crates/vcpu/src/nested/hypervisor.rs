@@ -6,7 +6,7 @@
 
 use super::code::{L1Code, Platform};
 use super::counts::{Counts, L1Counts};
-use super::memory::Memory;
+use super::l1_memory::Memory;
 use super::tables::{L1Tables, Nest};
 use super::vcpus::{Scope, Vcpus};
 use crate::cpu::{Core, L2Exit, Program, Step};
@@ -74,7 +74,7 @@ const MAX_UNEXPLAINED_REFUSALS: u32 = 1000;
 /// fails.
 const MAX_FAULTS: u32 = 500_000;
 
-/// How L2 has stopped.
+/// The reason for which L2 has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// The program stopped.
@@ -99,7 +99,7 @@ impl<F: Nest> L1<F> {
         }
     }
 
-    /// Returns what it has done and found.
+    /// Returns the counts of its edits, flushes and errors.
     pub fn counts(&self) -> L1Counts {
         self.counts.read()
     }

@@ -50,7 +50,7 @@ pub enum Error {
         name: String,
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error in it.
         #[source]
         flaw: Flaw,
     },

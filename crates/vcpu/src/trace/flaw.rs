@@ -1,11 +1,11 @@
-//! Why a line is no record, and which accesses a record may have.
+//! Reasons why a line is not a record, and the check of the access in a record.
 
 use super::{Access, Kind};
 
 /// Bytes by which a line is judged. Lackey's longest record has 25; a line of ftrace or perf has about 150.
 pub(super) const LONGEST: usize = 512;
 
-/// What is wrong with a garbled record.
+/// The error in a garbled record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {

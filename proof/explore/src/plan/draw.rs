@@ -170,7 +170,7 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
         _ => random.once_in(2),
     };
     let (windows, slots) = if small {
-        // Neighbours in one table; now and then in the next table, too.
+        // Neighbours in one table; sometimes in the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
         (first..FIRST_LARGE.min(last + 1), 0..random.within(2, 4) as u32)

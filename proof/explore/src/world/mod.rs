@@ -21,31 +21,31 @@
 //!   returned.
 //! * Every thread ends.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `host`, `memory` | the primary MMU; memory for tables |
-//! | `guest`, `tlb` | a vCPU, and its processor's TLB |
+//! | `primary_mmu`, `table_memory` | the primary MMU; memory for tables |
+//! | `vcpu`, `tlb` | a vCPU, and its processor's TLB |
 //! | `slots` | the memslot in each window, also during transactions |
 //! | `thread` | the threads of the host and of the VMM |
 //! | `oracle` | the checks of all of the above |
 //! | `observer` | the schedule, and the moments of the checks |
 //! | `run` | runs a plan |
 
-mod guest;
-mod host;
-mod memory;
 mod observer;
 mod oracle;
+mod primary_mmu;
 mod run;
 mod slots;
+mod table_memory;
 mod thread;
 mod tlb;
+mod vcpu;
 mod windows;
 
 pub use run::{Outcome, run};
 
 use crate::plan::Plan;
-use host::{Handle, Primary};
+use primary_mmu::{Handle, Primary};
 use slat::{Access, Format, Gfn, Pfn, Span, Vm};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Transactions of memslots, and what they do to the windows.
 
-use super::{World, host};
+use super::{World, primary_mmu};
 use crate::plan::layout::{self, WINDOWS};
 use crate::plan::op::Op;
 use slat::slots::{SlotError, Transaction};
@@ -41,7 +41,7 @@ impl<F: Format> World<'_, F> {
         if !fits || !self.windows.is_free(window) {
             return;
         }
-        let made = layout::slot(slot, window, host::hva(layout::host_page(slot)));
+        let made = layout::slot(slot, window, primary_mmu::hva(layout::host_page(slot)));
         let made = if logs { made.log_dirty() } else { made };
         self.windows.logs.borrow_mut()[slot as usize] = false;
         if self.change_slots(idle, &[(window, Some(slot))], |tx| tx.create(made)) && logs {

@@ -1,9 +1,9 @@
-//! How the words of tables are drawn.
+//! Random words of tables.
 
 use crate::Input;
 use slat::Gfn;
 
-/// How the words of one format are drawn: the bits of a link and of a leaf, and the position of the frame.
+/// The parts of the drawn words of one format: the bits of a link and of a leaf, and the position of the frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     pub(super) link: u64,

@@ -7,7 +7,7 @@ use slat::GuestSpace;
 use slat::{DirtyError, Format, Gfn, Idle, SecondaryMmu, SlotError, SpaceId, Span, VcpuId, Vm};
 use std::mem::forget;
 
-use super::host::Crafty;
+use super::panicking_host::Crafty;
 
 type Slots<'vm, F> = GuestSpace<'vm, F, Crafty<F>>;
 

@@ -16,9 +16,9 @@ const IDS: u32 = 4;
 pub struct Step {
     /// Number of callbacks until one panics; none at 0.
     pub fuse: u32,
-    /// What the host does when it is asked for a page.
+    /// The engine call that the host makes when it is asked for a page.
     pub nested: Option<Nested>,
-    /// How vCPUs that were left in the guest come back.
+    /// The operation by which vCPUs that were left in the guest come back.
     pub back: Back,
     pub what: What,
 }
@@ -42,7 +42,7 @@ pub enum Back {
     Drop,
 }
 
-/// How a guard ends.
+/// The end of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Properly.

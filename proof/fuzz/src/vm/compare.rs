@@ -1,9 +1,9 @@
 //! The comparison of tables, counters, dirty pages and TLBs with the model.
 
-use super::machine::Machine;
 use super::step::IDS;
 use super::tables::{Leaf, leaf};
 use super::tlb::Cached;
+use super::vm_and_model::Machine;
 use slat::table::{Entry, Kind, TableMemory};
 use slat::{Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
 use std::collections::BTreeMap;

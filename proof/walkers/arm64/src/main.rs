@@ -10,14 +10,14 @@ extern crate alloc;
 mod boot;
 mod console;
 mod control;
-mod guest;
-mod machine;
+mod el1_machine;
+mod guest_access;
 mod semihosting;
 mod stage2;
 mod vectors;
 
 use alloc::vec;
-use machine::El1;
+use el1_machine::El1;
 use slat::Idle;
 use slat::table::Format;
 use slat::table::formats::{Arm64L39, Arm64L40, Arm64L48, Arm64NoAd};

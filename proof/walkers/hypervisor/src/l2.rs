@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::apic;
-use crate::guest::{After, Cached, Cpu};
+use crate::guest_loop::{After, Cached, Cpu};
 use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise};
 use crate::options::Mistake;
 use alloc::format;
@@ -11,7 +11,7 @@ use slat::entry::Go;
 use slat::nested::{L1Access, L1Format as _, L2Next};
 use slat::{Access, CpuId, Emulate, Format, Gpa, Idle, Leave, Next};
 use slat_walker_x86::cpu::EFER;
-use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
+use slat_walker_x86::processor::{Exit, Processor, WRMSR_BYTES};
 use slat_walker_x86::svm::{Svm, cut_short, msr_bits};
 use slat_walker_x86::vmcb::{
     CHOSEN_INTERRUPTS, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA, INTERCEPT_MSRS, INTERCEPT_SHUTDOWN,

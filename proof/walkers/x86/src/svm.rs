@@ -5,9 +5,11 @@
 //! the hidden parts of segment registers, which the hypervisor does not use.
 
 use crate::cpu::{self, EFER};
-use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use crate::kick;
 use crate::paging::{self, Pae};
+use crate::processor::{
+    Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES,
+};
 use crate::vmcb::{
     EVENT_EXCEPTION, EVENT_VALID, FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA,
     INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN,
@@ -270,8 +272,9 @@ impl Svm {
     /// short.
     pub fn exchange(&mut self, registers: &mut Registers) {
         self.vmcb.save.rax = registers.rax;
-        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
-        // root; the registers that the assembly does not keep are those that a call may change.
+        // SAFETY: the block is whole and stays where it is; the code that set the root limits
+        // the memory that the guest can reach; the registers that the assembly does not keep are those that a call may
+        // change.
         unsafe {
             match &self.pae {
                 Some(pae) => pae.run(&mut self.vmcb, registers),

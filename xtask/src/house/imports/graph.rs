@@ -24,7 +24,7 @@ const FUEL: usize = 8;
 struct Crate {
     /// The file of each module that has one, and the names in it.
     files: BTreeMap<String, (PathBuf, Names)>,
-    /// By module, with the module whose file has it. Modules within files have theirs, too.
+    /// By module, with the module whose file has it. This includes modules within files.
     imports: BTreeMap<String, Vec<(String, Import)>>,
 }
 
@@ -138,7 +138,7 @@ impl Crate {
         None
     }
 
-    /// Returns whether a module defines this name or hands it on.
+    /// Returns whether a module defines this name or re-exports it.
     fn has(&self, module: &str, name: &str, fuel: usize) -> bool {
         let Some(fuel) = fuel.checked_sub(1) else { return false };
         self.is_module(&join(module, name))
@@ -161,7 +161,7 @@ impl Crate {
         self.items(path).is_some()
     }
 
-    /// Returns the module whose file defines what an absolute path names; `None` if that is a module.
+    /// Returns the module whose file defines the item of an absolute path; `None` if the item is a module.
     fn home(&self, path: &[String], fuel: usize) -> Option<String> {
         let mut module = String::new();
         let mut rest = path.iter();

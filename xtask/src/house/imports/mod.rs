@@ -1,15 +1,15 @@
-//! The files of a crate import each other in no circle. [`super::map`] checks what rooms import.
+//! The files of a crate import each other in no circle. [`super::map`] checks the imports of rooms.
 //!
 //! Within each folder of a crate, the entries import each other in no circle. An entry is a file, a folder with all
-//! that is below it, or the folder's own file (`mod.rs`, or `a.rs` beside the folder `a`; `lib.rs` and `main.rs` in
+//! files below it, or the folder's own file (`mod.rs`, or `a.rs` beside the folder `a`; `lib.rs` and `main.rs` in
 //! `src`). So no files import each other in a circle, and a folder can be read after those that it imports.
 //!
 //! A file imports another if its code names an item that the other defines: by `use`, by a path such as
-//! `crate::a::b` or `child::f`, or by a name that it hands on and uses itself.
+//! `crate::a::b` or `child::f`, or by a name that it re-exports and uses itself.
 //!
 //! * **A re-exported name counts for the file that defines it.** `pub use child::A` in `mod.rs` is no import of
 //!   `child`, and a sibling that says `super::A` imports `child`, not `mod.rs`.
-//! * `mod child;` is no import. Nor is the import of a module: what is named in it is.
+//! * `mod child;` is no import. Nor is the import of a module: a name in that module is.
 //! * So `mod.rs` and its child are a circle only if each uses an item of the other.
 //! * Tests and code that only simulations compile (`cfg` with `test`, `loom`, …) do not count. All features do.
 //! * Calls of methods name no file, so an `impl` may be above its type. Macros count where a path or `use` names them.

@@ -1,4 +1,4 @@
-//! The names in one file: its modules, what it defines, what it imports, and the paths in its code. Tests are left out.
+//! The names in one file: its modules, its items, its imports, and the paths in its code. Tests are left out.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeSet;
@@ -28,9 +28,9 @@ pub struct Module {
 /// One path of a `use`.
 pub struct Import {
     pub path: Named,
-    /// The name that it gets here; none of `::*`.
+    /// Its name in this file; `None` for `::*`.
     pub name: Option<String>,
-    /// It also hands the name on.
+    /// Whether the file re-exports the name.
     pub is_public: bool,
 }
 
@@ -85,7 +85,7 @@ impl Names {
         }
     }
 
-    /// Reads the item that begins with this keyword, up to its name at least. Returns the index of what follows.
+    /// Reads the item that begins with this keyword, up to its name at least. Returns the index after that.
     fn item(
         &mut self,
         tokens: &[TokenTree],
@@ -258,7 +258,7 @@ fn literal(tokens: TokenStream) -> Option<String> {
     Some(text.trim_matches('"').to_owned())
 }
 
-/// Returns whether a predicate of `cfg` may be true in what ships, and whether it may be false.
+/// Returns whether a predicate of `cfg` may be true in shipped code, and whether it may be false.
 fn may_ship(predicate: TokenStream) -> (bool, bool) {
     let mut tokens = predicate.into_iter().peekable();
     if let Some(TokenTree::Group(group)) = tokens.peek() {
