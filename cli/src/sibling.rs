@@ -33,7 +33,7 @@ pub const BENCH: Sibling = Sibling {
 pub const PAGER: Sibling = Sibling {
     name: "slat-pager",
     subcommands: &["pager"],
-    build: "cargo build --release -p slat-pager",
+    build: "cd pager && cargo build --release",
     reads_all: false,
 };
 
@@ -80,8 +80,8 @@ impl Sibling {
 
     /// The path of the program.
     fn path(&self) -> Result<PathBuf, Error> {
-        let here =
-            current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
+        let here = current_exe()
+            .map_err(|error| Error::Machine(format!("cannot find the path of this program: {error}")))?;
         Ok(here.with_file_name(format!("{}{EXE_SUFFIX}", self.name)))
     }
 

@@ -203,7 +203,7 @@ typedef uint32_t slat_access;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Reason why the host changes a range. It decides which edits are needed: slat's ARCHITECTURE.md has the table.
+// Reason why the host changes a range. It decides which edits are needed: `slat plan` prints the table.
 enum slat_why
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t

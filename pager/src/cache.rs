@@ -1,6 +1,6 @@
 //! The host's cache of chunks: shared by all guests, with a limit.
 
-use crate::store::{Hash, StoreError};
+use crate::hash::Hash;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ pub type Chunk = Arc<Vec<u8>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
-    /// The host's cache of chunks.
+    /// The host's cache of chunks, or the kernel's cache of an image.
     Cache,
-    /// The store.
+    /// The store, or an image that the kernel had to read.
     Store,
     /// No source: the page is zero.
     Zero,
@@ -126,11 +126,11 @@ impl Cache {
 
     /// Returns the chunk of this name, from the cache or by `read`, which may sleep. If `read` fails, each waiting
     /// thread tries for itself.
-    pub(crate) fn get(
+    pub(crate) fn get<E>(
         &self,
         name: Hash,
-        read: impl FnOnce() -> Result<Vec<u8>, StoreError>,
-    ) -> Result<(Chunk, Source), StoreError> {
+        read: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<(Chunk, Source), E> {
         let mut state = self.state.lock();
         loop {
             if let Some(content) = state.hit(&name, self.limit) {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn the_limit_holds_and_used_chunks_stay() {
         let cache = Cache::new(10 * 4096);
-        let get = |number| cache.get(name(number), || Ok(vec![number as u8; 4096])).unwrap();
+        let get = |number| cache.get(name(number), || Ok::<_, ()>(vec![number as u8; 4096])).unwrap();
         for number in 0..1000 {
             assert!(get(7).0.iter().all(|byte| *byte == 7));
             assert_eq!(get(100 + number).0[0], (100 + number) as u8);
@@ -298,7 +298,7 @@ mod tests {
         let (cache, mut clock) = (Cache::new(ROOM * 4096), Clock::default());
         let (mut of_cache, mut of_clock) = (0, 0);
         for number in numbers {
-            let (_, source) = cache.get(name(number), || Ok(vec![0; 4096])).unwrap();
+            let (_, source) = cache.get(name(number), || Ok::<_, ()>(vec![0; 4096])).unwrap();
             of_cache += usize::from(source == Source::Cache);
             of_clock += usize::from(clock.has(number));
             assert!(cache.stats().bytes <= ROOM as u64 * 4096);
@@ -376,7 +376,7 @@ mod tests {
     fn a_chunk_larger_than_the_cache_is_not_kept() {
         let cache = Cache::new(100);
         for _ in 0..2 {
-            assert_eq!(cache.get(name(1), || Ok(vec![1; 101])).unwrap().1, Source::Store);
+            assert_eq!(cache.get(name(1), || Ok::<_, ()>(vec![1; 101])).unwrap().1, Source::Store);
         }
         assert_eq!(cache.stats().bytes, 0);
     }
@@ -388,7 +388,7 @@ mod tests {
             cache.get(name(1), || {
                 reads.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_millis(20));
-                Ok(vec![1; 4096])
+                Ok::<_, ()>(vec![1; 4096])
             })
         };
         std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| get().unwrap())));
@@ -398,9 +398,9 @@ mod tests {
     #[test]
     fn a_read_that_fails_is_tried_again() {
         let cache = Cache::new(1 << 20);
-        assert!(cache.get(name(1), || Err(StoreError::Missing("a".into()))).is_err());
-        let panics = || cache.get(name(1), || panic!("on purpose"));
+        assert!(cache.get(name(1), || Err("the store is down")).is_err());
+        let panics = || cache.get::<()>(name(1), || panic!("on purpose"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-        assert_eq!(cache.get(name(1), || Ok(vec![1])).unwrap().1, Source::Store);
+        assert_eq!(cache.get(name(1), || Ok::<_, ()>(vec![1])).unwrap().1, Source::Store);
     }
 }

@@ -14,7 +14,7 @@
 //! library.snapshot("seven", &*image, image.len() as u64, 64 << 10)?;
 //! assert_eq!(library.verify("seven")?.chunks, 1); // one chunk that occurs 16 times
 //!
-//! // What a VMM said about its memory is checked against the template.
+//! // The regions that a VMM announces are checked against the template.
 //! let template = library.open("seven")?;
 //! let layout = Layout::new(vec![Region { base: 0x7000_0000, size: 1 << 20, offset: 0 }], template.size())?;
 //! # let uffd = match Uffd::new(Features::REMOVE) {
@@ -55,6 +55,7 @@
 //! | `layout` | addresses of a guest's memory |
 //! | `wire` | the protocols of VMMs |
 //! | `store` | templates, their chunks and their working sets |
+//! | `hash` | names of chunks |
 //! | `cache` | chunks in the host's memory |
 //! | `share` | pages that clones of a template share |
 //! | `compute_limit` | a limit for threads that compute ahead of faults |
@@ -63,7 +64,7 @@
 //! | `machine` | whole machines of Cloud Hypervisor, received and restored |
 //! | `latency` | times of faults |
 //! | `daemon` | keeper and worker |
-//! | `hostile` | entry points for the fuzzer |
+//! | `fuzzing` | entry points for the fuzzer |
 //! | `twin` | a process that behaves as a VMM, for tests and the demonstration |
 #![deny(missing_docs)]
 #![cfg(target_os = "linux")]
@@ -73,9 +74,10 @@ mod compute_limit;
 #[cfg(feature = "config")]
 mod config;
 mod daemon;
-mod guest;
 #[doc(hidden)]
-pub mod hostile;
+pub mod fuzzing;
+mod guest;
+mod hash;
 mod journal;
 mod latency;
 mod layout;
@@ -92,8 +94,8 @@ pub use cache::{Cache, CacheStats, Source};
 #[doc(hidden)]
 pub use config::flags;
 pub use daemon::{
-    Ageing, Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError,
-    accept_one, checkpoint,
+    Ageing, Event, FindTemplate, Guests, Keeper, Listed, ListedSocket, Listen, Moment, Monitor, Request,
+    Serving, Session, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
 };
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,
@@ -107,13 +109,12 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Gc, Hash, ImageFile, Library, MOST_CHUNK, Nbd, PATIENCE, Steady, SteadyOptions, Store,
-    StoreError, StoreStats, Template, TemplateSource, Verified, Version, WorkingSet,
+    Entry, Folder, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE, Steady,
+    SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};
 pub use uffd::{Features, Filled, HUGE_PAGE, PAGE, Refusal, Uffd};
 pub use wire::{
-    Firecracker, Handshake, MOST_CONFIG, MOST_FAULT, MOST_FDS, MOST_HANDSHAKE, MOST_STATE, MigrationError,
-    Wire, WireError,
+    Firecracker, Handshake, MOST_FAULT, MOST_FDS, MOST_HANDSHAKE, MigrationError, Wire, WireError,
 };

@@ -7,7 +7,7 @@ use command::{Command, Failure};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The memory of microVMs, from snapshot templates in a store, by userfaultfd.
+/// Serves the memory of microVMs from snapshots, by userfaultfd.
 #[derive(Parser)]
 #[command(name = "slat-pager", version, max_term_width = 100, args_override_self = true)]
 struct Program {
@@ -19,7 +19,8 @@ struct Program {
 /// example handlers, means `serve --image SOCKET=FILE`.
 fn words() -> Result<Vec<OsString>, String> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let is_command = |word: &OsString| Program::command().find_subcommand(word).is_some() || *word == *"help";
+    let command = Program::command();
+    let is_command = |word: &OsString| command.find_subcommand(word).is_some() || *word == *"help";
     match &words[..] {
         [program, socket, file] if !is_command(socket) && !socket.to_string_lossy().starts_with('-') => {
             let mut image = socket.clone();
@@ -27,7 +28,7 @@ fn words() -> Result<Vec<OsString>, String> {
             image.push(file);
             Ok(vec![program.clone(), "serve".into(), "--image".into(), image])
         }
-        _ => command::config::expand(words),
+        _ => command::config::expand(words, &command),
     }
 }
 

@@ -1,14 +1,28 @@
 //! Second-level address translation: the memory-virtualization engine of a hypervisor.
 //!
-//! Two translations make a guest's physical memory: memslots map guest frames to host addresses, and the host's primary
-//! MMU maps host addresses to frames. This crate keeps the product of both in a page table, which hardware or a
-//! software vCPU walks. The table stays correct while hundreds of vCPUs fault in parallel and the host changes its
-//! mappings.
+//! Memslots map a guest's frames to host addresses, and the host's primary MMU maps those to frames. This crate keeps the
+//! product of both in a page table, which hardware or a software vCPU walks. The table stays correct while hundreds of
+//! vCPUs fault in parallel and the host changes its mappings.
+//!
+//! **You supply** a [`Host`], which says which frame is behind a host address, and kicks vCPUs; a [`Processor`], which
+//! runs the guest and forgets [`Translations`]; and a page-table [`Format`] from [`table::formats`]. Tables are on the heap
+//! unless the host lends memory ([`TableMemory`]).
+//!
+//! **You call**
+//!
+//! | for | call |
+//! |---|---|
+//! | a VM and its vCPUs | [`Vm::builder`], [`Vm::vcpu`] |
+//! | memslots, dirty logs, aging, held frames | the functions of [`GuestSpace`], which [`Vm::memory`] returns |
+//! | the guest, until its next exit | [`Vcpu::run`]; in single steps [`Vcpu::enter`] |
+//! | a second-level fault | [`Vcpu::fault`]; its result is the vCPU's [`Next`] step |
+//! | a change of the host's own table | [`Vm::change`]; single pages of a range [`Vm::change_pages`] |
+//! | a thread that may sleep | [`Idle::take`] |
 //!
 //! ```
 //! use slat::{table::formats::Ept4, *};
 //!
-//! /// The host says what is at a host address. Here the frame is always the address.
+//! /// The frame is always the address.
 //! struct Identity;
 //! impl Host for Identity {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -36,33 +50,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Modules, in the order of data flow
-//!
-//! | module | contents |
-//! |---|---|
-//! | [`slots`] | gfn → hva, as snapshots (the scalable memslots series) |
-//! | [`fault`] | the steps of a fault (the TDP MMU series) |
-//! | [`table`] | formats, entries, and the release of table pages (the TDP MMU series) |
-//! | [`walk`] | an open walk over the tables of a VM, in one of three modes |
-//! | [`huge`] | splitting and recovering huge pages (the TDP MMU series) |
-//! | [`tlb`] | the flush that an edit owes, and its payment |
-//! | [`age`] | accessed pages (the MGLRU aging series) |
-//! | [`dirty`] | written pages (the TDP MMU series) |
-//! | [`notify`] | invalidations by the primary MMU, each with a reason (the NUMA protection and change-pte series) |
-//! | [`sync`] | the lock order, and the rules of the read side |
-//! | [`map`] | a table without a VM; its owner maps pages one by one |
-//! | [`guest_space`] | one address space of a VM: the handle for its memory |
-//! | [`memslots`] | transactions and snapshots of its memslots |
-//! | [`nested`] | optional (the feature `nested`): shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
-//! | [`vm`] | the VM and its builder |
-//! | [`entry`] | the entry into the guest in single steps, where [`Vcpu::run`] does not fit |
-//! | [`writes`] | listeners for stores to chosen frames |
-//! | [`held`] | frames that the VMM or hardware uses by frame number |
-//! | [`stats`] | counters of a VM |
-//! | [`trace`] | one event for each action of a VM |
-//! | [`host`] | the trait that the embedder implements |
-//! | `oracle` | optional (the feature `oracle`): a specification that runs beside a VM |
-//!
 //! | feature | adds |
 //! |---|---|
 //! | `std` (default) | thread tokens, process-wide barriers, parking locks; without it the crate is `no_std` |
@@ -71,7 +58,9 @@
 //! | `oracle` | `Builder::checked`: reports calls of the embedder that break the contract |
 //! | `baselines` | for measurements, KVM's former locks: no part of the API; each walk then reads the policy, also of a VM without one |
 //!
-//! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
+//! **The book**, `book/` in the repository, begins with a first day. It has the glossary, the protocol, and the patch
+//! series that modules name.
+#![cfg_attr(not(docsrs), doc = "`mdbook build book` makes it [beside these pages](../../book/index.html).")]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 // The engine's functions for nested guests alone stay where they belong. A build with them finds what is really dead.

@@ -7,23 +7,23 @@ mod emulator;
 mod fuzz;
 mod gate;
 mod house;
+mod links;
 mod longer;
 mod miri;
 #[cfg(test)]
 mod museum;
 mod mutants;
+mod outcome;
 mod page;
 mod process;
 mod sanitize;
+mod source;
 mod verify;
 mod walkers;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use outcome::Outcome;
 use verify::steps::Tier;
-
-/// Result of a chore.
-type Outcome = anyhow::Result<()>;
 
 /// House chores of slat
 #[derive(Parser)]
@@ -31,13 +31,17 @@ type Outcome = anyhow::Result<()>;
 enum Chore {
     /// Check the house rules; changes nothing
     House(house::Args),
-    /// Check the quick half of what must hold before a change lands: five minutes
+    /// Render the documentation of all packages, with the links between them
+    Docs,
+    /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
+    Links(links::Args),
+    /// Run the quick half of the checks that each change must pass: five minutes
     Check,
-    /// Check what must hold before a change lands; say what was explored, and which mistakes were found
+    /// Run the checks that each change must pass; print the explored executions and the found mistakes
     Verify(verify::Args),
-    /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
+    /// Run every check, four hours at most; write the verdict to proof/verdicts/nightly.md
     Nightly(verify::Args),
-    /// Make each mistake of mistakes/ in a copy of the sources, and run the test that must find it
+    /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
@@ -49,7 +53,7 @@ enum Chore {
     Chaos(chaos::Args),
     /// Run the suite again and again, until it fails
     Repeat(longer::Repeat),
-    /// Run libFuzzer on any bytes
+    /// Run the targets of libFuzzer
     Fuzz(fuzz::Args),
     /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
@@ -61,9 +65,9 @@ enum Chore {
     Sanitize,
     /// Run small worlds and unit tests under Miri; installs it if it is missing
     Miri,
-    /// Let hardware walkers, in emulators, judge tables
+    /// Check tables by hardware walkers in emulators
     Walkers(walkers::Args),
-    /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
+    /// Run an unmodified foreign program on slat, by name; without a name, list them
     Clients(Words),
     /// Boot Debian's kernel plain and under slat, and compare
     Boot(boot::Args),
@@ -84,6 +88,8 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House(args) => house::run(args),
+            Self::Docs => links::render(),
+            Self::Links(args) => links::run(args),
             Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
             Self::Verify(args) => verify::run(Tier::Push, args),
             Self::Nightly(args) => verify::run(Tier::Nightly, args),
@@ -93,7 +99,7 @@ impl Chore {
             Self::Soak(args) => longer::soak(args),
             Self::Chaos(args) => chaos::run(args),
             Self::Repeat(args) => longer::repeat(args),
-            Self::Fuzz(args) => fuzz::run(args),
+            Self::Fuzz(args) => fuzz::run(args, mutants::fuzzer),
             Self::Explore(Words { words }) => longer::explore(words),
             Self::Prove(Words { words }) => longer::prove(words),
             Self::Simulate(args) => longer::simulate(args),
@@ -105,11 +111,6 @@ impl Chore {
             Self::Page(args) => page::run(args),
         }
     }
-}
-
-/// Returns an error for arguments that contradict each other.
-fn misuse(why: &str) -> Outcome {
-    Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
 }
 
 fn main() {
@@ -139,7 +140,8 @@ mod tests {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
         }
-        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a".split('|')
+        for line in "soak --minutes 5|repeat --beside 2 --times 3|fuzz vm --mistakes|page target/a|docs|links|links target/book"
+            .split('|')
         {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }

@@ -1,6 +1,8 @@
 //! Runs programs for chores: their output, their exit status, and time limits.
+//!
+//! The limit is coreutils' `timeout`, which ends the whole process group.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Result, anyhow, ensure};
 use std::ffi::OsStr;
 use std::path::Path;

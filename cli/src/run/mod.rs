@@ -5,32 +5,31 @@
 //!                               │                        ▲
 //!                               └─ oracle checks reads   └── churn moves pages meanwhile
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `args`, `choices` | what users type, checked; what they choose by name |
+//! | `args`, `choices` | the flags, and the named values of some |
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
-//! | `machine` | arena, address space, VM, and where regions are placed |
+//! | `guest_vm` | the guest's VM, its host memory, and the placement of regions |
 //! | `vcpus` | one thread per vCPU |
-//! | `nested` | a hypervisor between the machine and the guest that replays |
-//! | `churn` | the host moves pages and takes snapshots while the guest runs |
-//! | `dirty_log` | which pages are written, harvested all the while |
-//! | `events` | what happens in the VM, event by event, as text |
+//! | `nested` | L1, a hypervisor between the machine and the guest that replays |
+//! | `churn` | a thread that moves pages and takes snapshots while the guest runs |
+//! | `dirty_log` | a thread that harvests the dirty log and checks it |
+//! | `events` | the VM's events as text |
 //! | `watch` | samples for watchers |
-//! | `server` | that, and the LRU's generations, on a Unix socket |
-//! | `ahead` | room, and frames of zeroes, before a fault needs them |
-//! | `reclaimer` | what the guest has not used for long goes to swap |
-//! | `migrate` | the guest goes to another process, or comes from one |
-//! | `figures`, `report` | the report, as text or JSON |
+//! | `server` | samples, and the LRU's generations, on a Unix socket |
+//! | `ahead` | threads that evict pages and zero frames before a fault needs them |
+//! | `reclaimer` | a thread that swaps out pages that the guest has not used for some time |
+//! | `migrate` | a live migration of the guest to or from another process |
+//! | `report` | the report, as text or JSON |
 
-pub mod ahead;
+mod ahead;
 mod args;
 mod choices;
 mod churn;
 mod dirty_log;
 mod events;
 mod feed;
-pub mod figures;
-mod machine;
+mod guest_vm;
 mod migrate;
 mod nested;
 mod reclaimer;
@@ -46,8 +45,8 @@ pub use watch::{Samples, Watching};
 use crate::error::Error;
 use crate::thread::{Worker, joined};
 use crate::{bar, top};
+use guest_vm::Machine;
 use indicatif::ProgressBar;
-use machine::Machine;
 use migrate::{Address, Arrivals, Gate, Moves};
 use server::Socket;
 use slat_mm::lru_gen::LruGen;

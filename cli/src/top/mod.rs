@@ -5,22 +5,20 @@
 //!                                         ├─▶ samples ─▶ rates ─▶ a screen, lines, or JSON
 //! slat top PATH      its socket, `watch` ─┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `sample` | what a run says: sums, as one line of JSON |
-//! | `source` | where samples come from, and how it ends |
-//! | `rates` | two samples → what happens in a second |
-//! | `words` | figures as people read them |
-//! | `lines` | a line for each sample: where there is no terminal |
+//! | `source` | sources of samples: this process, or a socket |
+//! | `rates` | rates per second, from two samples |
+//! | `figure_text` | figures with three digits and a unit |
+//! | `lines` | one line per sample, where there is no terminal |
 //! | `screen` | the terminal (with the feature `top`) |
 
+mod figure_text;
 mod lines;
 mod rates;
-pub mod sample;
 #[cfg(feature = "top")]
 mod screen;
 mod source;
-mod words;
 
 use crate::error::Error;
 use crate::run::Samples;
@@ -71,7 +69,7 @@ pub struct Top {
 
 /// The options of a view.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "top"), allow(dead_code, reason = "lines cannot be told to come more often"))]
+#[cfg_attr(not(feature = "top"), allow(dead_code, reason = "only the screen changes the interval"))]
 struct Wanted {
     /// The interval between samples, until a key changes it.
     every: Duration,

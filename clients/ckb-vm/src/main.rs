@@ -1,17 +1,18 @@
-//! ckb-vm, a RISC-V emulator of other authors, on slat: see the book's chapter "An emulator".
+//! ckb-vm, a RISC-V emulator of other authors, on slat: `README.md` lists its files.
 //!
 //! `clients/ckb-vm/run` builds the programs and runs all checks.
 
 #[macro_use]
 mod mistakes;
 mod checks;
-mod guest;
 #[cfg(not(feature = "mistakes"))]
 mod measure;
-mod memory;
 mod ram;
 mod run;
+mod running_program;
+mod slat_memory;
 mod snapshot;
+mod tlb;
 
 use checks::{Checked, Program};
 use std::path::Path;

@@ -10,7 +10,6 @@ static bool is_here;           /* page 7 has come */
 static uint64_t told[3];       /* listeners: before, after, released */
 static uint64_t zapped, flushes, flushed, collected, stored;
 
-/* ANCHOR: pending */
 /* The host does not wait for page 7: it has requested it. The VMM must provide page 9. */
 static slat_status resolve(void *user, const slat_thread *thread, uint64_t hva, slat_access access, slat_page *page)
 {
@@ -24,7 +23,6 @@ static slat_status resolve(void *user, const slat_thread *thread, uint64_t hva, 
     page->level = hva >> 21 == 2 ? 2 : 1;
     return SLAT_OK;
 }
-/* ANCHOR_END: pending */
 
 /* The large page only. */
 static slat_status lookup(void *user, uint64_t hva, slat_access access, slat_page *page)

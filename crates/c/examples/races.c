@@ -62,7 +62,6 @@ static void after(void *user, const slat_thread *thread, const slat_store *store
     atomic_fetch_add(&told, word);
 }
 
-/* ANCHOR: held */
 /* The VMM counts in the held page while the host moves it. Returns how often the page had another value than the VMM's last. */
 static void *clock_page(void *argument)
 {
@@ -88,7 +87,6 @@ static void *clock_page(void *argument)
     *(uint64_t *)argument = wrong;
     return NULL;
 }
-/* ANCHOR_END: held */
 
 /* Brings each page as soon as the vCPU asks for it, but page 0 only once the vCPU waits, so that at least one wait needs its wake-up. */
 static void *pager(void *argument)

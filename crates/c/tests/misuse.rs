@@ -1,4 +1,17 @@
 //! Misuse from C, and its errors. In Rust most of this does not compile.
+//!
+//! The promises to C programs; a test without a path is in this file:
+//!
+//! | claim | test |
+//! |---|---|
+//! | a null pointer, an unknown number, a misaligned range is an error | `null_pointers_and_unknown_numbers_are_refused` |
+//! | a VM is not freed before its vCPUs, invalidations and harvests | `a_vm_outlives_what_was_made_from_it` |
+//! | a vCPU in the guest does not fault, and its thread does not wait | `a_vcpu_in_the_guest_does_nothing_else_and_neither_does_its_thread` |
+//! | only its own thread uses a token, in one call at a time | `a_token_is_its_thread_s_own`, `a_host_calls_slat_with_the_token_that_it_was_given_and_no_other` |
+//! | the answers of a host are checked | `a_host_s_answers_are_checked` |
+//! | no panic crosses the boundary | `no_panic_crosses_the_boundary` in `crates/c/src/status.rs` |
+//! | pages that move under a guest in C lose no store, and would without flushes | `crates/c/examples/hypervisor.c`, `--no-flush`, under valgrind |
+//! | in C: a held frame is never stale, no wake-up is lost, each tracked store is told | `crates/c/examples/races.c`, `--stale`, `--no-ready`, `--untold`, under valgrind |
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -16,7 +29,7 @@ macro_rules! out {
         #[allow(unused_unsafe, reason = "some are safe")]
         // SAFETY: handles are live, and functions do what they should.
         let status = unsafe { $call($($argument,)* Some(&mut out)) };
-        // SAFETY: filled, says the status.
+        // SAFETY: filled, as the status shows.
         if status == SLAT_OK { Ok(unsafe { out.assume_init() }) } else { Err(status) }
     }};
 }
@@ -25,8 +38,8 @@ macro_rules! out {
 mod frames;
 #[path = "misuse/logs.rs"]
 mod logs;
-#[path = "misuse/memory.rs"]
-mod memory;
+#[path = "misuse/space_memory.rs"]
+mod space_memory;
 
 const RAM: u64 = 1 << 30;
 

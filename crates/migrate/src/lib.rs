@@ -173,20 +173,22 @@ mod connection;
 #[cfg(test)]
 mod crash_tests;
 mod error;
-mod guest;
+mod frame;
 mod identity;
 mod log;
+mod outcome;
 mod precopy;
 mod receiver;
+mod source_target;
 #[cfg(test)]
 mod test_support;
 mod wire;
 
-pub use connection::Sent;
 pub use error::{MigrateError, WireError};
-pub use guest::{MemoryRange, Progress, Source, Target};
+pub use frame::{Frame, MemoryRange, Receipt};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
-pub use precopy::{Outcome, PreCopy, Round, cancel};
+pub use outcome::{Outcome, Round, Sent};
+pub use precopy::{PreCopy, cancel};
 pub use receiver::Receiver;
-pub use wire::{Frame, Receipt};
+pub use source_target::{Progress, Source, Target};

@@ -2,7 +2,7 @@
 //!
 //! slat answers a patch series with the idea of the series and with ideas of its own. A ratio between the kernel's way before the series
 //! and slat's way now mixes them. A [`Grid`] takes them apart: its cells are figures of one run, and the factor beside a
-//! cell is against the first column of its row. `BENCHMARKS.md` and the report begin with these tables.
+//! cell is against the first column of its row. The book's chapter of benchmarks and the report begin with these tables.
 
 use crate::bench::harness::factor_interval;
 use crate::bench::report::Row;
@@ -171,11 +171,12 @@ pub fn markdown(
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
         let filled = grid.fill(rows);
         for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
+            let unit: &str = if *unit == "us" { "µs" } else { unit };
             write!(text, "\n| {name}, {unit} |")?;
             for figure in figures.iter().flatten() {
                 write!(text, " {}", show(figure.median, &figure.samples))?;
                 if let Some(factor) = figure.factor {
-                    write!(text, "; {factor:.2} ×{}", figure.sign())?;
+                    write!(text, "; {factor:.2}×{}", figure.sign())?;
                 }
                 text.write_str(" |")?;
             }
@@ -254,7 +255,7 @@ mod tests {
         };
         assert_eq!(text(&rows), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
         rows.push(row(2, 8.0, 4.0));
-        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&rows));
+        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00× |"), "{}", text(&rows));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Every bench, one row each. `slat bench`, `slat sim`, `slat sim validate`, `slat report`, `BENCHMARKS.md` and CI iterate these
-//! rows, so none of them has a list of its own.
+//! Every bench, one row each. `slat bench`, `slat sim`, `slat sim validate`, `slat report`, the book's chapter of benchmarks and CI
+//! iterate these rows, so none of them has a list of its own.
 //!
 //! | a bench that is | its file has its program and its row, `ABOUT` | its line is in |
 //! |---|---|---|
@@ -27,7 +27,7 @@ pub struct About {
     pub takes: [&'static str; 2],
     /// Counted rounds by default.
     pub runs: &'static str,
-    /// What its section of `BENCHMARKS.md` asks; empty where no result is kept.
+    /// What its section of the chapter of benchmarks asks; empty where no result is kept.
     pub question: &'static str,
     /// The arguments of the kept result.
     pub kept: &'static str,
@@ -79,7 +79,7 @@ pub struct Headline {
     pub params: &'static [(&'static str, &'static str)],
 }
 
-/// A file of `bench-results/`.
+/// A file of `measure/results/`.
 #[derive(Clone, Debug)]
 pub struct Kept {
     /// Its name, without what it says of the machine.
@@ -96,7 +96,7 @@ pub struct Kept {
 
 static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(programs);
 
-/// All of them: as `BENCHMARKS.md` has them, then those that are one program.
+/// All of them: as the chapter of benchmarks has them, then those that are one program.
 pub fn all() -> &'static [Program] {
     &PROGRAMS
 }
@@ -115,7 +115,7 @@ impl Program {
         }
     }
 
-    /// Its results in `bench-results/`.
+    /// Its results in `measure/results/`.
     pub fn kept(&self) -> impl Iterator<Item = Kept> {
         let About { name, question, kept, variants, headlines, levers, .. } = self.about;
         let first = Some((name, question, kept)).filter(|_| !question.is_empty());

@@ -51,6 +51,7 @@ pub use acts::{
 pub use atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, copied, filled, forget, read_at_once, read_words,
 };
+#[doc(no_inline)]
 pub use core::sync::atomic::Ordering;
 pub use costs::Costs;
 pub use run::{Job, JobStats, LineStats, NoStack, SimulatedRun, run};

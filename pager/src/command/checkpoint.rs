@@ -2,14 +2,13 @@
 
 use super::store_option::StoreOption;
 use super::{Failure, other};
-use slat_pager::Request;
 use std::io::Write;
 use std::path::PathBuf;
 
 /// A guest, and the name of its snapshot.
 #[derive(clap::Args)]
 pub struct Checkpoint {
-    /// The VMM's process
+    /// Process number of the VMM
     pid: i32,
     /// The new template's name
     name: String,
@@ -20,13 +19,12 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub fn run(&self) -> Result<(), Failure> {
-        let request = Request { pid: self.pid, name: self.name.clone() };
         let instant = |pages| {
-            println!("instant: the guest may run on; {pages} pages are to be stored");
+            println!("instant: the guest may run; {pages} pages to store");
             // The reader may wait at a pipe.
             _ = std::io::stdout().flush();
         };
-        let stored = slat_pager::checkpoint(&self.control, &request, instant)
+        let stored = slat_pager::checkpoint(&self.control, self.pid, &self.name, instant)
             .map_err(|error| other(format!("{}: {error}", self.control.display())))?;
         println!(
             "{}: {} pages in {} chunks, {} of them new",
@@ -41,7 +39,7 @@ impl Checkpoint {
 pub struct Retain {
     /// Templates called `BASE.N`, N a number, are the snapshots of a guest
     base: String,
-    /// How many of them stay: those with the highest numbers
+    /// Number of snapshots that stay: those with the highest numbers
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     keep: u64,
     #[command(flatten)]
@@ -51,7 +49,7 @@ pub struct Retain {
 impl Retain {
     pub fn run(&self) -> Result<(), Failure> {
         let removed = self.store.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
-        println!("{} snapshots removed; their chunks go with a gc", removed.len());
+        println!("{} snapshots removed; the next gc deletes their chunks", removed.len());
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! `demo`: runs guests while the store is down for a second and the daemon is killed, then a guest with a working set;
-//! checks every byte.
+//! `demo`: runs guests while the store is down for a second and while the daemon is killed, then a guest with a working
+//! set. Checks every byte.
 
 use super::{Failure, other};
 use slat_pager::twin::{Image, Report};
@@ -22,13 +22,12 @@ pub struct Demo {
     /// Memory of each one, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
-    /// How often the daemon is killed
+    /// Number of times that the daemon is killed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=20))]
     kills: u64,
 }
 
-/// Ends a daemon, also if the demonstration fails. A second signal makes it leave its guests, and start no other
-/// keeper.
+/// Ends a daemon, also if the demonstration fails. The second SIGTERM ends it without waiting for its guests.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -129,7 +128,7 @@ fn is_right(name: &str, guest: Child) -> Result<bool, Failure> {
     let output = guest.wait_with_output().map_err(other)?;
     let report: Report = serde_json::from_slice(&output.stdout).map_err(other)?;
     println!(
-        "{name}: {} pages looked at, {} given back, {} wrong, longest wait {:.1?}{}",
+        "{name}: {} accesses, {} pages given back, {} wrong, longest wait {:.1?}{}",
         report.accesses,
         report.removed,
         report.wrong,

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A machine to receive.
 #[derive(clap::Args)]
 pub struct Receive {
-    /// The socket to which the VMM sends it, once
+    /// The socket to which the VMM sends the machine
     socket: PathBuf,
     /// The template's name
     name: String,
@@ -23,7 +23,7 @@ pub struct Receive {
     /// Bytes of a chunk: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
     chunk: usize,
-    /// Seconds that the VMM may take until all has come, once it has connected
+    /// Most seconds from the VMM's connection to the end of the transfer
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     patience: Duration,
 }
@@ -49,16 +49,16 @@ pub struct Machines {
     /// The socket at which a VMM waits for its machine, and the template
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required = true)]
     guests: Vec<(PathBuf, String)>,
-    /// They stand still until their VMM resumes them
+    /// Leave the guests paused; an operator resumes them
     #[arg(long)]
     paused: bool,
-    /// Content that stays in this host's memory, for all of them
+    /// Memory for cached chunks, shared by all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
-    /// Record the first guest of a template that has no working set: the pages that it touches in so many seconds
+    /// For a template without a working set, record the pages that its first guest touches in so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     record: Option<Duration>,
-    /// Threads for each guest that fill its memory ahead of faults, its template's working set first, 0 to 64
+    /// Threads for each guest that fill its memory ahead of faults, the working set first, 0 to 64
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=64))]
     replay: u64,
     /// The command line after `restore`, for the worker.

@@ -4,7 +4,9 @@ mod bench;
 mod checkpoint;
 mod clones;
 pub mod config;
+mod ctl;
 mod demo;
+mod events;
 pub mod log;
 mod machine;
 mod notify;
@@ -20,51 +22,65 @@ use std::fmt::Display;
 /// The subcommand.
 #[derive(Subcommand)]
 pub enum Command {
-    /// All of it on this machine in a few seconds: guests, a store that is down for a second, a daemon that is killed
+    /// Run guests on this machine while the store is down and the daemon is killed, and check every byte; takes seconds
     Demo(demo::Demo),
-    /// Measure on this machine: restores with and without a working set, and faults
-    Bench(bench::Bench),
-    /// Measure the memory that clones of one template take on this host
-    Clones(clones::Clones),
-    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. SIGTERM drains it: it takes no further guest, and ends with its last one. SIGHUP gives new guests the newest versions of their templates
+    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake
+    ///
+    /// SIGTERM drains the daemon: it takes no further guest, and ends with its last guest. A second SIGTERM, or SIGINT, ends
+    /// the keeper at once; the worker serves its guests until they end. SIGHUP gives new guests the newest versions of their
+    /// templates.
+    #[command(after_long_help = serve::EVENTS)]
     Serve(serve::Serve),
-    /// Watch a daemon: its guests, its cache, its store
+    /// List, add and remove a daemon's sockets and sessions; reload templates; drain
+    Ctl(ctl::Ctl),
+    /// Show a daemon's guests, cache and store, live
     Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
-    /// Make a template of a machine that Cloud Hypervisor sends: `send-migration destination_url=unix:SOCKET,local=on`
-    Receive(machine::Receive),
-    /// Restore machines from templates, in Cloud Hypervisors that wait for them, and serve their pages: `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`
-    Restore(machine::Machines),
-    /// What `restore` starts, and starts again
-    #[command(hide = true)]
-    RestoreWorker(machine::Machines),
-    /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
+    /// Make a template of a running guest that a daemon serves
+    ///
+    /// The VMM stops its vCPUs, saves its own state, and calls this. It lets the vCPUs run when this prints `instant`; the
+    /// pages are stored meanwhile.
     Checkpoint(checkpoint::Checkpoint),
-    /// Remove the snapshots of a guest but the last ones
+    /// Remove all snapshots of a guest except the last ones
     Retain(checkpoint::Retain),
-    /// Read every chunk of a template and its working set, and check them
-    Verify(templates::Named),
     /// List the templates of a store
     Ls(store_option::StoreOption),
-    /// Remove a template; its chunks go with the next gc
-    Rm(templates::Named),
-    /// Remove the working set of a template, so that it is recorded anew
+    /// Read and check every chunk of a template, and its working set
+    Verify(templates::Named),
+    /// Remove the working set of a template, so that its next guest is recorded
     Forget(templates::Named),
-    /// Delete the chunks that no template needs, and no host serves; on any host, at any time
+    /// Remove a template; the next `gc` deletes its chunks
+    Rm(templates::Named),
+    /// Delete the chunks that no template needs and no host serves; on any host, at any time
     Gc(templates::Collect),
-    /// What `serve` starts, and starts again
+    /// Make a template of a machine that Cloud Hypervisor sends
+    ///
+    /// The VMM sends it by `send-migration destination_url=unix:SOCKET,local=on`.
+    Receive(machine::Receive),
+    /// Restore machines in Cloud Hypervisor from templates, and serve their pages
+    ///
+    /// The VMM waits by `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`.
+    Restore(machine::Machines),
+    /// Measure on this machine: the time of restores with and without a working set, and of faults
+    Bench(bench::Bench),
+    /// Measure the memory that clones of one template take on this host
+    Clones(clones::Clones),
+    /// The worker of `serve`
     #[command(hide = true)]
     Worker(serve::Serve),
-    /// What a worker starts whose keeper was killed
+    /// The next keeper of `serve`, started by a worker whose keeper was killed
     #[command(hide = true)]
     Keeper(serve::Serve),
-    /// A process that does what a VMM does, and checks every byte
+    /// The worker of `restore`
+    #[command(hide = true)]
+    RestoreWorker(machine::Machines),
+    /// A simulated VMM, which checks every byte of its memory
     #[command(hide = true)]
     Twin(twin::Flags),
 }
 
-/// Why a command ended.
+/// Reason for a command's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command found something wrong: exit status 3.
@@ -89,6 +105,7 @@ impl Command {
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Keeper(serve) => serve.keep_on(),
+            Self::Ctl(ctl) => ctl.run(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Receive(receive) => receive.run(),
@@ -115,5 +132,7 @@ fn size(text: &str) -> Result<usize, String> {
         _ => (text, 0),
     };
     let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    size.ok_or_else(|| format!("{text:?} is no size: a number, and K, M or G"))
+    size.ok_or_else(|| {
+        format!("{text:?} is no size: write a number of bytes, or a number with K, M or G, such as 256M")
+    })
 }

@@ -1,5 +1,6 @@
 //! `serve`: the keeper, and the worker that it starts.
 
+use super::events::{listen, tell_waiting, told};
 use super::log::{self, say};
 use super::notify::notify;
 use super::store_option::{StoreOption, seconds};
@@ -7,81 +8,100 @@ use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
-    Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, OnFailure,
-    Options, Store, TemplateSource, Trouble, Worker, WorkerError,
+    Ageing, Cache, Event, Firecracker, Guests, Keeper, Library, Listen, Lost, Monitor, OnFailure, Options,
+    Store, TemplateSource, Trouble, Worker,
 };
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The last part of `serve --help`.
+pub const EVENTS: &str = "\
+The log, on standard error, has one JSON object a line. Its field `event` is one of:
+  worker, keeper       a process started
+  ready                a worker was given all guests
+  restarts             a worker ended (`end`); the next one starts after `pause` seconds
+  opened, not opened   the version of a template that new guests get after SIGHUP, or why it cannot be opened
+  waits, goes on       a guest has faults that wait for the store or for memory, with the reason; or none any more
+  ended, refused       a guest ended or was refused; at most 20 refusals a second are logged, and `more` counts the others
+  closes               connections were closed, because a process or a socket had too many
+  takes over           another process listened on so many of the sockets
+  not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
+  no metrics yet       the address of --metrics is in use
+  metrics              the address of --metrics is free now
+  drains               the daemon takes no further guest
+  lost lines           the reader of the log did not keep up";
 
 /// A daemon.
 #[derive(clap::Args)]
 pub struct Serve {
-    /// A file of TOML with flags of this command: `store = "/srv/templates"`. Flags on the command line go before
+    /// A TOML file with flags of this command: `store = "/srv/templates"`. Flags on the command line take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The command line after `serve`, for the worker.
     #[arg(skip)]
     pub words: Vec<OsString>,
-    /// Answer Prometheus (/metrics) and `slat-pager top` here: ADDRESS:PORT, or the path of a socket
+    /// Serve metrics to Prometheus (/metrics) and to `slat-pager top` here: ADDRESS:PORT, or the path of a socket
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     #[command(flatten)]
     store: StoreOption,
     /// A socket, and the template of the guests that connect to it
-    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
+    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present_any = ["images", "control"], requires = "store")]
     guests: Vec<(PathBuf, String)>,
-    /// A socket, and the memory of the guests that connect to it as it is: a file, `nbd://HOST:PORT/EXPORT`, or
-    /// `nbd+unix:///EXPORT?socket=PATH`. No store, and no check of what is read
+    /// A socket, and the memory image of the guests that connect to it: a file, a block device, `nbd://HOST:PORT/EXPORT`, or
+    /// `nbd+unix:///EXPORT?socket=PATH`. An image needs no store, and its content is not checked
     #[arg(long = "image", value_name = "SOCKET=IMAGE", value_parser = image)]
     images: Vec<(PathBuf, String)>,
-    /// Content that stays in this host's memory, for all guests
+    /// Memory for cached chunks, shared by all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
     /// Threads for each guest, 1 to 16: the first reads its faults, the others wait for the store
     #[arg(long, default_value_t = 3)]
     threads: usize,
-    /// Pages that come with one that faults, at most: a power of two
+    /// Most pages that one fault brings: a power of two
     #[arg(long, default_value_t = 16)]
     window: usize,
-    /// Record the first guest of a template that has no working set: the pages that it touches in so many seconds
+    /// For a template without a working set, record the pages that its first guest touches in so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     record: Option<Duration>,
     /// Threads for each guest that fill its template's working set ahead of faults, 0 to 64
     #[arg(long, default_value_t = 16)]
     replay: usize,
-    /// What becomes of a page that the store lost
+    /// Treatment of a page whose chunk is missing or damaged in the store
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
-    /// What becomes of a guest that cannot be served any more, where its template is lost for instance
+    /// Treatment of a guest that can no longer be served, for example because its template is lost
     #[arg(long, value_enum, default_value = "wait")]
     on_failure: OnFailure,
-    /// A folder for swap files: cold pages leave for them, of guests whose memory is shared memory and whose VMM sends its file
+    /// Move cold pages to swap files in this folder. Only for guests with shared memory whose VMM sends the memory's file
     #[arg(long, value_name = "FOLDER")]
     swap: Option<PathBuf>,
-    /// How often it is looked at which pages were touched
+    /// Length of a tick: once a tick, the pager checks which pages were touched
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", requires = "swap")]
     tick: Duration,
-    /// After how many such times without a touch a page leaves; 0: only where there is a limit
+    /// Number of ticks without a touch after which a page is moved; 0: only pages over a limit are
     #[arg(long, value_name = "TICKS", default_value_t = 20, requires = "swap")]
     cold: u8,
-    /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
+    /// Most memory of all guests of a template, or of all guests, together; the oldest pages over it are moved
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
-    /// Connections of one process, at most: a VMM has one for each guest
+    /// Most connections of one process: a VMM has one for each guest
     #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
     per_process: usize,
-    /// A socket on which `checkpoint` asks for snapshots of guests
+    /// A socket for `ctl` and `checkpoint`: sockets and templates at run time, snapshots of running guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// A folder of shared memory, in /dev/shm: VMMs map FOLDER/TEMPLATE privately, and clones share what they do not write
+    /// Take sockets on which another daemon listens, for an upgrade; without it, they are refused
+    #[arg(long)]
+    replace: bool,
+    /// A folder in /dev/shm for memory that clones share: VMMs map FOLDER/TEMPLATE privately, and clones share the pages that they do not write
     #[arg(long, value_name = "FOLDER")]
     share: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -94,8 +114,13 @@ pub struct Serve {
 }
 
 pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
-    let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
+    let (socket, template) = text.rsplit_once('=').ok_or("no `=`: write SOCKET=TEMPLATE")?;
     Ok((socket.into(), template.into()))
+}
+
+/// Returns the path from the root, by which operators name a socket.
+fn absolute(path: &std::path::Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 /// Splits `SOCKET=IMAGE` at the equals sign before an address of NBD, which may contain one.
@@ -118,24 +143,32 @@ impl Serve {
     pub fn keep(&self) -> Result<(), Failure> {
         // If systemd waits for notifications, it also restarts the keeper.
         let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
-        self.run(Keeper::listen(self.sockets()).map_err(other)?.supervised(is_supervised))
+        let keeper = Keeper::listen(self.sockets(), self.replace).map_err(other)?;
+        self.run(keeper.supervised(is_supervised))
     }
 
     /// Runs the keeper that a worker started after its own was killed.
     pub fn keep_on(&self) -> Result<(), Failure> {
         let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
-        let keeper = Keeper::of_worker(worker, self.sockets()).map_err(other)?;
+        let keeper = Keeper::of_worker(worker).map_err(other)?;
         say("keeper", serde_json::json!({ "keeper": std::process::id() }));
         log::flush();
         self.run(keeper)
     }
 
-    fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
-        self.guests.iter().chain(&self.images).map(|(socket, _)| socket)
+    fn sockets(&self) -> impl Iterator<Item = Listen> {
+        let guests =
+            self.guests.iter().map(|(socket, template)| Listen::template(absolute(socket), template));
+        let images = self.images.iter().map(|(socket, image)| Listen::image(absolute(socket), image));
+        guests.chain(images)
     }
 
     fn run(&self, keeper: Keeper) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
+        let keeper = match &self.control {
+            Some(control) => keeper.control_at(&absolute(control), self.replace).map_err(other)?,
+            None => keeper,
+        };
         // Keeper and worker have several descriptors for each guest; the worker inherits the limit.
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -192,23 +225,20 @@ impl Serve {
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
-        let (mut templates, mut steady) = (Vec::new(), None);
+        let (mut library, mut steady) = (None, None);
         if self.store.store.is_some() {
             let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
-            let library = Library::new(store);
-            for (_, template) in &self.guests {
-                templates.push(TemplateSource::of_library(&library, template));
-            }
+            library = Some(Library::new(store));
         }
-        for (_, image) in &self.images {
-            let is_nbd = image.starts_with("nbd://") || image.starts_with("nbd+unix://");
-            templates.push(if is_nbd {
+        let source = move |listen: &Listen| match (&library, &listen.template, &listen.image) {
+            (Some(library), Some(template), _) => TemplateSource::of_library(library, template),
+            (_, _, Some(image)) if image.starts_with("nbd://") || image.starts_with("nbd+unix://") => {
                 TemplateSource::of_nbd(image)
-            } else {
-                TemplateSource::of_image(image.as_ref())
-            });
-        }
+            }
+            // Without a store, a template is a path that cannot be opened.
+            _ => TemplateSource::of_image(listen.name().as_ref()),
+        };
         let mut options = Options::default();
         options.threads = self.threads;
         options.window = self.window;
@@ -220,10 +250,14 @@ impl Serve {
         let cache = Arc::new(Cache::new(self.cache));
         let monitor = Monitor::new(cache.clone(), steady);
         if let Some(address) = &self.metrics {
-            listen(&monitor, address).map_err(other)?;
+            listen(&monitor, address, self.control.as_deref()).map_err(other)?;
+        }
+        if let Some(control) = &self.control {
+            monitor.others_at(&absolute(control));
         }
         tell_waiting(monitor.clone());
-        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
+        let (wire, source) = (Firecracker, Box::new(source));
+        let worker = Worker { wire, source, cache: cache.clone(), options, monitor };
         let mut guests = Guests::default();
         if let Some(folder) = &self.share {
             guests.share_in(folder);
@@ -249,63 +283,14 @@ impl Serve {
             command.arg("keeper").args(&words);
             command
         });
-        if let Some(control) = &self.control {
-            guests.answer_on(control).map_err(other)?;
-        }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         // Its line comes before those that follow from it, of the keeper.
         log::flush();
-        worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+        let served = worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache));
+        worker.monitor.stop_listening();
+        served.map_err(other)
     }
-}
-
-/// Answers requests for metrics at this address. If another process listens there, such as the worker of an earlier
-/// daemon that has guests, the log says so, and the address is taken when it is free.
-fn listen(monitor: &Monitor, address: &str) -> std::io::Result<()> {
-    match monitor.listen(address) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            say("no metrics yet", serde_json::json!({ "error": error.to_string() }));
-            let (monitor, address) = (monitor.clone(), address.to_owned());
-            std::thread::Builder::new().name("metrics".into()).spawn(move || {
-                while monitor.listen(&address).is_err() {
-                    std::thread::sleep(Duration::from_secs(1));
-                }
-                say("metrics", serde_json::json!({ "address": address }));
-            })?;
-            Ok(())
-        }
-        listens => listens,
-    }
-}
-
-/// Logs each guest that begins to wait for the store or for memory, with the reason, again every minute, and when it
-/// goes on. A thread of its own looks every second.
-fn tell_waiting(monitor: Monitor) {
-    let look = move || {
-        let mut told: HashMap<u64, Instant> = HashMap::new();
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-            let waiting = monitor.waiting();
-            told.retain(|guest, _| {
-                let waits = waiting.iter().any(|(other, ..)| other == guest);
-                if !waits {
-                    say("goes on", serde_json::json!({ "guest": guest }));
-                }
-                waits
-            });
-            for (guest, pid, faults, reason) in waiting {
-                if told.get(&guest).is_none_or(|told| told.elapsed() > Duration::from_secs(60)) {
-                    told.insert(guest, Instant::now());
-                    let line =
-                        serde_json::json!({ "guest": guest, "pid": pid, "faults": faults, "for": reason });
-                    say("waits", line);
-                }
-            }
-        }
-    };
-    // Without the thread only the metrics show it.
-    _ = std::thread::Builder::new().name("waits".into()).spawn(look);
 }
 
 /// Ends the process when a thread panics. The thread would leave its guest frozen; the next worker serves it.
@@ -348,39 +333,4 @@ fn signals() -> std::io::Result<[OwnedFd; 3]> {
         }
     })?;
     Ok([drain.into(), leave.into(), reload.into()])
-}
-
-/// Logs one line for a guest that ended.
-fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
-    match end {
-        Ok(stats) => say(
-            "ended",
-            serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache.stats() }),
-        ),
-        Err(error) => {
-            let Some(more) = refusals() else { return };
-            let mut line = serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() });
-            if more > 0 {
-                line["more"] = more.into();
-            }
-            say("refused", line);
-        }
-    }
-}
-
-/// Counts a refusal. Returns whether to log it, with the number of those before it that were not logged: a process that
-/// is refused again and again must not fill the log.
-fn refusals() -> Option<usize> {
-    /// Most that are logged in a second.
-    const MOST: usize = 20;
-    static COUNTED: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
-    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (since, count) = counted.get_or_insert_with(|| (Instant::now(), 0));
-    let mut more = 0;
-    if since.elapsed() > Duration::from_secs(1) {
-        more = count.saturating_sub(MOST);
-        (*since, *count) = (Instant::now(), 0);
-    }
-    *count += 1;
-    (*count <= MOST).then_some(more)
 }

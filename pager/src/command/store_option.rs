@@ -6,15 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX. Where that is and who asks, AWS_ENDPOINT_URL, AWS_REGION, \
-                     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY say";
+const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX, configured by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, \
+                     AWS_SECRET_ACCESS_KEY and AWS_CA_BUNDLE";
 
 /// A store.
 #[derive(clap::Args, Clone)]
 pub struct StoreOption {
     #[arg(long, value_name = "STORE", help = STORE)]
     pub store: Option<String>,
-    /// Seconds after which a call of an S3 store has failed
+    /// Time limit of an S3 call, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     store_timeout: Duration,
 }
@@ -30,7 +30,10 @@ impl StoreOption {
         if let Some(folder) = self.folder()
             && !folder.is_dir()
         {
-            return Err(other(format!("{}: there is no such store: `snapshot` makes one", folder.display())));
+            return Err(other(format!(
+                "{}: no such store; `slat-pager snapshot` makes one",
+                folder.display()
+            )));
         }
         Ok(Library::new(self.steady(|store| store)?))
     }
@@ -49,7 +52,7 @@ impl StoreOption {
 
     /// Opens the store, wrapped by `wrap`. A folder need not be there now.
     pub fn steady(&self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Result<Steady, Failure> {
-        let Some(store) = &self.store else { return Err(other("which store? --store STORE is missing")) };
+        let Some(store) = &self.store else { return Err(other("no store: add --store STORE")) };
         let mut options = SteadyOptions::default();
         let place: Arc<dyn Store> = if let Some(rest) = store.strip_prefix("s3://") {
             self.bucket(rest)?
@@ -67,7 +70,7 @@ impl StoreOption {
     fn bucket(&self, rest: &str) -> Result<Arc<dyn Store>, Failure> {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
-            return Err(other("s3:// has no bucket: s3://BUCKET/PREFIX is wanted"));
+            return Err(other("s3:// has no bucket; write s3://BUCKET/PREFIX"));
         }
         let named = |error| other(format!("s3://{rest}: {error}"));
         Ok(Arc::new(slat_pager::s3(bucket, prefix, self.store_timeout).map_err(named)?))
@@ -76,7 +79,8 @@ impl StoreOption {
     #[cfg(not(feature = "s3"))]
     #[expect(clippy::unused_self, reason = "with S3 it is used")]
     fn bucket(&self, rest: &str) -> Result<Arc<dyn Store>, Failure> {
-        let what = "this slat-pager was built without S3: cargo build --release -p slat-pager --features s3";
+        let what =
+            "this slat-pager was built without S3; build it in pager/ by cargo build --release --features s3";
         Err(other(format!("s3://{rest}: {what}")))
     }
 }

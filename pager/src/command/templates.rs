@@ -37,7 +37,7 @@ pub fn list(store: &StoreOption) -> Result<(), Failure> {
 pub struct Collect {
     #[command(flatten)]
     store: StoreOption,
-    /// Seconds after which a host that has not renewed its lease is taken for gone. Hosts renew theirs every two minutes
+    /// Age of a lease, in seconds, after which its host counts as dead. Hosts renew their leases every two minutes
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     patience: Duration,
 }
@@ -47,7 +47,7 @@ impl Collect {
         let gc = self.store.library()?.gc(self.patience).map_err(other)?;
         println!("{} chunks removed, {} kept", gc.removed, gc.kept);
         if gc.ended + gc.given_up > 0 {
-            println!("{} leases of hosts that are gone, {} uploads of such hosts", gc.ended, gc.given_up);
+            println!("{} leases of dead hosts ended, {} of their uploads given up", gc.ended, gc.given_up);
         }
         Ok(())
     }
@@ -73,7 +73,7 @@ impl Named {
                 verified.chunks
             )));
         }
-        println!("{}: {} chunks are right", self.name, verified.chunks);
+        println!("{}: {} chunks checked, none damaged", self.name, verified.chunks);
         Ok(())
     }
 

@@ -10,22 +10,22 @@ use std::time::Duration;
 /// The daemon to watch.
 #[derive(clap::Args)]
 pub struct Top {
-    /// Where it answers: what `serve --metrics` was told
+    /// The address of `serve --metrics`
     address: String,
-    /// Milliseconds between two looks
+    /// Milliseconds between two samples
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     interval_ms: u64,
-    /// Looks, after which it ends. 0: until it is interrupted
+    /// Number of samples. 0: until it is interrupted
     #[arg(long, default_value_t = 0)]
-    looks: u64,
+    samples: u64,
 }
 
 impl Top {
     pub fn run(&self) -> Result<(), Failure> {
         let mut before = self.look()?;
         print(&before, None, 0.0);
-        let mut looks = 1;
-        while looks != self.looks {
+        let mut samples = 1;
+        while samples != self.samples {
             std::thread::sleep(Duration::from_millis(self.interval_ms));
             // Between a kill and the next worker no process answers.
             let Ok(now) = self.look() else {
@@ -34,7 +34,7 @@ impl Top {
             };
             print(&now, Some(&before), self.interval_ms as f64 / 1e3);
             before = now;
-            looks += 1;
+            samples += 1;
         }
         Ok(())
     }

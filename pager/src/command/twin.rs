@@ -6,7 +6,7 @@ use slat_pager::twin::{Checkpoints, Image, Twin, Versions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the twin does.
+/// Options of the twin.
 #[derive(clap::Args)]
 pub struct Flags {
     socket: PathBuf,

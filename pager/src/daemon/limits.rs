@@ -1,6 +1,5 @@
-//! How many connections a keeper keeps, so that no process and no socket has all of them.
+//! Limits of the connections that a keeper keeps: in all, for each socket, and for each process.
 
-use super::keeper::Event;
 use rustix::process::{Pid, Resource, getrlimit};
 use std::time::{Duration, Instant};
 
@@ -8,10 +7,11 @@ use std::time::{Duration, Instant};
 const MOST_CONNECTIONS: usize = 4096;
 /// Most connections of one process that are kept, unless the keeper is told otherwise. A VMM has one.
 pub const MOST_OF_PROCESS: usize = 32;
-/// Connections that are left for each socket, however many the others have.
+/// Connections reserved for each socket.
 const RESERVE: usize = 32;
 /// Descriptors that a process needs for each guest: the worker has that many.
 const FDS_OF_GUEST: u64 = 12;
+
 /// Returns whether a keeper of so many sockets keeps one more connection of this process. `kept` has the socket and the
 /// process of each one that it keeps; the process may be unknown.
 pub fn has_room(
@@ -48,8 +48,9 @@ impl Closed {
         self.process = process.map_or(0, |pid| pid.as_raw_nonzero().get());
     }
 
-    /// Tells of the closed connections, once a second. Returns the time until the next such event, if there will be one.
-    pub fn tell(&mut self, told: &mut impl FnMut(Event)) -> Option<Duration> {
+    /// Passes the number of closed connections, and the process of the last one, to `told`: once a second. Returns the time
+    /// until the next call, if there will be one.
+    pub fn tell(&mut self, told: impl FnOnce(usize, i32)) -> Option<Duration> {
         const PERIOD: Duration = Duration::from_secs(1);
         if self.count == 0 {
             return None;
@@ -57,7 +58,7 @@ impl Closed {
         match self.told.map(|told| told.elapsed()) {
             Some(since) if since < PERIOD => Some(PERIOD.saturating_sub(since)),
             _ => {
-                told(Event::Closes(std::mem::take(&mut self.count), self.process));
+                told(std::mem::take(&mut self.count), self.process);
                 self.told = Some(Instant::now());
                 None
             }

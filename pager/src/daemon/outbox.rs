@@ -19,9 +19,16 @@ pub enum Letter {
     Socket(usize),
     /// The connection with this number.
     Guest(u64),
-    /// The version of the new guests on the socket with this number.
-    Version(usize),
-    Reload,
+    /// The socket with this number is closed.
+    Closes(usize),
+    /// The socket with this number has no guest any more.
+    Forgets(usize),
+    Control,
+    /// New guests on the socket with this number get the newest version.
+    Reload(usize),
+    /// The request of the operator with this number.
+    Request(u64),
+    Yields,
     All,
     Drains,
     Leaves,
@@ -86,6 +93,14 @@ impl Process {
         Self::Mine(child, process)
     }
 
+    /// Returns the id of the process. 0: it has ended.
+    pub fn id(&self, adopted: u32) -> u32 {
+        match self {
+            Self::Mine(child, _) => child.id(),
+            Self::Other(process) => process.as_ref().map_or(0, |_| adopted),
+        }
+    }
+
     pub fn kill(&mut self) {
         match self {
             Self::Mine(child, _) => _ = child.kill(),
@@ -111,7 +126,7 @@ impl Process {
                 if !fds[0].revents().is_empty() {
                     break;
                 }
-                return Err(told_twice());
+                return Err(second_signal());
             }
         }
         match self {
@@ -123,6 +138,9 @@ impl Process {
 }
 
 /// Returns the error of a keeper that was asked to end at once.
-pub fn told_twice() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end")
+pub fn second_signal() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Interrupted,
+        "a second signal ended the keeper; the worker serves its guests until they end",
+    )
 }

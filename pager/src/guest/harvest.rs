@@ -150,7 +150,7 @@ impl Inner {
                 // A removal's event waits for a thread that waits for this one.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && Instant::now() < until => {
                     drop(order);
-                    std::thread::sleep(super::serve::CHANGE);
+                    std::thread::sleep(super::fault::CHANGE);
                 }
                 Err(error) => return Err(error),
             }

@@ -65,7 +65,7 @@ impl MemoryReader {
         let pagemap = match self {
             Self::Process(_, pagemap) => pagemap,
             Self::Memory(file, _) => {
-                let there = super::reclaim::data(file, &(0..layout.image_pages()))?;
+                let there = data(file, &(0..layout.image_pages()))?;
                 there.into_iter().flatten().for_each(own);
                 return Ok(());
             }
@@ -103,6 +103,32 @@ pub(super) fn is_shared(life: Option<&Life>, address: u64) -> io::Result<bool> {
     // `7f0000000000-7f0000200000 rw-s …`
     let flags = maps.lines().find(holds).and_then(|line| line.split_whitespace().nth(1));
     flags.map(|flags| flags.ends_with('s')).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
+}
+
+/// Returns the pages of a range that are not holes in a file.
+pub(super) fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
+    let seek = |from: usize, whence| {
+        // SAFETY: the call takes numbers.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), (from * PAGE) as i64, whence) };
+        match usize::try_from(found) {
+            Ok(found) => Ok(Some(found / PAGE)),
+            // Only holes to the end.
+            Err(_) => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+                error => Err(error),
+            },
+        }
+    };
+    let (mut found, mut next) = (Vec::new(), pages.start);
+    while let Some(start) = seek(next, libc::SEEK_DATA)?.filter(|start| *start < pages.end) {
+        let end = seek(start, libc::SEEK_HOLE)?.unwrap_or(pages.end).min(pages.end);
+        found.push(start..end);
+        next = end;
+        if next >= pages.end {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Opens files of `/proc/PID` of the process with this life.

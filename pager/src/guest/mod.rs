@@ -1,10 +1,13 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod bits;
+mod fault;
 mod fill;
 mod harvest;
-mod huge;
+mod huge_page;
+mod load;
 mod memory_reader;
+mod plan;
 mod reclaim;
 mod replay;
 mod serve;
@@ -43,9 +46,9 @@ pub struct Options {
     pub threads: usize,
     /// Most pages that one fault brings: an aligned window in the same chunk. A power of two.
     pub window: usize,
-    /// What happens to a page that the store lost.
+    /// Treatment of a page that the store lost.
     pub lost: Lost,
-    /// What happens to a guest that a [`Worker`](crate::Worker) cannot serve any more.
+    /// Treatment of a guest that a [`Worker`](crate::Worker) can no longer serve.
     pub on_failure: OnFailure,
     /// Time for which a guest is recorded if its template has no working set. The pages that it touches in this time
     /// become the template's [`WorkingSet`](crate::WorkingSet). It gets pages one by one meanwhile, so that the record
@@ -88,7 +91,7 @@ impl Options {
     }
 }
 
-/// What happens to a page whose chunk is missing or damaged. If the store cannot be reached, the guest always waits.
+/// Treatment of a page whose chunk is missing or damaged. If the store cannot be reached, the guest always waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
@@ -99,13 +102,13 @@ pub enum Lost {
     Poison,
 }
 
-/// What happens to a guest that cannot be served any more, because its template is lost or the system refuses a call. A
-/// VMM whose handshake is refused is not killed; its connection is closed.
+/// Treatment of a guest that can no longer be served, because its template is lost or the kernel refuses a call. A VMM
+/// whose handshake is refused is not killed; its connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// The guest stands still at its next missing page, until an operator ends its VMM.
+    /// The guest waits at its next missing page until an operator ends its VMM.
     Wait,
     /// The VMM gets SIGKILL.
     Kill,
@@ -171,11 +174,11 @@ struct Inner {
     /// not read yet, the kernel refuses to fill the page.
     order: RwLock<()>,
     /// Faults to try again.
-    later: Mutex<VecDeque<serve::Fault>>,
+    later: Mutex<VecDeque<fault::Fault>>,
     stop: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
-    plan: replay::Plan,
+    plan: plan::Plan,
     recorder: replay::Recorder,
     tracking: track::Tracking,
     backing: Backing,
@@ -272,7 +275,8 @@ impl Guest {
         let zero = || AtomicU64::new(0);
         let pages = layout.image_pages();
         let set = template.working_set().filter(|_| options.replay > 0);
-        let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
+        let by_page = layout.unit() == 1 && !matches!(backing, Backing::Share(_));
+        let plan = set.map(|set| plan::Plan::new(&set, &layout, &template, by_page)).unwrap_or_default();
         // A guest that was served before has already touched its first pages.
         let record = options.record.filter(|_| journal.settled() == 0 && template.begin_recording());
         let inner = Arc::new(Inner {

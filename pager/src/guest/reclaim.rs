@@ -14,9 +14,9 @@
 //! **To come back.** When a page that is noted as away faults, the pager reads it from the swap file, fills it, and
 //! then notes it as back.
 
-use super::fill::Answer;
+use super::fault::{Answer, Fault};
 use super::harvest::Handle;
-use super::serve::Fault;
+use super::memory_reader::data;
 use super::{Backing, Inner, Life};
 use crate::cache::Source;
 use crate::uffd::{PAGE, Refusal};
@@ -270,30 +270,4 @@ fn unmap(process: BorrowedFd, start: u64, len: u64) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the pages of a range that are not holes in a file.
-pub(super) fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
-    let seek = |from: usize, whence| {
-        // SAFETY: the call takes numbers.
-        let found = unsafe { libc::lseek(file.as_raw_fd(), (from * PAGE) as i64, whence) };
-        match usize::try_from(found) {
-            Ok(found) => Ok(Some(found / PAGE)),
-            // Only holes to the end.
-            Err(_) => match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-                error => Err(error),
-            },
-        }
-    };
-    let (mut found, mut next) = (Vec::new(), pages.start);
-    while let Some(start) = seek(next, libc::SEEK_DATA)?.filter(|start| *start < pages.end) {
-        let end = seek(start, libc::SEEK_HOLE)?.unwrap_or(pages.end).min(pages.end);
-        found.push(start..end);
-        next = end;
-        if next >= pages.end {
-            break;
-        }
-    }
-    Ok(found)
 }

@@ -1,6 +1,6 @@
 //! A serving thread of a guest: it reads events, notes removals, answers faults, and retries unanswered faults.
 
-use super::fill::Answer;
+use super::fault::{Answer, CHANGE, Fault, Kind};
 use super::{Inner, Life};
 use crate::journal::{MESSAGES, Reader};
 use crate::uffd::abi::{self, Message};
@@ -8,39 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// The reason why an access waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// There is no page.
-    Missing,
-    /// The page is in the shared memory, and not in the page table.
-    Minor,
-    /// The page is protected against writes.
-    Protected,
-    /// There was no page, and then there was one, or no memory for it.
-    Unclear,
-}
-
-/// An access that waits for its page.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fault {
-    /// Address of its page.
-    pub address: u64,
-    pub kind: Kind,
-    /// The access is a write.
-    pub write: bool,
-    /// Time at which the fault was read.
-    pub since: Instant,
-    /// The fault needs the store.
-    pub slow: bool,
-    /// Time of the next try, and number of times that the store did not answer.
-    pub due: Instant,
-    pub failures: u32,
-}
-
-/// Pause of a fault that met a change of the guest's memory: about the duration of such a change.
-pub(super) const CHANGE: Duration = Duration::from_micros(50);
 
 /// Pause of a fault that may have found no huge page.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -200,19 +167,5 @@ impl Inner {
         self.later.lock().push_back(fault);
         // It cannot be full.
         _ = rustix::io::write(&self.handed, &1u64.to_ne_bytes());
-    }
-}
-
-impl Fault {
-    fn new(message: &Message, since: Instant, page_size: u64) -> Self {
-        let [flags, address, _] = message.words;
-        let address = address / page_size * page_size;
-        let has = |flag| flags & flag != 0;
-        let kind = match () {
-            () if has(abi::FAULT_WP) => Kind::Protected,
-            () if has(abi::FAULT_MINOR) => Kind::Minor,
-            () => Kind::Missing,
-        };
-        Self { address, kind, write: has(abi::FAULT_WRITE), since, slow: false, due: since, failures: 0 }
     }
 }

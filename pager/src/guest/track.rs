@@ -9,9 +9,10 @@
 
 use super::Inner;
 use super::bits::Bits;
-use super::fill::{Answer, Content, Piece};
+use super::fault::{Answer, Fault};
+use super::fill::Piece;
+use super::load::Content;
 use super::memory_reader::MemoryReader;
-use super::serve::Fault;
 use crate::cache::Source;
 use crate::store::Template;
 use crate::uffd::abi::Message;

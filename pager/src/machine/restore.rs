@@ -1,5 +1,6 @@
 //! Sends a machine from a template to a VMM that waits for one.
 
+use super::Restore;
 use super::pages::Pages;
 use crate::cache::Cache;
 use crate::guest::GuestStats;
@@ -20,25 +21,6 @@ const ANSWER: Duration = Duration::from_secs(60);
 
 /// Pause before the next try of a store that is out of reach.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// Options for restoring a machine.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Restore {
-    /// Whether the guest stands still at first.
-    pub paused: bool,
-    /// Number of threads that fill pages ahead of faults: those of the working set, then all. 0: none are filled ahead.
-    pub replay: usize,
-    /// Time for which the faults of the guest are recorded, if its template has no working set. Nothing is filled ahead
-    /// meanwhile. `None`: no record.
-    pub record: Option<Duration>,
-}
-
-impl Default for Restore {
-    fn default() -> Self {
-        Self { paused: false, replay: 4, record: None }
-    }
-}
 
 /// Restores a machine in the Cloud Hypervisor that waits for it at `socket`: `receive-migration` with
 /// `memory_mode=postcopy`. Serves its pages until the VMM has all of them, or ends. This sleeps.

@@ -1,8 +1,12 @@
 //! An image of guest memory in a file or on a block device.
 
 use super::StoreError;
+use crate::cache::Chunk;
+use crate::uffd::PAGE;
+use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, IoSliceMut, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -14,6 +18,8 @@ pub struct ImageFile {
     file: File,
     size: u64,
     identity: String,
+    /// Its file system keeps all content in memory, so that no read waits for a device.
+    is_in_memory: bool,
     /// End of the stretch that was looked at last, and whether it is a hole.
     stretch: (u64, bool),
 }
@@ -41,7 +47,9 @@ impl ImageFile {
         // Another file, or a later content of this file, has another identity.
         let time = format!("{}.{}", about.mtime(), about.mtime_nsec());
         let identity = format!("{}:{}:{time}", about.dev(), about.ino());
-        Ok(Self { name, file, size, identity, stretch: (0, false) })
+        let is_in_memory =
+            rustix::fs::fstatfs(&file).is_ok_and(|about| about.f_type as i64 == libc::TMPFS_MAGIC);
+        Ok(Self { name, file, size, identity, is_in_memory, stretch: (0, false) })
     }
 
     /// Returns the path.
@@ -61,6 +69,30 @@ impl ImageFile {
 
     pub(super) fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Returns pages of the image. May wait for a device. The file is read, not mapped: an access to a mapping of a file
+    /// that became shorter would end this process.
+    pub(crate) fn pages(&self, pages: &Range<usize>) -> Result<Chunk, StoreError> {
+        let mut bytes = vec![0; pages.len() * PAGE];
+        match self.read_at(&mut bytes, (pages.start * PAGE) as u64) {
+            Ok(()) => Ok(Chunk::new(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let what = format!("it had {} bytes when it was opened, and is shorter now", self.size);
+                Err(StoreError::Damaged { key: self.name.clone(), what })
+            }
+            Err(error) => Err(StoreError::Io { key: self.name.clone(), error }),
+        }
+    }
+
+    /// Returns pages of the image if they are in memory; does not wait for a device. `None` also if this file system
+    /// cannot tell, or after an error, which [`ImageFile::pages`] returns.
+    pub(crate) fn pages_now(&self, pages: &Range<usize>) -> Option<Chunk> {
+        let mut bytes = vec![0; pages.len() * PAGE];
+        let flags = if self.is_in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+        let offset = (pages.start * PAGE) as u64;
+        let read = preadv2(&self.file, &mut [IoSliceMut::new(&mut bytes)], offset, flags);
+        (read == Ok(pages.len() * PAGE)).then(|| Chunk::new(bytes))
     }
 
     /// Returns `length` bytes from an offset. `None`: a hole of the file, which has zeros. Calls with growing offsets look

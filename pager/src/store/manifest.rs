@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of a manifest: an image of 1 TiB in chunks of 2 MiB, or of 128 GiB in chunks of 256 KiB.
 pub const MOST_MANIFEST: usize = 64 << 20;
+/// Most bytes of a machine's configuration.
+pub const MOST_CONFIG: u64 = 16 << 20;
+/// Most bytes of the state of its devices and vCPUs.
+pub const MOST_STATE: u64 = 64 << 20;
 
 /// A template: its size, and its chunks in order. A chunk of zeros is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,9 +101,7 @@ impl Manifest {
         }
         Self::check(text.size, text.chunk).map_err(|error| damaged(error.to_string()))?;
         if text.machine.is_some_and(|machine| {
-            machine.size() != Some(text.size)
-                || machine.config > crate::wire::MOST_CONFIG
-                || machine.state > crate::wire::MOST_STATE
+            machine.size() != Some(text.size) || machine.config > MOST_CONFIG || machine.state > MOST_STATE
         }) {
             return Err(damaged("the parts of its machine are not its image".into()));
         }

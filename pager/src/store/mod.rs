@@ -13,8 +13,12 @@ pub(crate) mod manifest;
 mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
+mod open;
+pub(crate) mod pack;
 #[cfg(feature = "s3")]
 mod s3;
+mod seen;
+mod snapshot;
 mod source;
 mod steady;
 mod template;
@@ -23,14 +27,18 @@ mod working_set;
 
 pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
+pub(crate) use pack::{MOST_PACK, Pack};
 
-pub use chunk::{Hash, MOST_CHUNK};
+pub use crate::hash::Hash;
+pub use chunk::MOST_CHUNK;
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;
-pub use gc::{Gc, PATIENCE};
+pub use gc::Gc;
 pub use image_file::ImageFile;
+pub use lease::PATIENCE;
 pub use library::{Library, Verified};
+pub use manifest::{MOST_CONFIG, MOST_STATE};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]
 pub use objects::Objects;
@@ -138,7 +146,7 @@ pub enum StoreError {
     Damaged {
         /// The object.
         key: String,
-        /// What is wrong with the object.
+        /// The difference.
         what: String,
     },
     /// A size that no image or chunk has.

@@ -97,8 +97,9 @@ impl Nbd {
     /// `InvalidInput`: the address is malformed. `InvalidData`: the server does not speak NBD. Or there is no such
     /// server or export.
     pub fn open(address: &str) -> io::Result<Self> {
-        let at = parse(address)
-            .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "nbd://HOST:PORT/EXPORT is wanted"))?;
+        let at = parse(address).ok_or_else(|| {
+            io::Error::new(ErrorKind::InvalidInput, "no address of an export: write nbd://HOST:PORT/EXPORT")
+        })?;
         let (connection, size, flags) = connect(&at)?;
         let (idle, is_read_only) = (Mutex::new(vec![connection]), flags & IS_READ_ONLY != 0);
         Ok(Self { at, size, is_read_only, idle })

@@ -1,22 +1,22 @@
-//! The protocol twin: a process that behaves as a VMM, and knows each byte of its memory.
+//! The protocol twin: a simulated VMM, a process that checks each byte of its memory.
 //!
 //! It maps memory in two regions, registers it with a userfaultfd, and sends Firecracker's handshake. Threads touch
 //! random pages as vCPUs; another one gives pages back as a balloon. Each page has a lock and the version of its last
 //! content.
 
-mod bare;
+mod bare_loop;
 mod image;
 mod memory;
 mod vcpus;
 
-pub use bare::{bare, copy_each};
+pub use bare_loop::{bare, copy_each, copy_mapped};
 #[cfg(test)]
 pub(crate) use image::mix;
 pub use image::{Image, is_page};
 pub use memory::Memory;
 pub use vcpus::Versions;
 
-use crate::daemon::{Request, checkpoint};
+use crate::daemon::checkpoint;
 use crate::uffd::{Features, HUGE_PAGE, Uffd};
 use crate::wire::send;
 use serde::{Deserialize, Serialize};
@@ -40,13 +40,13 @@ pub struct Twin {
     pub vcpus: usize,
     /// Length of the run.
     pub time: Duration,
-    /// Whether there is a balloon.
+    /// True if a balloon thread gives pages back.
     pub balloon: bool,
-    /// Whether the memory is shared memory, with faults of pages that are in it.
+    /// True for shared memory, with minor faults.
     pub shared: bool,
     /// Bytes of a page of the memory: 4 KiB, or 2 MiB.
     pub page_size: usize,
-    /// Whether pages of shared memory that are given back are always removed from it.
+    /// True if the balloon always removes the pages that it gives back from shared memory.
     pub only_removes: bool,
     /// A file that clones share, which is mapped privately.
     pub clone_of: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub struct Report {
     pub wrong: u64,
     /// Description of the first wrong page.
     pub first: Option<String>,
-    /// Whether there was no access for a long time.
+    /// True if there was no access for a long time.
     pub frozen: bool,
     /// Longest access, in nanoseconds.
     pub longest: u64,
@@ -189,14 +189,14 @@ impl Checkpoints {
     }
 
     fn one(&self, shared: &vcpus::Shared, name: &str) -> io::Result<()> {
-        let request = Request { pid: std::process::id() as i32, name: name.into() };
+        let pid = std::process::id() as i32;
         let (resume, resumed) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             // It requests the snapshot when all threads have stopped, and resumes them at the instant, or at an error.
             let (asking, versions) = shared.stopped(|versions| {
                 let asking = scope.spawn(|| {
                     let resume = resume;
-                    checkpoint(&self.control, &request, move |_| drop(resume))
+                    checkpoint(&self.control, pid, name, move |_| drop(resume))
                 });
                 _ = resumed.recv();
                 (asking, versions)

@@ -15,7 +15,7 @@ pub type Versions = Vec<Option<u32>>;
 struct Page {
     /// `None`: the page was given back, and is zero.
     version: Option<u32>,
-    /// Whether the page was present once. A page of shared memory stays present until it is removed.
+    /// True if the page was present once. A page of shared memory stays present until it is removed.
     touched: bool,
 }
 

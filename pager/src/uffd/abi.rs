@@ -1,4 +1,6 @@
 //! The kernel's userfaultfd interface: numbers and layouts of `linux/userfaultfd.h`.
+//!
+//! The crate `userfaultfd` is not used: it has no CONTINUE and no POISON, and needs libclang to build.
 
 use libc::Ioctl;
 use std::mem::size_of;

@@ -4,7 +4,7 @@
 //! 16, too: status (u16), six bytes of padding, a length. Each request waits for its answer.
 
 use crate::layout::{Layout, LayoutError, MOST_REGIONS, Region};
-use crate::store::StoreError;
+use crate::store::{MOST_CONFIG, MOST_STATE, StoreError};
 use crate::uffd::PAGE;
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -13,10 +13,6 @@ use std::ops::Range;
 
 /// Bytes of a request, of an answer, and of the range of a page fault.
 pub(crate) const HEADER: usize = 16;
-/// Most bytes of a machine's configuration.
-pub const MOST_CONFIG: u64 = 16 << 20;
-/// Most bytes of the state of its devices and vCPUs.
-pub const MOST_STATE: u64 = 64 << 20;
 /// Most bytes of one page fault.
 pub const MOST_FAULT: u64 = 2 << 20;
 /// First bytes of a connection for page faults: a role (u16).

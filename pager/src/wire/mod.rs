@@ -1,13 +1,15 @@
 //! Protocols by which a VMM describes its memory to the pager.
 
 mod firecracker;
+mod foreign;
 mod migration;
 mod receive;
 
+pub use firecracker::Firecracker;
 pub(crate) use firecracker::mappings;
-pub use firecracker::{Firecracker, MOST_FDS, MOST_HANDSHAKE};
+pub(crate) use foreign::{Foreign, MOST_CLOSING, closing};
 pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
-pub use migration::{MOST_CONFIG, MOST_FAULT, MOST_STATE, MigrationError};
+pub use migration::{MOST_FAULT, MigrationError};
 pub(crate) use receive::{receive, send, send_with, take};
 
 use crate::layout::{Layout, LayoutError, Region};
@@ -16,6 +18,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+/// Most bytes of a handshake: less than a socket's buffer, because it stays there.
+pub const MOST_HANDSHAKE: usize = 64 << 10;
+/// Most descriptors of a handshake: the userfaultfd, shared memory, and the userfault bitmap of guests without secrets.
+pub const MOST_FDS: usize = 3;
 
 /// A protocol by which VMMs hand over their memory.
 ///

@@ -108,7 +108,8 @@ fn clones_have_the_pages_that_they_wrote_for_themselves_and_the_others_in_common
 fn a_folder_on_a_disk_is_refused() {
     let store = with_template("disk");
     let template = library(&store).open("twin").unwrap();
-    let disk = std::env::current_dir().unwrap().join(format!("../target/tmp/share-{}", std::process::id()));
+    let disk =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("share-{}", std::process::id()));
     match Share::open(&disk, &template) {
         Ok(_) => println!("skipped: the build's folder is in shared memory"),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Unsupported),

@@ -59,11 +59,37 @@ fn only_this_user_reads_the_metrics_of_guests_cache_and_store() {
     let top = Command::new(env!("CARGO_BIN_EXE_slat-pager"))
         .arg("top")
         .arg(&socket)
-        .args(["--looks", "2", "--interval-ms", "10"])
+        .args(["--samples", "2", "--interval-ms", "10"])
         .output()
         .unwrap();
     let text = String::from_utf8(top.stdout).unwrap();
     assert!(top.status.success() && text.contains("1 ended") && text.contains("store up"), "{text}");
+}
+
+/// Returns the events that a source logs and a help text does not list.
+fn unlisted(source: &str, help: &str) -> Vec<String> {
+    let (_, listed) = help.split_once("is one of:\n").unwrap();
+    let listed: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.get(2..23))
+        .flat_map(|names| names.trim().split(", "))
+        .collect();
+    let logged = ["say(\"", "line_of(\""].into_iter().flat_map(|call| source.split(call).skip(1));
+    let logged = logged.filter_map(|rest| rest.split('"').next().map(str::to_owned));
+    logged.filter(|event| !listed.contains(&&**event)).collect()
+}
+
+#[test]
+fn every_event_of_the_log_is_in_the_help_of_serve() {
+    let help = Command::new(env!("CARGO_BIN_EXE_slat-pager")).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let sources = concat!(
+        include_str!("../../src/command/serve.rs"),
+        include_str!("../../src/command/log.rs"),
+        include_str!("../../src/command/events.rs")
+    );
+    assert_eq!(unlisted(sources, &help), [""; 0]);
+    assert_eq!(unlisted("say(\"not known\", 7); say(\"ready\", 7)", &help), ["not known"]);
 }
 
 #[test]

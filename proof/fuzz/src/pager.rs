@@ -4,7 +4,7 @@
 //! their length.
 
 use crate::heap;
-use slat_pager::hostile::DOORS;
+use slat_pager::fuzzing::ENTRY_POINTS;
 
 /// Memory that a parser may use for each byte; and in any case: a chunk, its window, and tables to expand it.
 const EACH: usize = 64;
@@ -12,9 +12,9 @@ const ANY: usize = 12 << 20;
 
 /// Runs the target.
 pub fn run(bytes: &[u8]) {
-    let [door, bytes @ ..] = bytes else { return };
-    match DOORS.get(usize::from(*door) % (DOORS.len() + 1)) {
-        Some(door) => bounded(door.name, bytes, door.open),
+    let [point, bytes @ ..] = bytes else { return };
+    match ENTRY_POINTS.get(usize::from(*point) % (ENTRY_POINTS.len() + 1)) {
+        Some(point) => bounded(point.name, bytes, point.run),
         None => bounded("configuration", bytes, configuration),
     }
 }

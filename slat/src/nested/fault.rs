@@ -1,5 +1,4 @@
-//! A fault of L2: T, then memslots and host, then the shadow. F1 to F10 are the steps of the book's chapter on nested
-//! guests.
+//! A fault of L2: T, then memslots and host, then the shadow. F1 to F10 are the steps of `protocol.md`.
 //!
 //! ```text
 //! one section of the read side, no lock
@@ -11,25 +10,13 @@
 //!   F5  stamp: no invalidation covers page or g1
 //!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       would sleep? leave, ask, begin again
 //!   F7  (shadow, g2) under g1 in the reverse map
-//!   F9  link missing tables; hole ─▶ frozen
-//!   F8  fence; announced since F2 and F5? the hint replaced?     thaw, begin again
+//!   F8  link missing tables; hole ─▶ frozen
+//!       fence; announced since F2 and F5? the hint replaced?     thaw, begin again
 //!   F9  the row; frozen ─▶ leaf                                  condemned? thaw, begin again
 //!   F10 stores allowed, and the memslot logs: mark g1
 //! ```
-//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this hint, or F8 finds it.
-//! **Frozen before F8**: a flush by L1 moves the line, and then looks at entries. It meets the frozen entry, or F8
-//! finds the line moved. **F2 before F3**: what T said before a flush is not installed after it. **The line before
-//! F1**: a table that the walk meets may be unlinked. The line moves after the unlinking, so a later fault that
-//! remembers the table finds the line moved. **The row before the leaf, while the entry is frozen**: no other fault
-//! holds the entry meanwhile.
-//!
-//! A leaf that does not serve becomes a hole, without a flush. TLBs may still hold it, but its L1 frame keeps its hint,
-//! and each invalidation of a frame with a hint flushes L2's tag. L1's next flush finds it among the drops
-//! ([`Drops`](crate::shadows::Drops)).
-//!
 //! **Level**: the smallest that T, host, memslot, format and policy allow. If a table is linked already, the table's
-//! level. A page of 1 GiB spans lines of many regions, so F5 and F8 read N instead. If N has moved, the next attempt
-//! maps 2 MiB.
+//! level.
 //!
 //! A host that may sleep is asked outside the section. Its answer counts if nothing was announced between F2 and F5 and
 //! the next attempt's F6.
@@ -49,7 +36,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// What a fault learns from one attempt to the next.
+/// The facts that a fault learns from one attempt to the next.
 #[derive(Default)]
 struct Learned {
     /// The host's answer.

@@ -13,7 +13,7 @@ pub(super) struct Announced {
     pub(super) wide: Option<Word>,
 }
 
-/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns `None` if not frozen. `part` is the line of
+/// F8: freezes a hole, then checks that the announcements stand. Returns `None` if not frozen. `part` is the line of
 /// the shadow if the leaf maps a part of a page of T's.
 #[inline(always)]
 pub(super) fn freeze<'w>(

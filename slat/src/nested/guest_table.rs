@@ -23,7 +23,12 @@
 //! | stores | the same, and W in all | W in all, or WP clear; with SMAP as above |
 //! | fetches | the same, and NX in none | NX in none; with SMEP: not where U is in all |
 //!
-//! Not offered: protection keys, shadow stacks, linear-address masking.
+//! **Costs.** A write to `CR3` without PCID, and each other whole flush, compares the shadow that the vCPU comes to with
+//! the guest's tables. To take back a frame that more than four shadows map (a kernel's, in every process), slat walks
+//! all of them.
+//!
+//! Not offered: protection keys, shadow stacks, linear-address masking. x86's formats cannot express execute-only
+//! pages, which SMAP without SMEP makes of a user's pages: an access there is `Next::Emulate(Emulate::NoMemory)`.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, error_code, pdpte, tells_fetch};

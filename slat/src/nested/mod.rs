@@ -1,17 +1,10 @@
 //! Nested guests: guests of a hypervisor that is itself a guest.
 //!
-//! L0 is the hypervisor that contains this crate, L1 a hypervisor in its guest, and L2 L1's guest. **T** is L1's own
-//! second-level table, in L1's memory. An L2 address is translated twice: by T to an L1 frame, and by memslots and host
-//! to a host frame.
+//! An address of L2 is translated twice: by T, L1's own table, and by memslots and host.
 //!
 //! ```text
 //! g2 ── T, in L1's memory ──▶ g1 ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
 //! ```
-//! A **shadow** is a table in the host's format that maps g2 to host frames: T composed with memslots and host. Faults
-//! of L2 fill it. To L1 a shadow acts as a TLB: a store to T takes effect at L1's flush, or earlier. L2 loses at once
-//! what the host takes back: a reverse map leads from an L1 frame to the shadow entries made of it. A VM without nested
-//! guests has neither.
-//!
 //! | file | contents |
 //! |---|---|
 //! | `format` | the trait of T's formats ([`L1Format`]); an access of L2, and the reasons why T refuses it |
@@ -39,6 +32,8 @@
 //! **These formats are not [`Format`](crate::Format)s.** A `Format` encodes the entries of the engine's own tables and
 //! decodes only those. An [`L1Format`] decodes entries that another hypervisor wrote, with every bit that hardware
 //! would check. The tests encode with one and decode with the other.
+//!
+#![doc = include_str!("protocol.md")]
 
 mod entry_words;
 mod ept;

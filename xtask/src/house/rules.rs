@@ -1,6 +1,6 @@
 //! Rules for one file, one for all of the engine, and the count of all `unsafe`.
 
-use super::{Finding, Source};
+use crate::source::{Finding, Source, words};
 use crate::verify::kept::{cells, table};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -186,10 +186,26 @@ pub fn rows(file: &Source) -> Vec<Finding> {
     twice.collect()
 }
 
+/// The book's chapters have at most 20,000 words, without the files that they include: an afternoon's reading. The
+/// documents at the root have at most 5,000.
+pub fn words_of_documents(texts: &[Source]) -> Vec<Finding> {
+    let of = |name: &str, most: usize, is_of: fn(&Path) -> bool| {
+        let documents: Vec<_> = texts.iter().filter(|text| is_of(&text.path)).collect();
+        let words =
+            |text: &&Source| text.lines.iter().map(|line| line.split_whitespace().count()).sum::<usize>();
+        let all: usize = documents.iter().map(words).sum();
+        let longest = documents.iter().max_by_key(|text| words(text))?;
+        (all > most).then(|| longest.finding(0, format!("{name} {all} words, over {most}")))
+    };
+    let book = of("the book has", 20_000, |path| path.starts_with("book/src"));
+    let root = of("the documents at the root have", 5_000, |path| path.components().count() == 1);
+    book.into_iter().chain(root).collect()
+}
+
 /// The chapter whose tables list features.
 pub const FEATURES: &str = "book/src/features.md";
 
-pub const INVENTORY: &str = "VERIFICATION.md";
+pub const INVENTORY: &str = "book/src/verification.md";
 
 /// The table of `unsafe` in [`INVENTORY`], by folder, as cargo-geiger counts it, is right: a finding if `text` lacks
 /// the current table. `extern` may follow the word; a block of foreign functions is a block.
@@ -216,11 +232,6 @@ pub fn inventory(sources: &[Source], text: &str) -> Option<Finding> {
     let at = file.lines.iter().position(|line| line.starts_with("| folder")).unwrap_or(0);
     let is_there = text.contains(&format!("\n{now}\n"));
     (!is_there).then(|| file.finding(at, format!("the table of `unsafe` is now\n{now}")))
-}
-
-/// Identifiers and numbers.
-pub fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|char: char| !char.is_alphanumeric() && char != '_')
 }
 
 #[cfg(test)]
@@ -326,6 +337,23 @@ mod tests {
             rows(&Source::new(FEATURES, text)).iter().map(|found| found.line).collect::<Vec<_>>(),
             [3]
         );
+    }
+
+    #[test]
+    fn documents_that_have_grown_too_long_are_found_at_the_longest_of_them() {
+        let found = |folder: &str, words: usize| {
+            let long = "a word\n".repeat(words / 2);
+            let texts = [("a.md", &*long), ("b/c.md", "one more")];
+            let texts = texts.map(|(path, text)| Source::new(Path::new(folder).join(path), text));
+            words_of_documents(&texts).into_iter().map(|found| (found.path, found.line)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            [found("book/src", 19_998), found("", 5_000), found("slat", 20_002)],
+            [vec![], vec![], vec![]]
+        );
+        assert_eq!(found("book/src", 20_000), [("book/src/a.md".into(), 1)]);
+        assert_eq!(found("", 5_002), [("a.md".into(), 1)]);
+        assert_eq!(words_of_documents(&[]), []);
     }
 
     #[test]

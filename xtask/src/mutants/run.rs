@@ -18,7 +18,7 @@ pub struct Program {
     pub kind: Kind,
 }
 
-/// How a program is built.
+/// The build of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The unit tests, on loom's atomics.
@@ -87,7 +87,12 @@ impl Kind {
     }
 }
 
-/// Returns where a package lies.
+/// Returns the folder of the workspace that has a package.
+fn workspace(package: &str) -> &'static str {
+    if package == "pager" { "pager" } else { "" }
+}
+
+/// Returns the folder of a package.
 fn folder(package: &str) -> PathBuf {
     let room = match package {
         "slat" | "pager" => "",
@@ -161,7 +166,7 @@ impl Programs {
             Kind::Address(_) => ("test --no-run", "target", "chaos"),
             Kind::Thread(_) => ("test --no-run --profile fuzz", "target/thread", "mutants"),
             Kind::Fuzz => ("build", "target/fuzz-mutants", "mutants"),
-            // Cargo builds and runs these tests in one go, and is what stands for their program.
+            // Cargo builds and runs these tests at once, so it takes the place of their program.
             Kind::Miri(_) => return Ok(String::new()),
         };
         cargo.args(words.split(' ')).args(["--locked", "--message-format=json-render-diagnostics"]);
@@ -176,7 +181,8 @@ impl Programs {
         if let Kind::Test(test) | Kind::Address(test) | Kind::Thread(test) = kind {
             cargo.args(["--test", test]);
         }
-        let built = said(self.copied.builds(&mut cargo, target, wrapper)?)?;
+        let cargo = self.copied.builds(&mut cargo, target, wrapper)?;
+        let built = said(cargo.current_dir(self.copied.folder.join(workspace(package))))?;
         ensure!(built.status.success(), "the mistakes of {name} do not compile\n{}", errors(&built.err));
         let mut programs =
             if *kind == Kind::Fuzz { executables(&built.out) } else { test_programs(&built.out) };
@@ -189,7 +195,7 @@ impl Programs {
         let (built, mut test) = (&self.built[&program], &*seen.test);
         let mut command = match program.kind {
             Kind::Fuzz => fuzz::hunt(built, test, &self.copied.folder.join("target/found").join(found))?,
-            Kind::Miri(program) => miri::test(program)?,
+            Kind::Miri(program) => miri::test(program, VARIABLE)?,
             Kind::Address(program) | Kind::Thread(program) => {
                 test = test.trim_start_matches(program).trim_start_matches("::");
                 bounded(3 * TEST, built)

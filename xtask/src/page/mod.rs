@@ -1,15 +1,15 @@
 //! `page`: checks a report in a real browser. Makes a quick report, or takes the folder of an existing one.
 //!
 //! ```text
-//! index.html ──▶ host page: an iframe of 400 or 1400 pixels, and check.js ──chromium──▶ DOM ──▶ findings
+//! index.html ──▶ host page: an iframe of 400, 800 or 1280 pixels, and check.js ──chromium──▶ DOM ──▶ findings
 //!                                     light and dark                  └──▶ what its console said
 //! ```
 //! Windows have a least width, so the page is in an iframe of the wanted width. The iframe uses `srcdoc`, so that it
 //! has the same origin as the checks. Without Chromium the chore is skipped with one line; if `SLAT_REQUIRE_CHROMIUM=1`
 //! is set, as CI does, a skip is a failure.
 
-use crate::Outcome;
 use crate::emulator::{find, or_skipped};
+use crate::outcome::Outcome;
 use crate::process::{bounded, emptied, said};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 /// Variable that forbids skips.
 const REQUIRED: &str = "SLAT_REQUIRE_CHROMIUM";
-/// Widths of a telephone and of a desk.
-const WIDTHS: [u32; 2] = [400, 1400];
+/// Widths of a telephone, of half a screen, and of a laptop's.
+const WIDTHS: [u32; 3] = [400, 800, 1280];
 /// Least number of plots on a report.
 const PLOTS: u64 = 10;
 /// Most bytes of a page.

@@ -13,8 +13,8 @@ mod evidence;
 pub mod kept;
 pub mod steps;
 
+use crate::outcome::{Outcome, misuse};
 use crate::process::{bounded, tail, was_ended};
-use crate::{Outcome, misuse};
 use anyhow::{Result, bail, ensure};
 use evidence::Evidence;
 use kept::Kept;
@@ -145,11 +145,16 @@ const SHOWN: usize = 60;
 /// Runs `line`, writes its output to `log`, and adds its evidence to `evidence`. The error has the full reason.
 fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Outcome {
     let variables = line.environment.iter().map(|(name, value)| format!("{name}='{value}' "));
-    println!("$ {}{}", variables.collect::<String>(), line.words);
+    let words = format!("{}{}", variables.collect::<String>(), line.words);
+    let is_inside = !line.folder.is_empty();
+    println!("$ {}", if is_inside { format!("(cd {} && {words})", line.folder) } else { words });
     let file = File::create(log)?;
     let mut words = line.words.split_whitespace();
     let mut command = bounded(line.bound, words.next().unwrap_or_default());
     command.args(words).envs(line.environment.iter().copied()).env("CARGO_TERM_COLOR", "never");
+    if is_inside {
+        command.current_dir(line.folder);
+    }
     let status = command.stdout(file.try_clone()?).stderr(file).status()?;
     let text = fs::read(log)?;
     let text = String::from_utf8_lossy(&text);
@@ -223,6 +228,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_runs_in_its_folder() {
+        let log = std::env::temp_dir().join(format!("slat-verify-folder-{}", std::process::id()));
+        let is_there = |folder| {
+            let words = "test -e verify/steps.rs";
+            let line = Line { tiers: &[], environment: &[], folder, words, tools: &[], budget: 1, bound: 60 };
+            run_line(&log, &line, &mut Evidence::default()).is_ok()
+        };
+        assert!(is_there("src") && !is_there(""));
+        fs::remove_file(&log).unwrap();
+    }
+
+    #[test]
     fn a_failed_line_and_a_tool_without_output_are_reported() {
         let log = std::env::temp_dir().join(format!("slat-verify-{}", std::process::id()));
         for (words, says) in [
@@ -231,7 +248,7 @@ mod tests {
             ("no-such-command-at-all", "exit status: 127"),
         ] {
             let tools = &["Loom", "Model"];
-            let line = Line { tiers: &[], environment: &[], words, tools, budget: 1, bound: 60 };
+            let line = Line { tiers: &[], environment: &[], folder: "", words, tools, budget: 1, bound: 60 };
             let why = run_line(&log, &line, &mut Evidence::default()).unwrap_err().to_string();
             assert!(why.contains(says), "{why}");
         }

@@ -25,6 +25,8 @@ pub struct Step {
 pub struct Line {
     pub tiers: &'static [Tier],
     pub environment: &'static [(&'static str, &'static str)],
+    /// The folder in which it runs, relative to the repository's root.
+    pub folder: &'static str,
     pub words: &'static str,
     /// Tools that must print `EXECUTIONS` or `SEEDED` here, because a renamed test would otherwise pass unnoticed; all
     /// of their mistakes must be found.
@@ -49,11 +51,16 @@ impl Step {
 
 impl Line {
     const fn new(tiers: &'static [Tier], budget: u32, bound: u32, words: &'static str) -> Self {
-        Self { tiers, environment: &[], words, tools: &[], budget, bound }
+        Self { tiers, environment: &[], folder: "", words, tools: &[], budget, bound }
     }
 
     const fn with(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.environment = environment;
+        self
+    }
+
+    const fn within(mut self, folder: &'static str) -> Self {
+        self.folder = folder;
         self
     }
 
@@ -106,7 +113,7 @@ pub const STEPS: &[Step] = &[
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
             Line::new(QUICK, 120, 600, HALF),
-            Line::new(PUSH, 430, 1200, "cargo test --workspace --locked --no-fail-fast")
+            Line::new(PUSH, 340, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject"]),
             Line::new(NIGHTLY, 90, 400, HALF_WITHOUT_NESTED),
@@ -144,7 +151,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "mutants",
-        about: "each mistake of mistakes/, in a copy of the sources, and the test that must find it",
+        about: "each mistake of proof/mistakes/, in a copy of the sources, and the test that must find it",
         lines: &[Line::new(PUSH_NIGHTLY, 300, 1500, MUTANTS).hears(&[
             "Explore", "History", "Host", "Inject", "Kvm", "Load", "Loom", "Oracle", "Pager", "Shared",
             "Shuttle", "Unit", "Worlds",
@@ -278,28 +285,24 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "pager",
-        about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
+        about: "the pager's lints and unit tests; at night many seeds, a bad store for minutes, and S3. `.ci/run` has its other tests",
         lines: &[
-            Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
+            Line::new(QUICK, 5, 20, "cargo fmt --check").within("pager"),
+            Line::new(QUICK, 30, 300, "cargo clippy --all-targets --locked -- -D warnings").within("pager"),
+            Line::new(QUICK, 30, 300, "cargo test --locked --lib").within("pager"),
+            Line::new(NIGHTLY, 100, 400, "cargo test --locked --test pager -- fleet::hosts")
+                .within("pager")
                 .with(&[("SLAT_TRIES", "5000")]),
-            Line::new(
-                NIGHTLY,
-                230,
-                700,
-                "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
-            )
-            .with(&[
-                ("SLAT_PAGER_SOAK_SECONDS", "90"),
-                ("SLAT_PAGER_SOAK_MIB", "256"),
-                ("SLAT_PAGER_SOAK_GUESTS", "8"),
-            ]),
+            Line::new(NIGHTLY, 230, 700, "cargo test --locked --test pager -- soak:: --nocapture")
+                .within("pager")
+                .with(&[
+                    ("SLAT_PAGER_SOAK_SECONDS", "90"),
+                    ("SLAT_PAGER_SOAK_MIB", "256"),
+                    ("SLAT_PAGER_SOAK_GUESTS", "8"),
+                ]),
             // The server is moto's. If it is not installed, the tests print that.
-            Line::new(
-                NIGHTLY,
-                150,
-                600,
-                "cargo test -p slat-pager --features s3 --locked --test pager -- s3::",
-            ),
+            Line::new(NIGHTLY, 150, 600, "cargo test --features s3 --locked --test pager -- s3::")
+                .within("pager"),
         ],
     },
     Step {

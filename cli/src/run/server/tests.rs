@@ -145,7 +145,7 @@ fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"data").unwrap();
     drop(socket);
-    refused("no socket");
+    refused("is not a socket");
     assert_eq!(fs::read(&path).unwrap(), b"data");
     fs::remove_file(&path).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Counters that the threads of a run publish for its watchers. Each vCPU writes its own cache line between two
 //! batches of accesses.
 
-use crate::run::figures::VcpuCounts;
+use crate::figures::VcpuCounts;
 use parking_lot::Mutex;
 use slat::{Gfn, VcpuId};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

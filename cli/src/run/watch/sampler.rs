@@ -2,11 +2,11 @@
 
 use super::heat::Heat;
 use super::live::{Live, Watching};
-use crate::run::ahead::Ahead;
+use crate::figures::Ahead;
+use crate::figures::{TlbCounts, VcpuCounts};
 use crate::run::args::Run;
-use crate::run::figures::{TlbCounts, VcpuCounts};
-use crate::run::machine::Machine;
-use crate::top::sample::{Caused, Dirty, Lock, Sample, Swapped};
+use crate::run::guest_vm::Machine;
+use crate::sample::{Caused, Dirty, Lock, Sample, Swapped};
 use parking_lot::Mutex;
 use slat::{Format, Idle};
 use std::time::Instant;

@@ -122,7 +122,6 @@ impl<H: PagingHandler> Host for Frames<H> {
     }
 }
 
-// ANCHOR: broadcast
 /// The largest number of frames to flush one by one.
 #[cfg(target_os = "none")]
 const BY_PAGE: u64 = 64;
@@ -148,7 +147,6 @@ fn broadcast(gfns: Span<Gfn>) -> bool {
     }
     true
 }
-// ANCHOR_END: broadcast
 
 /// On a host no guest runs.
 #[cfg(not(target_os = "none"))]

@@ -46,7 +46,7 @@ use slat_cli::{flags, interrupt};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-/// All programs, in the order of `BENCHMARKS.md`; those that virtual time has too come last. A bench that is added here is known
+/// All programs, in the order of the chapter of benchmarks; those that virtual time has too come last. A bench that is added here is known
 /// everywhere.
 pub fn programs() -> Vec<Program> {
     let mut all = vec![

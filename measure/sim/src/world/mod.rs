@@ -24,17 +24,18 @@ mod simulated;
 #[cfg(not(virtual_time))]
 mod threads;
 
+#[doc(no_inline)]
+pub use core::sync::atomic::Ordering;
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copied, copy,
-    elapsed, fence, guest, hand_over, kick, now, pause, read_at_once, read_page, rest, run, thread_local,
-    zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, RwLock, clock, compute, copied, copy, elapsed,
+    fence, guest, hand_over, kick, now, pause, read_at_once, read_page, rest, run, thread_local, zero_page,
 };
 pub use slat_machine::{Costs, Job, JobStats};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copied,
-    copy, cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_at_once, read_page, rest, run,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, RwLock, clock, compute, copied, copy,
+    cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_at_once, read_page, rest, run,
     thread_local, zero_page,
 };
 

@@ -3,8 +3,8 @@
 use super::{ContendedLine, Costs, Job, RunStats};
 pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
-    AtomicPtr, AtomicU64, Ordering, compute, copied, copy, fence, guest, hand_over, kick, now, pause,
-    read_at_once, read_page, rest, thread_local, zero_page,
+    AtomicPtr, AtomicU64, compute, copied, copy, fence, guest, hand_over, kick, now, pause, read_at_once,
+    read_page, rest, thread_local, zero_page,
 };
 
 /// Acts of a job between two looks at the clock: looks cost nothing.

@@ -11,7 +11,8 @@ mod pin;
 mod preemptions;
 
 use super::{Costs, Job, JobStats, RunStats};
-pub use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use core::sync::atomic::Ordering;
+pub use core::sync::atomic::{AtomicPtr, AtomicU64, fence};
 pub use pages::{read_page, zero_page};
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use partner::hand_over;

@@ -1,6 +1,8 @@
-//! `bench`: measures what a working set saves, and what a fault costs, in this process.
+//! `bench`: measures the time that a working set saves, and the time of a fault, in this process.
 
 mod compare;
+mod image;
+mod packed;
 mod storm;
 
 use super::{Failure, other};
@@ -16,21 +18,27 @@ use std::time::{Duration, Instant};
 /// Sizes of the measurement.
 #[derive(clap::Args)]
 pub struct Bench {
-    /// How often each is measured, in turns
+    /// Number of measurements of each row
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
-    /// Milliseconds that the store takes for a chunk
+    /// Latency of the store, in milliseconds
     #[arg(long, default_value_t = 10)]
     store_delay_ms: u64,
     /// Microseconds of work of the guest for each page that it touches
     #[arg(long, default_value_t = 40)]
     work_us: u64,
-    /// Instead: clones of one template, on hosts of this process that share nothing but the store, all at once
+    /// Measure a storm instead: clones of one template start at once, on simulated hosts that share only the store
     #[arg(long)]
     storm: bool,
-    /// Instead: the start of a guest beside what is done without a pager, with stores at 0, 10 and 100 ms
+    /// Compare the start of a guest with restores without a pager instead, with stores at 0, 10 and 100 ms
     #[arg(long, conflicts_with = "storm")]
     compare: bool,
+    /// Measure faults of an image on this host instead, beside a handler that maps the file
+    #[arg(long, conflicts_with_all = ["storm", "compare"])]
+    image: bool,
+    /// Measure restores from a packed working set instead, of a guest that touches 38 MiB of 1 GiB
+    #[arg(long, conflicts_with_all = ["storm", "compare", "image"])]
+    packed: bool,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     hosts: u64,
@@ -73,6 +81,10 @@ impl Bench {
             self.storm(&folder)
         } else if self.compare {
             self.compare(&folder)
+        } else if self.image {
+            self.image(&folder)
+        } else if self.packed {
+            self.packed(&folder)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };

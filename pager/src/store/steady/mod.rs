@@ -1,5 +1,7 @@
 //! A wrapper for a store behind a network. It repeats failed calls, issues slow reads twice, and keeps threads from
 //! asking a store that is down.
+//!
+//! The libraries for this are asynchronous; the pager's threads block.
 
 mod breaker;
 mod hedge;
@@ -70,7 +72,7 @@ pub struct StoreStats {
     pub breaks: u64,
     /// Calls that the open breaker refused.
     pub refused: u64,
-    /// Whether the breaker is open now.
+    /// True if the breaker is open now.
     pub is_down: bool,
 }
 

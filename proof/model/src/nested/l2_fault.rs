@@ -205,7 +205,7 @@ impl Nested {
         })
     }
 
-    /// F7, F8, and the first half of F9.
+    /// F7 and F8.
     fn enter_and_freeze(&self, s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let g1 = me.t & FRAME;

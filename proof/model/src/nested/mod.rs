@@ -1,4 +1,4 @@
-//! Models the design of nested guests in `book/src/nested.md`, with a state of its own.
+//! Models the protocol of nested guests, `slat/src/nested/protocol.md`, with a state of its own.
 //!
 //! L1 is a hypervisor in our guest, L2 its guest. A *shadow* holds L1's second-level table composed with L0's: it maps
 //! g2, a frame of L2, to a frame of the host. For L1 the shadow is a TLB. It is never older than the host's state.

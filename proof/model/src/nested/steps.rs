@@ -4,7 +4,7 @@ use super::program::{Nested, Op, THREADS};
 use super::shadow::{Place, Shared, TWO, Word, entry, stores};
 use crate::bug::Bug;
 
-/// The next step of a thread. F1 to F10 are the steps of `book/src/nested.md`.
+/// The next step of a thread. F1 to F10 are the steps of `slat/src/nested/protocol.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pc {
     /// The operation begins. Of an access: F1, the walk of the shadow.
@@ -30,9 +30,9 @@ pub enum Pc {
     Add,
     /// F8: the lines again.
     Recheck,
-    /// F9: a missing leaf table.
+    /// F8: a missing leaf table.
     Link,
-    /// F9: the entry is frozen.
+    /// F8: the entry is frozen.
     Freeze,
     /// F9: the row, as it is.
     RowRead,
@@ -68,7 +68,7 @@ pub enum Pc {
     Note,
     /// As built: records the end of the drop.
     Noted,
-    /// What is owed is known.
+    /// The debt is known.
     Settle,
     /// A vCPU answers the flush.
     Kick(u8),
@@ -90,7 +90,7 @@ pub enum Pc {
     Grace,
 }
 
-/// What a flush of the shadow does with a leaf.
+/// The effect of a flush of the shadow on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Flush {
     /// It stays if T still has it.

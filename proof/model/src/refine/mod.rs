@@ -40,7 +40,7 @@ pub struct Matched {
     pub steps: u64,
     /// States in which the invariant was checked: each clause that reads what the step changed.
     pub states: u64,
-    /// Those of them in which every clause was evaluated.
+    /// States in which every clause was evaluated.
     pub full: u64,
     /// Paths, and those of them that end because the proof's finite state has no table or number left.
     pub paths: u64,

@@ -28,6 +28,15 @@
 //! The guest's own paging mode (long mode, PAE, 32-bit, "nonpaging") does not matter. These tables map guest-physical
 //! addresses, the result of the guest's own translation.
 //!
+//! **Memory types**, the narrowest last. The host's PAT is as Linux sets it:
+//!
+//! | [`MemoryType`](crate::MemoryType) | EPT | NPT, PAE | Arm stage 2 | RISC-V (`Svpbmt`) |
+//! |---|---|---|---|---|
+//! | `WriteBack` | 6 | PAT 0: WB | Normal, write-back | PMA |
+//! | `WriteCombining` | 1 | PAT 1: WC | Normal, non-cacheable | NC |
+//! | `Uncached` | 0 | PAT 2: UC- | Device-GRE | IO |
+//! | `Device` | 0, IPAT | PAT 3: UC | Device-nGnRE | IO |
+//!
 //! **Roots wider than a page.** RISC-V's root has 2048 entries, Arm's up to 8192. The engine treats such a root as
 //! several ordinary tables side by side; a walk selects one by the highest bits of the frame. Their pages are lent and
 //! returned together. For a format with one root page, the selection compiles to nothing.

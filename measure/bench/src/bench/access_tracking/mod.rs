@@ -65,8 +65,8 @@ const LEVERS: &[Grid] = &[
             ("4 vCPUs", &[("figure", "average pass"), ("vcpus", "4")], "ms"),
             ("16 vCPUs", &[("figure", "average pass"), ("vcpus", "16")], "ms"),
         ],
-        says: "That the lock is not held is the idea of the MGLRU aging series. That a pass goes by tables is slat's, and it is what makes a pass\n\
-               short. In the last column faults take no lock either.",
+        says: "Aging without the lock is the idea of the MGLRU aging series. A pass by tables is slat's idea, and makes a pass short. In\n\
+               the last column faults take no lock either.",
     },
     Grid {
         what: "What vCPUs take to fault their memory in",
@@ -82,7 +82,7 @@ const LEVERS: &[Grid] = &[
             ("4 vCPUs", &[("figure", "vCPU wall time"), ("vcpus", "4")], "ms"),
             ("16 vCPUs", &[("figure", "vCPU wall time"), ("vcpus", "16")], "ms"),
         ],
-        says: "This is what the lock of the series costs, and what its absence buys: the time of the guest.",
+        says: "Where a pass holds the lock, faults wait for it; without the lock they do not.",
     },
 ];
 

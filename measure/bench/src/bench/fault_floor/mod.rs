@@ -91,9 +91,9 @@ const LEVERS: &[Grid] = &[Grid {
         ("1 vCPU, at random", &[("order", "random"), ("tables", "present"), ("vcpus", "1")], "ns/fault"),
         ("2 vCPUs, at random", &[("order", "random"), ("tables", "present"), ("vcpus", "2")], "ns/fault"),
     ],
-    says: "The first three columns are one engine, slat's, under three locks. One mutex is KVM before the TDP MMU series. The reader-writer\n\
-           lock is the idea of the series: on two processors it does not pay, since each fault writes its line. No lock is slat's idea.\n\
-           What the series wins with 416 vCPUs is simulated: `slat sim demand-paging`.",
+    says: "The first three columns are the same engine under three locks. One mutex is KVM before the TDP MMU series. The\n\
+           reader-writer lock is the idea of the series: on two processors it does not pay, since each fault writes its line. No lock\n\
+           is slat's idea. `slat sim demand-paging` simulates what the series wins with 416 vCPUs.",
 }];
 
 /// The row of this bench in the registry.

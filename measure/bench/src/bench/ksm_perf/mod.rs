@@ -55,44 +55,37 @@ const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)]
 /// Each under these: whether the host has huge pages, and whether guests rest.
 const CONDITIONS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
-/// Rows of levers: a figure and its unit, for each size of pages and each kind of guest.
-macro_rules! each_condition {
-    ($($figure:literal $unit:literal)*) => {
-        &[$(
-            each_condition!(@ $figure $unit "4 KiB" "running"),
-            each_condition!(@ $figure $unit "4 KiB" "resting"),
-            each_condition!(@ $figure $unit "2 MiB" "running"),
-            each_condition!(@ $figure $unit "2 MiB" "resting"),
-        )*]
+/// A row of levers: its name, its figure and unit, the size of pages and the kind of guest.
+macro_rules! condition {
+    ($name:literal $figure:literal $unit:literal $pages:literal $guest:literal) => {
+        ($name, &[("figure", $figure), ("pages", $pages), ("guest", $guest)], $unit)
     };
-    (@ $figure:literal $unit:literal $pages:literal $guest:literal) => {
-        (
-            concat!($figure, "; pages of ", $pages, ", guests ", $guest),
-            &[("figure", $figure), ("pages", $pages), ("guest", $guest)],
-            $unit,
-        )
+    ($figure:literal $unit:literal) => {
+        condition!($figure $figure $unit "4 KiB" "running")
     };
 }
 
 /// Its levers: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
-        what: "Pages of guests are merged: one by one or up to 64 together, with reasons ignored or heeded",
+        what: "Running guests' pages, of 4 KiB unless named, are merged: one by one or up to 64 together, reasons ignored or heeded",
         columns: &[
             ("ignored, one by one", Cell::baseline(ONE_BY_ONE)),
             ("ignored, together", Cell::baseline(TOGETHER)),
             ("heeded, one by one", Cell::slat(ONE_BY_ONE)),
             ("heeded, together", Cell::slat(TOGETHER)),
         ],
-        rows: each_condition! {
-            "time in MMU code" "ms"
-            "of it, faults of the guests" "ms"
-            "of it, notifications by the scanner" "ms"
-            "flushes" "flushes"
-            "faults for want of a translation" "faults"
-            "notifications by the scanner" "notifications"
-        },
-        says: "To heed the reasons is the idea of the change-pte series, to merge pages together is slat's.",
+        rows: &[
+            condition!("time in MMU code" "ms"),
+            condition!("the same, guests resting" "time in MMU code" "ms" "4 KiB" "resting"),
+            condition!("the same, pages of 2 MiB" "time in MMU code" "ms" "2 MiB" "running"),
+            condition!("of it, faults of the guests" "ms"),
+            condition!("of it, notifications by the scanner" "ms"),
+            condition!("flushes" "flushes"),
+            condition!("faults for want of a translation" "faults"),
+            condition!("notifications by the scanner" "notifications"),
+        ],
+        says: "Heeding the reasons is the idea of the change-pte series; merging pages together is slat's.",
     },
     Grid {
         what: "All of a guest's memory is invalidated, and then used again: table pages freed and made again, by reason",
@@ -109,8 +102,8 @@ const LEVERS: &[Grid] = &[
             ("NUMA balancing", &[("reason", "numa")], "KiB"),
             ("second step of a merge, break of copy-on-write", &[("reason", "change-pte")], "KiB"),
         ],
-        says: "To free table pages only where the mapping goes is the idea of the change-pte series, too. A merge frees none even where reasons\n\
-               are ignored: a table page goes with all of what it maps.",
+        says: "Freeing table pages only where the mapping goes is an idea of the change-pte series, too. A merge frees none even where\n\
+               reasons are ignored: a table page is freed with everything that it maps.",
     },
 ];
 

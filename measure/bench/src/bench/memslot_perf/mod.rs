@@ -121,9 +121,8 @@ const LEVERS: &[Grid] = &[Grid {
         ("a memslot moves", &[("operation", "move"), ("slots", "32764")], "ns"),
         ("a memslot is deleted", &[("operation", "delete"), ("slots", "32764")], "ns"),
     ],
-    says: "That memslots are a tree is the idea of the scalable memslots series. That each version is a tree of its own, which shares what\n\
-           did not change, is slat's: readers go on beside a change. BTreeMaps allow no reader beside a change. A memslot has 88 bytes in\n\
-           the array.",
+    says: "The tree is the idea of the scalable memslots series. A tree for each version, which shares what did not change, is\n\
+           slat's: readers continue beside a change. BTreeMaps allow no reader beside a change. A memslot has 88 bytes in the array.",
 }];
 
 /// The row of this bench in the registry.

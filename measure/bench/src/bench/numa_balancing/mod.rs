@@ -121,9 +121,9 @@ const LEVERS: &[Grid] = &[
             ("page by page, a flush each 16 MiB", Cell::slat("page-batched by 2M")),
         ],
         rows: LEVER_ROWS,
-        says: "The columns differ in the grain, and no walk yields. That only pages which become protnone are unmapped is the idea of the NUMA\n\
-               protection series; that many share a flush is slat's. Whole ranges flush once for 2 MiB. With that grain the series' idea saves\n\
-               no flush; it saves the guest's faults where pages cannot move.",
+        says: "The columns differ in the grain, and no walk yields. Unmapping only pages which become protnone is the idea of the NUMA\n\
+               protection series; sharing a flush among many of them is slat's. Whole ranges flush once for 2 MiB. With that grain the\n\
+               series' idea saves no flush; it saves the guest's faults where pages cannot move.",
     },
 ];
 

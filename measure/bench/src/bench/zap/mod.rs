@@ -66,8 +66,8 @@ const LEVERS: &[Grid] = &[Grid {
         ("every page is mapped", &[("pages", "dense"), ("size", "1G")], "us"),
         ("one page in 2 MiB is mapped", &[("pages", "sparse"), ("size", "1G")], "us"),
     ],
-    says: "To unhook whole tables is an idea of the TDP MMU series. That no lock is held is slat's. By tables the lock makes no difference\n\
-           to the operation: it makes one to the faults beside it, below.",
+    says: "Unhooking whole tables is an idea of the TDP MMU series; holding no lock is slat's. By tables, the lock makes no\n\
+           difference to the operation. It makes one to the faults beside it: `slat bench zap` prints them.",
 }];
 
 /// The row of this bench in the registry.
