@@ -136,7 +136,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! For the engine's VM, [`VmLog`] is the log. `measure/bench/src/bench/migrate` of the repository migrates a VM over
+//! For the engine's VM, [`VmLog`] is the log. `measure/bench/src/scenarios/migrate` of the repository migrates a VM over
 //! TCP.
 //!
 //! | | |
