@@ -7,6 +7,7 @@ pub mod command;
 mod figures;
 mod generate;
 mod kit;
+mod live;
 mod plan;
 mod run;
 mod sample;

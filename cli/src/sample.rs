@@ -3,9 +3,19 @@
 //! All figures are sums since the run began, so a watcher that misses a line loses nothing. New keys may be added. A
 //! reader ignores unknown keys and takes a missing key as zero. A change of meaning changes [`Sample::VERSION`].
 
-use crate::figures::Ahead;
-use crate::figures::{Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
+use crate::figures::{Ahead, Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
+use crate::live::Watching;
 use serde::{Deserialize, Serialize};
+use slat::Idle;
+
+/// A run that can be watched.
+pub trait Samples: Sync {
+    /// Takes a sample now.
+    fn sample(&self, idle: &mut Idle) -> Sample;
+
+    /// Registers a watcher until the returned value is dropped.
+    fn watch(&self) -> Watching<'_>;
+}
 
 /// A sample. See the module's header.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

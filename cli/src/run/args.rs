@@ -1,7 +1,7 @@
 //! The flags of `slat run`. Bad input is refused here, before anything is built.
 
 use super::choices::{DirtyLogName, FormatName, LockName, Pages};
-use super::migrate::Migrate;
+use super::migrate_flags::Migrate;
 use crate::error::Error;
 use crate::flags::Switch;
 use crate::size::{self, seconds, size};

@@ -7,8 +7,8 @@
 use super::args::Run;
 use super::choices::DirtyLogName;
 use super::guest_vm::Machine;
-use super::watch::Live;
 use crate::error::Error;
+use crate::live::Live;
 use crate::thread::{Stop, Worker, idle, start_worker};
 use rapidhash::v3::rapidhash_v3;
 use serde::Serialize;

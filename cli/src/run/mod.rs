@@ -7,7 +7,8 @@
 //! ```
 //! | file | contents |
 //! |---|---|
-//! | `args`, `choices` | the flags, and the named values of some |
+//! | `args`, `migrate_flags`, `choices` | the flags, those of a migration, and the named values of some |
+//! | `address` | a TCP or Unix socket by its typed address |
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
 //! | `guest_vm` | the guest's VM, its host memory, and the placement of regions |
 //! | `vcpus` | one thread per vCPU |
@@ -22,6 +23,7 @@
 //! | `migrate` | a live migration of the guest to or from another process |
 //! | `report` | the report, as text or JSON |
 
+mod address;
 mod ahead;
 mod args;
 mod choices;
@@ -31,6 +33,7 @@ mod events;
 mod feed;
 mod guest_vm;
 mod migrate;
+mod migrate_flags;
 mod nested;
 mod reclaimer;
 mod report;
@@ -40,14 +43,15 @@ mod watch;
 
 pub use args::Run;
 pub use choices::{FormatName, Pages};
-pub use watch::{Samples, Watching};
 
 use crate::error::Error;
+use crate::live::Live;
 use crate::thread::{Worker, joined};
 use crate::{bar, top};
+use address::Address;
 use guest_vm::Machine;
 use indicatif::ProgressBar;
-use migrate::{Address, Arrivals, Gate, Moves};
+use migrate::{Arrivals, Gate, Moves};
 use server::Socket;
 use slat_mm::lru_gen::LruGen;
 use slat_vcpu::nested::Nest;
@@ -56,7 +60,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use vcpus::Setup;
-use watch::{Live, Sampler};
+use watch::Sampler;
 
 impl Run {
     /// A hash of what the guest replays, which both processes of a migration compare.

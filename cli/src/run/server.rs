@@ -29,9 +29,9 @@
 //! **The path** is created at the start and removed at the end. A stale socket of a killed run is replaced. A socket
 //! that answers, and a file that is not a socket, are refused.
 
-use super::watch::{Samples, Watching};
 use crate::error::Error;
-use crate::sample::Sample;
+use crate::live::Watching;
+use crate::sample::{Sample, Samples};
 use crate::temporary::Temporary;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

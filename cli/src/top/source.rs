@@ -1,8 +1,7 @@
 //! Sources of samples: a run of this process, or the socket of another one.
 
 use crate::error::Error;
-use crate::run::Samples;
-use crate::sample::Sample;
+use crate::sample::{Sample, Samples};
 use crate::thread::Stop;
 use slat::Idle;
 use std::fmt::Display;
@@ -45,7 +44,7 @@ pub struct Local<'s> {
     due: Instant,
     /// Asked when the run ends.
     stop: Stop,
-    _watching: crate::run::Watching<'s>,
+    _watching: crate::live::Watching<'s>,
 }
 
 impl<'s> Local<'s> {

@@ -183,4 +183,24 @@ mod tests {
         assert_eq!(sparse.chunks(), whole.chunks());
         std::fs::remove_dir_all(folder).unwrap();
     }
+
+    #[test]
+    fn an_image_that_becomes_shorter_is_an_error_and_no_zeros() {
+        let path = std::env::temp_dir().join(format!("slat-pager-shorter-{}", std::process::id()));
+        std::fs::write(&path, [5; 4 * PAGE]).unwrap();
+        let image = ImageFile::open(&path).unwrap();
+        assert_eq!(**image.pages(&(1..4)).unwrap(), [5; 3 * PAGE]);
+        if let Some(bytes) = image.pages_now(&(1..4)) {
+            assert_eq!(**bytes, [5; 3 * PAGE]);
+        }
+        // In the middle of page 2: the rest of that page would be zeros in a mapping.
+        File::options().write(true).open(&path).unwrap().set_len(2 * PAGE as u64 + 100).unwrap();
+        for pages in [2..3, 1..4, 3..4] {
+            assert!(image.pages_now(&pages).is_none(), "{pages:?}");
+            let error = image.pages(&pages).unwrap_err();
+            assert!(!error.may_pass() && error.to_string().contains("is shorter now"), "{error}");
+        }
+        assert_eq!(**image.pages(&(1..2)).unwrap(), [5; PAGE], "what is left is served");
+        std::fs::remove_file(path).unwrap();
+    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod chunk;
 mod derive;
 mod faulty;
 mod folder;
+pub(crate) mod fsck;
 mod gc;
 mod image_file;
 pub(crate) mod lease;
@@ -34,6 +35,7 @@ pub use chunk::MOST_CHUNK;
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;
+pub use fsck::Fsck;
 pub use gc::Gc;
 pub use image_file::ImageFile;
 pub use lease::PATIENCE;

@@ -12,7 +12,7 @@ use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::pack::PACKS;
-use super::{Hash, StoreError};
+use super::{Hash, StoreError, fsck};
 use crate::compute_limit::ComputeLimit;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -198,20 +198,22 @@ impl<'a> Upload<'a> {
         let name = Name { hash: Hash::of(&text), epoch: self.epoch }.to_string();
         self.library.store.put(&format!("manifests/{name}"), &text)?;
         debug_assert!(text.len() <= MOST_MANIFEST);
-        Catalog(self.library.store.clone()).change(|state, _| {
+        let change = Catalog(self.library.store.clone()).change(|state, _| {
             if state.uploads.remove(&self.id).is_none() {
                 // An earlier try may have been written.
                 return if state.templates.get(template) == Some(&name) {
-                    Ok(Edit::Keep(()))
+                    Ok(Edit::Keep(state.serial))
                 } else {
                     let what = "its upload took so long that a collection gave it up";
                     Err(StoreError::Busy(format!("templates/{template}: {what}")))
                 };
             }
             state.set(template, Some(&name));
-            Ok(Edit::Write(()))
+            Ok(Edit::Write(state.change()))
         })?;
         self.is_over = true;
+        // The template is in the catalog, so a failure is none of the upload.
+        _ = fsck::write_name(&*self.library.store, template, &name, change);
         Ok(())
     }
 }

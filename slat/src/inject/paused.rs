@@ -40,8 +40,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             );
             hva
         };
-        let hva = pages.into_iter().map(meet).last()?;
+        // Before the caller looks the memslots up, as a fault does.
         let epoch = self.active.epoch();
+        let hva = pages.into_iter().map(meet).last()?;
         let newest = self.active.newest_of(RegionLine::of(hva));
         Some(PausedFault { epoch, newest, listed: self.active.listed_over(Some(hva)) })
     }

@@ -1,10 +1,10 @@
 //! The receiving process: rounds of pages fill its memory while its vCPUs recall their traces.
 
-use super::address::{Address, Listener};
 use super::send::ranges;
 use super::state::{Guest, Position};
 use crate::error::Error;
 use crate::migration::{failed, store};
+use crate::run::address::{Address, Listener};
 use crate::run::guest_vm::Machine;
 use crate::thread::idle;
 use parking_lot::{Condvar, Mutex};

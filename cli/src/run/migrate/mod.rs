@@ -14,24 +14,18 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `args` | the flags |
-//! | `address` | a TCP or Unix socket as it is typed |
 //! | `gate` | vCPUs that can be halted between two batches of their traces |
 //! | `state` | the positions as bytes |
 //! | `send` | the process that the guest leaves |
 //! | `arrive` | the receiving process |
 //! | `recall` | the receiver's vCPUs until they continue, and the comparison at the end |
 
-mod address;
-mod args;
 mod arrive;
 mod gate;
 mod recall;
 mod send;
 mod state;
 
-pub use address::Address;
-pub use args::Migrate;
 pub use arrive::{Arrivals, Arrived, arrive};
 pub use gate::{Gate, Turn};
 pub use recall::{Recalled, compare, recall};

@@ -1,7 +1,7 @@
 //! The answers of the socket, and the files that it refuses to bind.
 
 use super::*;
-use crate::run::watch::Live;
+use crate::live::{Live, Watching};
 use slat_mm::{AddressSpace, Arena, LruSettings};
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -9,7 +9,7 @@
 //! A guest of up to 512 MiB is scanned whole at each look; a larger one takes several looks. The map takes a
 //! thousandth of guest memory, from the first look on.
 
-use super::live::Live;
+use crate::live::Live;
 use crate::run::guest_vm::Machine;
 use crate::sample::{Age, Ages, AgesBy, Heat as Cells};
 use slat::{Format, Gfn, Idle, Level, PAGE_SIZE, SecondaryMmu, Span};

@@ -8,7 +8,6 @@
 //! ```
 //! | file | contents |
 //! |---|---|
-//! | `live` | counters that the threads of a run publish, each on its own cache lines |
 //! | `heat` | a map of guest memory in use; each look scans a few regions, so it is short |
 //! | `sampler` | a sample of all of these, when a watcher asks |
 //!
@@ -18,8 +17,6 @@
 //! the LRU and clears nothing.
 
 mod heat;
-mod live;
 mod sampler;
 
-pub use live::{Live, Watching};
-pub use sampler::{Sampler, Samples};
+pub use sampler::Sampler;

@@ -29,8 +29,8 @@ mod terminal;
 mod tests;
 mod view;
 
+use super::options::{End, Wanted};
 use super::source::{Item, Source};
-use super::{End, Wanted};
 use crate::error::Error;
 use history::History;
 use look::Look;

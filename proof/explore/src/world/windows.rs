@@ -35,10 +35,10 @@ impl Windows {
         all[window].may.iter().flatten().map(|&slot| layout::host_page(slot) + page).collect()
     }
 
-    /// The frame of a host page, if its memslot is in a window. Another one during a transaction.
+    /// The frame of a host page, if its memslot is in a window and no transaction concerns it.
     pub fn frame_of(&self, page: u64) -> Option<Gfn> {
         let slot = layout::slot_of(page)?;
-        Some(Gfn(WINDOWS[self.where_is(slot)?] + page - layout::host_page(slot)))
+        Some(Gfn(WINDOWS[self.settled(slot)?] + page - layout::host_page(slot)))
     }
 
     /// Returns whether a frame may have been outside of all memslots at any step since `from`.

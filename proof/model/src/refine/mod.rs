@@ -3,12 +3,15 @@
 //! ```text
 //! the model   s ──Thread(1, Freeze)──▶ t
 //!             │ compare                │ compare
-//! the proof   S ──freeze(f, e)───────▶ T      every clause of the invariant holds
+//! the proof   S ──freeze(f, e)───────▶ T      the invariant holds in every state
 //! ```
 //! The proof's state has the model's tables, numbers, host, TLBs and active set, and what the proof alone needs. A step
 //! of the model is a sequence of the proof's actions, most often one, or none. Every guard must hold, and after each
 //! step the two states must agree. The proof's TLBs may have more translations than the model's, whose flushes forget
 //! more.
+//!
+//! A thread may stand in a table that was unhooked: its steps are matched there, too. The only paths that are cut off are
+//! those that need more tables or numbers than the proof's finite state has; they are counted.
 //!
 //! It has the faults, invalidations, splits and new roots of two levels. It has no memslots, logs and recoveries.
 

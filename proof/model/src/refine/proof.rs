@@ -11,10 +11,10 @@ pub(super) const ELSEWHERE: usize = PAGES as usize;
 /// Pages of the proof.
 pub(super) const ALL_PAGES: usize = ELSEWHERE + 1;
 /// Roots, and leaf tables of each region, that may be made beside those of the initial state.
-const SPARE_ROOTS: usize = 2;
-const SPARE_TABLES: usize = 6;
+const SPARE_ROOTS: usize = 4;
+const SPARE_TABLES: usize = 8;
 /// Numbers that may be taken.
-const NUMBERS: usize = 60;
+const NUMBERS: usize = 90;
 /// Frames: four of each page, and one elsewhere.
 const FRAMES: usize = 17;
 
