@@ -12,9 +12,9 @@ pub type Chunk = Arc<Vec<u8>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
-    /// The host's cache of chunks.
+    /// The host's cache of chunks, or the kernel's cache of an image.
     Cache,
-    /// The store.
+    /// The store, or an image that the kernel had to read.
     Store,
     /// No source: the page is zero.
     Zero,

@@ -11,7 +11,7 @@ use crate::machine::collect;
 use crate::store::catalog::State;
 use crate::store::chunk::{MOST_STORED, Name, decompressed, expand};
 use crate::store::manifest::Manifest;
-use crate::store::{Hash, StoreError, WorkingSet, converse, lease, nbd_address};
+use crate::store::{Hash, MOST_PACK, StoreError, WorkingSet, converse, lease, nbd_address};
 use crate::uffd::PAGE;
 use crate::wire::{Firecracker, HEADER, MigrationRequest, Slots, Wire, is_ok, layout, mappings, range, send};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -171,8 +171,8 @@ fn catalog(bytes: &[u8]) {
 }
 
 fn lease(bytes: &[u8]) {
-    if let Some(names) = parsed(lease::parse("leases/a", bytes)) {
-        assert!(names.iter().all(|name| Name::parse(name).is_some()));
+    if let Some(pinned) = parsed(lease::parse("leases/a", bytes)) {
+        assert!(pinned.manifests.iter().chain(&pinned.packs).all(|name| Name::parse(name).is_some()));
     }
 }
 
@@ -189,6 +189,9 @@ fn working_set(bytes: &[u8]) {
             pages += run.len();
         }
         assert_eq!(pages, set.pages());
+        assert!(set.packs().iter().all(|pack| (1..=MOST_PACK).contains(&pack.pages)));
+        let again = WorkingSet::parse("sets/a", template, &set.print(template));
+        assert_eq!(again.ok().flatten().as_ref(), Some(&set));
     });
 }
 
@@ -197,10 +200,9 @@ fn chunk(bytes: &[u8]) {
     let [size, stored @ ..] = bytes else { return };
     let length = if size % 2 == 0 { PAGE } else { crate::MOST_CHUNK };
     assert!(stored.len() <= MOST_STORED);
-    let name = Name { hash: Hash::of(b"a"), epoch: 0 };
     // A hash is never right by chance; the decompressed content must still have its length.
-    assert!(parsed(expand(name, stored, length)).is_none());
-    if let Some(content) = parsed(decompressed(name, stored, length)) {
+    assert!(parsed(expand("chunks/a", Hash::of(b"a"), stored, length)).is_none());
+    if let Some(content) = parsed(decompressed("chunks/a", stored, length)) {
         assert_eq!(content.len(), length);
     }
 }

@@ -109,8 +109,9 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE, Steady,
-    SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version, WorkingSet,
+    Entry, Folder, Fsck, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE,
+    Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version,
+    WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

@@ -54,6 +54,8 @@ pub enum Command {
     Rm(templates::Named),
     /// Delete the chunks that no template needs and no host serves; on any host, at any time
     Gc(templates::Collect),
+    /// Check a store without reading its chunks; rebuild a damaged catalog
+    Fsck(templates::Check),
     /// Make a template of a machine that Cloud Hypervisor sends
     ///
     /// The VMM sends it by `send-migration destination_url=unix:SOCKET,local=on`.
@@ -118,6 +120,7 @@ impl Command {
             Self::Rm(named) => named.remove(),
             Self::Forget(named) => named.forget(),
             Self::Gc(collect) => collect.run(),
+            Self::Fsck(check) => check.run(),
             Self::Twin(twin) => twin.run(),
         }
     }

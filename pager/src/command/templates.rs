@@ -1,4 +1,4 @@
-//! `snapshot`, `verify`, `ls`, `rm`, `gc`.
+//! `snapshot`, `verify`, `ls`, `rm`, `gc`, `fsck`.
 
 use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
@@ -37,7 +37,8 @@ pub fn list(store: &StoreOption) -> Result<(), Failure> {
 pub struct Collect {
     #[command(flatten)]
     store: StoreOption,
-    /// Age of a lease, in seconds, after which its host counts as dead. Hosts renew their leases every two minutes
+    /// Seconds after which a host that did not renew its lease counts as dead. A collection must have seen the lease
+    /// that long before. Hosts renew their leases every two minutes
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     patience: Duration,
 }
@@ -49,6 +50,30 @@ impl Collect {
         if gc.ended + gc.given_up > 0 {
             println!("{} leases of dead hosts ended, {} of their uploads given up", gc.ended, gc.given_up);
         }
+        Ok(())
+    }
+}
+
+/// A check of a store.
+#[derive(clap::Args)]
+pub struct Check {
+    #[command(flatten)]
+    store: StoreOption,
+    /// Rebuild a damaged or lost catalog from the manifests, remove working sets that cannot be used, and write missing
+    /// names of templates
+    #[arg(long)]
+    repair: bool,
+}
+
+impl Check {
+    pub fn run(&self) -> Result<(), Failure> {
+        let fsck = self.store.library()?.fsck(self.repair).map_err(other)?;
+        fsck.repairs.iter().for_each(|line| println!("repaired: {line}"));
+        fsck.problems.iter().for_each(|line| println!("{line}"));
+        if !fsck.problems.is_empty() {
+            return Err(Failure::Found(format!("{} problems", fsck.problems.len())));
+        }
+        println!("{} templates, no problem is left", fsck.templates);
         Ok(())
     }
 }

@@ -179,7 +179,7 @@ impl Keeper {
             control.places = [Some(own.named(path)), Some(own)];
             return Ok(self);
         }
-        // Those of daemons that were killed.
+        // Sockets of killed daemons.
         for other in daemons(path).iter().filter(|other| !is_in_use(other)) {
             Place::of(other).remove();
         }

@@ -1,12 +1,10 @@
 //! The answer to one fault: which pages to fill, their source, and the kernel's answer.
 
 use super::fault::{Answer, Fault, Kind};
+use super::load::{Content, Loaded};
 use super::{Inner, Lost};
-use crate::cache::{Chunk, Source};
-use crate::compute_limit::ComputeLimit;
+use crate::cache::Source;
 use crate::layout::Region;
-use crate::share::Share;
-use crate::store::StoreError;
 use crate::uffd::{Filled, PAGE, Refusal};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -44,13 +42,13 @@ impl Inner {
             }
         }
         // This may take long, and the guest may remove pages meanwhile.
-        let content = match self.content_now(page) {
-            Some(content) => Ok(content),
+        let loaded = match self.loaded_now(page) {
+            Some(loaded) => Ok(loaded),
             None if !may_sleep => return Answer::Elsewhere,
-            None => self.content(page, None),
+            None => self.load(page, &window),
         };
-        let (content, source) = match content {
-            Ok(content) => content,
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
             Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
                 self.waits_for(error);
                 return Answer::NoContent;
@@ -65,15 +63,13 @@ impl Inner {
         if self.journal.is_settled(page) {
             return zero();
         }
-        let chunk = self.chunk_of(page);
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
         // Fill the page itself first: failures of its neighbours do not matter.
-        let piece = Piece { pages: self.unit_of(page), chunk: chunk.start, content: &content, write: false };
-        let own = Piece { write: fault.write, ..piece.clone() };
+        let own = Piece { write: fault.write, ..loaded.piece(self.unit_of(page)) };
         let answer = match self.put(&own, place(page)).1 {
-            None => self.done(fault, source),
+            None => self.done(fault, loaded.source),
             // The VMM's mapping is not the one that it announced.
-            Some(Refusal::Other(error)) if matches!(content, Content::Shared) => {
+            Some(Refusal::Other(error)) if matches!(loaded.content, Content::Shared) => {
                 self.waits_for(format_args!("its VMM did not map the file that clones share: {error}"));
                 Answer::NoContent
             }
@@ -83,52 +79,24 @@ impl Inner {
             return answer;
         }
         self.recorder.note(self.unit_of(page));
-        // A page of the working set brings the others of its chunk, unless another thread is filling them.
-        if let Some(job) = self.plan.take(chunk.start) {
+        // A page of the working set brings the others of its chunk or pack, unless another thread is filling them.
+        if let Some(job) = loaded.job.filter(|job| job.take()) {
             drop(order);
-            self.do_job(job, &content);
+            self.do_job(job, &loaded);
             return answer;
         }
         for pages in self.neighbours(&window, page) {
             let start = place(pages.start);
             // A present page, or a change of the guest's memory, ends the stretch.
-            self.put(&Piece { pages, ..piece.clone() }, start);
+            if loaded.has(&pages) {
+                self.put(&loaded.piece(pages), start);
+            } else if self.is_near_others(page)
+                && let Some(more) = self.template.file().and_then(|image| image.pages_now(&pages))
+            {
+                self.put(&Loaded::of_image(more, pages.clone(), loaded.source).piece(pages), start);
+            }
         }
         answer
-    }
-
-    /// Returns the template's content of the chunk that holds a page, if it is at hand.
-    fn content_now(&self, page: usize) -> Option<(Content, Source)> {
-        let now = |page| self.template.content_now(page, &self.cache);
-        if self.is_huge() {
-            return self.huge_content(page, |page| now(page).ok_or(())).ok();
-        }
-        let Some(share) = self.share() else { return now(page).map(Content::of) };
-        let chunk = self.template.chunk_of(page);
-        if share.has(&chunk) {
-            return Some((Content::Shared, Source::Shared));
-        }
-        self.template.content_now(page, share.cache()).map(|found| share.take(&chunk, Content::of(found)))
-    }
-
-    /// Returns the template's content of the chunk that holds a page, or of its huge page. May sleep.
-    pub(super) fn content(
-        &self,
-        page: usize,
-        compute_limit: Option<&ComputeLimit>,
-    ) -> Result<(Content, Source), StoreError> {
-        if self.is_huge() {
-            return self.huge_content(page, |page| self.template.content(page, &self.cache, compute_limit));
-        }
-        let Some(share) = self.share() else {
-            return self.template.content(page, &self.cache, compute_limit).map(Content::of);
-        };
-        let chunk = self.template.chunk_of(page);
-        if share.has(&chunk) {
-            return Ok((Content::Shared, Source::Shared));
-        }
-        let found = self.template.content(page, share.cache(), compute_limit)?;
-        Ok(share.take(&chunk, Content::of(found)))
     }
 
     /// Returns the bytes of a page of the guest.
@@ -176,6 +144,13 @@ impl Inner {
         start.max(chunk.start).max(first)..(start + size).min(chunk.end).min(last)
     }
 
+    /// Returns whether the page before or after this one is settled. Then the guest probably touches pages in a row. To
+    /// copy the neighbours of each page of a guest that does not would double the time of its faults.
+    fn is_near_others(&self, page: usize) -> bool {
+        self.journal.is_settled(page + 1)
+            || page.checked_sub(1).is_some_and(|page| self.journal.is_settled(page))
+    }
+
     /// Returns stretches of unsettled pages beside this one.
     fn neighbours(&self, window: &Range<usize>, page: usize) -> Vec<Range<usize>> {
         let (mut stretches, mut next) = (Vec::new(), window.start);
@@ -198,7 +173,7 @@ impl Inner {
             let at = start + done as u64;
             let (filled, refusal) = match piece.content {
                 Content::Bytes(bytes) => {
-                    let from = (piece.pages.start - piece.chunk) * PAGE;
+                    let from = piece.from;
                     self.uffd.copy_as(at, &bytes[from + done..from + size], is_protected)
                 }
                 Content::Shared => self.uffd.resume_as(at, (size - done) as u64, is_protected),
@@ -282,38 +257,13 @@ impl Inner {
     }
 }
 
-/// Location of a chunk's content.
-pub(super) enum Content {
-    /// The content is zeros.
-    Zeros,
-    Bytes(Chunk),
-    /// In the memory that clones share.
-    Shared,
-}
-
-impl Content {
-    fn of(found: Option<(Chunk, Source)>) -> (Self, Source) {
-        found.map_or((Self::Zeros, Source::Zero), |(bytes, source)| (Self::Bytes(bytes), source))
-    }
-}
-
-impl Share {
-    /// Puts content into the memory that clones share. Without room there, the guest gets a copy of its own.
-    fn take(&self, chunk: &Range<usize>, (content, source): (Content, Source)) -> (Content, Source) {
-        match content {
-            Content::Bytes(bytes) if self.write(chunk, &bytes).is_ok() => (Content::Shared, source),
-            content => (content, source),
-        }
-    }
-}
-
-/// Pages of a chunk, or of a huge page, to fill.
+/// Pages to fill.
 #[derive(Clone)]
 pub(super) struct Piece<'a> {
     pub pages: Range<usize>,
-    /// First page of the content.
-    pub chunk: usize,
     pub content: &'a Content,
+    /// Offset of the first page in the content, in bytes.
+    pub from: usize,
     /// The guest is about to write to the pages.
     pub write: bool,
 }

@@ -2,7 +2,7 @@
 //! removes them whole.
 
 use super::Inner;
-use super::fill::Content;
+use super::load::Content;
 use crate::cache::Source;
 use crate::store::Found;
 use crate::uffd::{Filled, PAGE};

@@ -5,7 +5,9 @@ mod fault;
 mod fill;
 mod harvest;
 mod huge_page;
+mod load;
 mod memory_reader;
+mod plan;
 mod reclaim;
 mod replay;
 mod serve;
@@ -176,7 +178,7 @@ struct Inner {
     stop: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
-    plan: replay::Plan,
+    plan: plan::Plan,
     recorder: replay::Recorder,
     tracking: track::Tracking,
     backing: Backing,
@@ -273,7 +275,8 @@ impl Guest {
         let zero = || AtomicU64::new(0);
         let pages = layout.image_pages();
         let set = template.working_set().filter(|_| options.replay > 0);
-        let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
+        let by_page = layout.unit() == 1 && !matches!(backing, Backing::Share(_));
+        let plan = set.map(|set| plan::Plan::new(&set, &layout, &template, by_page)).unwrap_or_default();
         // A guest that was served before has already touched its first pages.
         let record = options.record.filter(|_| journal.settled() == 0 && template.begin_recording());
         let inner = Arc::new(Inner {

@@ -1,16 +1,15 @@
 //! Working sets are recorded from faults, and filled ahead of faults.
 
-use super::fill::{Content, Piece};
+use super::fill::Piece;
+use super::load::{Content, Loaded};
+use super::plan::{Job, JobPiece};
 use super::{Inner, pause};
-use crate::compute_limit::ComputeLimit;
-use crate::layout::Layout;
-use crate::store::{Template, WorkingSet};
+use crate::store::{StoreError, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Most pages that are filled under one hold of `order`. A thread that wants to read an event waits for at most one
@@ -50,99 +49,20 @@ impl Recorder {
     }
 }
 
-/// Plan of the pages to fill ahead of faults: those of a working set, by chunk, in the order of the chunks' first use.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    jobs: Vec<Job>,
-    /// Index of a job, by the first page of its chunk.
-    of_chunk: HashMap<usize, usize>,
-    next: AtomicUsize,
-    /// Number of jobs that are not done.
-    left: AtomicUsize,
-    /// Keeps the replaying threads from taking the processors from the guest.
-    pub compute_limit: ComputeLimit,
-}
-
-/// Pages of one chunk to fill.
-#[derive(Debug)]
-pub(super) struct Job {
-    /// Addresses, with the pages of the image that belong there.
-    pieces: Vec<(u64, Range<usize>)>,
-    /// A thread fills the pages, or has filled them.
-    taken: AtomicBool,
-}
-
-impl Plan {
-    pub fn new(set: &WorkingSet, layout: &Layout, template: &Template) -> Self {
-        let mut plan = Self::default();
-        let (end, unit) = ((template.size() / PAGE as u64) as usize, layout.unit());
-        for run in set.runs() {
-            let mut run = run.start.min(end)..run.end.min(end);
-            while !run.is_empty() {
-                let mut chunk = template.chunk_of(run.start);
-                let mut part = run.start..run.end.min(chunk.end);
-                if unit > 1 {
-                    // A huge page is filled whole, and once.
-                    let start = run.start / unit * unit;
-                    chunk = start..start + unit;
-                    part = if plan.of_chunk.contains_key(&start) { start..start } else { chunk.clone() };
-                }
-                run.start = run.end.min(chunk.end);
-                for piece in layout.places(part) {
-                    let job = *plan.of_chunk.entry(chunk.start).or_insert_with(|| {
-                        plan.jobs.push(Job { pieces: Vec::new(), taken: AtomicBool::new(false) });
-                        plan.jobs.len() - 1
-                    });
-                    plan.jobs[job].pieces.push(piece);
-                }
-            }
-        }
-        plan.left = AtomicUsize::new(plan.jobs.len());
-        plan
-    }
-
-    /// Number of jobs that are not done.
-    pub fn left(&self) -> usize {
-        self.left.load(Ordering::Relaxed)
-    }
-
-    /// Returns the job of the chunk that begins with this page, unless another thread has taken it. The caller must do
-    /// it.
-    pub fn take(&self, chunk: usize) -> Option<&Job> {
-        let job = &self.jobs[*self.of_chunk.get(&chunk)?];
-        (!job.taken.swap(true, Ordering::Relaxed)).then_some(job)
-    }
-
-    /// Returns the next job in order.
-    fn next(&self) -> Option<&Job> {
-        loop {
-            let job = self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed))?;
-            if !job.taken.swap(true, Ordering::Relaxed) {
-                return Some(job);
-            }
-        }
-    }
-}
-
 impl Inner {
     /// Fills pages ahead of faults, until the plan is done or the guest ends. A thread of its own runs this.
     pub(super) fn replay(&self) {
         while let Some(job) = self.plan.next() {
-            let Some((_, pages)) = job.pieces.first() else { continue };
             for tries in 0.. {
                 if self.has_stopped(Duration::ZERO) {
                     return;
                 }
-                match self.content(pages.start, Some(&self.plan.compute_limit)) {
-                    Ok((content, _)) => {
-                        let _permit = self.plan.compute_limit.acquire();
-                        self.do_job(job, &content);
-                        break;
-                    }
+                match self.try_job(job) {
+                    Ok(()) => break,
                     Err(error) if error.may_pass() && tries < TRIES => _ = self.has_stopped(pause(tries)),
                     // A fault will ask again, and longer.
                     Err(_) => {
-                        self.plan.left.fetch_sub(1, Ordering::Relaxed);
+                        self.plan.end();
                         break;
                     }
                 }
@@ -150,37 +70,78 @@ impl Inner {
         }
     }
 
-    /// Fills the unsettled pages of a job with the content of its chunk.
-    pub(super) fn do_job(&self, job: &Job, content: &Content) {
-        for (address, pages) in &job.pieces {
-            let mut page = pages.start;
-            let mut changes = 0;
-            while page < pages.end {
-                let place = address + ((page - pages.start) * PAGE) as u64;
-                let pages = page..pages.end.min(page + BATCH.max(self.layout.unit()));
-                match self.fill_ahead(&pages, place, content) {
-                    Ok(next) => page = next,
-                    Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::fault::CHANGE) => {
-                        changes += 1;
-                    }
-                    Err(Refusal::Gone) => return self.finish(),
-                    // Something else is mapped there now.
-                    Err(_) => break,
+    /// Reads the content of a job, and fills its pages.
+    fn try_job(&self, job: &Job) -> Result<(), StoreError> {
+        let limit = &self.plan.compute_limit;
+        if let Some((bytes, _)) = self.load_pack(job, Some(limit)) {
+            let _permit = limit.acquire();
+            let content = Content::Bytes(bytes);
+            for JobPiece { address, pages, from } in &job.pieces {
+                self.fill_run(
+                    *address,
+                    &Piece { pages: pages.clone(), content: &content, from: *from, write: false },
+                );
+            }
+            self.plan.end();
+            return Ok(());
+        }
+        let mut loaded: Option<Loaded> = None;
+        for JobPiece { address, pages, .. } in &job.pieces {
+            let now = match loaded.take().filter(|loaded| loaded.has(pages)) {
+                Some(now) => now,
+                None => self.load_chunk(pages, pages.start, Some(limit))?,
+            };
+            let _permit = limit.acquire();
+            self.fill_run(*address, &now.piece(pages.clone()));
+            loaded = Some(now);
+        }
+        self.plan.end();
+        Ok(())
+    }
+
+    /// Fills the unsettled pages of a job whose content a fault has loaded.
+    pub(super) fn do_job(&self, job: &Job, loaded: &Loaded) {
+        for JobPiece { address, pages, from } in &job.pieces {
+            let piece = if job.has_pack() {
+                Piece { pages: pages.clone(), content: &loaded.content, from: *from, write: false }
+            } else {
+                loaded.piece(pages.clone())
+            };
+            self.fill_run(*address, &piece);
+        }
+        self.plan.end();
+    }
+
+    /// Fills the unsettled pages of a piece, from this address on.
+    fn fill_run(&self, address: u64, piece: &Piece) {
+        let (first, end) = (piece.pages.start, piece.pages.end);
+        let (mut page, mut changes) = (first, 0);
+        while page < end {
+            let place = address + ((page - first) * PAGE) as u64;
+            let pages = page..end.min(page + BATCH.max(self.layout.unit()));
+            let from = piece.from + (page - first) * PAGE;
+            match self.fill_ahead(&Piece { pages, from, ..piece.clone() }, place) {
+                Ok(next) => page = next,
+                Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::fault::CHANGE) => {
+                    changes += 1;
                 }
+                Err(Refusal::Gone) => return self.finish(),
+                // Something else is mapped there now.
+                Err(_) => return,
             }
         }
-        self.plan.left.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Fills the first stretch of unsettled pages. Returns the page to continue with.
-    fn fill_ahead(&self, pages: &Range<usize>, address: u64, content: &Content) -> Result<usize, Refusal> {
+    fn fill_ahead(&self, piece: &Piece, address: u64) -> Result<usize, Refusal> {
         let _order = self.order.read();
+        let pages = &piece.pages;
         let settled = |page: &usize| self.journal.is_settled(*page);
         let Some(start) = pages.clone().find(|page| !settled(page)) else { return Ok(pages.end) };
         let end = (start..pages.end).find(settled).unwrap_or(pages.end);
-        let chunk = self.chunk_of(start).start;
-        let place = address + ((start - pages.start) * PAGE) as u64;
-        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, content, write: false }, place);
+        let skipped = (start - pages.start) * PAGE;
+        let stretch = Piece { pages: start..end, from: piece.from + skipped, ..piece.clone() };
+        let (filled, refusal) = self.put(&stretch, address + skipped as u64);
         self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
         match refusal {
             None => Ok(end),
@@ -206,7 +167,7 @@ impl Inner {
             let pages = set.pages() as u64;
             // The store may be out of reach for a moment. If it stays so, a later process records again.
             for tries in 0..TRIES {
-                match self.template.keep_working_set(set.clone()) {
+                match self.template.keep_packed(&set, &self.cache, &self.plan.compute_limit) {
                     Ok(()) => {
                         self.recorded.store(pages, Ordering::Relaxed);
                         break;

@@ -10,7 +10,8 @@
 use super::Inner;
 use super::bits::Bits;
 use super::fault::{Answer, Fault};
-use super::fill::{Content, Piece};
+use super::fill::Piece;
+use super::load::Content;
 use super::memory_reader::MemoryReader;
 use crate::cache::Source;
 use crate::store::Template;

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const KEY: &str = "catalog";
+pub const KEY: &str = "catalog";
 /// Most bytes of the catalog: some 100,000 templates.
-const MOST: usize = 16 << 20;
+pub const MOST: usize = 16 << 20;
 /// Number of tries of a change while other hosts change the catalog, or while the store does not answer.
 const TRIES: u32 = 12;
 
@@ -61,8 +61,8 @@ pub struct Catalog(pub Arc<dyn Store>);
 impl Catalog {
     pub fn read(&self) -> Result<State, StoreError> {
         match self.0.get(KEY, MOST) {
-            Err(StoreError::Missing(_)) => Ok(State { version: 1, ..State::default() }),
-            bytes => State::parse(&bytes?),
+            Err(StoreError::Missing(_)) => Ok(State::new()),
+            bytes => State::parse(&bytes?).map_err(Self::with_cure),
         }
     }
 
@@ -81,10 +81,11 @@ impl Catalog {
                 std::thread::sleep(Duration::from_millis((1 << tries.min(8)) + spread));
             }
             let read = match self.0.read(KEY, MOST) {
-                Err(StoreError::Missing(_)) => Ok((State { version: 1, ..State::default() }, None)),
+                Err(StoreError::Missing(_)) => Ok((State::new(), None)),
                 Err(error) => Err(error),
                 Ok((bytes, version)) => State::parse(&bytes).map(|state| (state, Some(version))),
             };
+            let read = read.map_err(Self::with_cure);
             let (mut state, version) = match read {
                 Err(error) if error.may_pass() => {
                     last = error;
@@ -109,6 +110,11 @@ impl Catalog {
 }
 
 impl State {
+    /// Makes the state of a new store.
+    pub fn new() -> Self {
+        Self { version: 1, ..Self::default() }
+    }
+
     /// Returns the number of the change under way.
     pub fn change(&self) -> u64 {
         self.serial + 1

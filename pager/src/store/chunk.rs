@@ -1,6 +1,7 @@
 //! A chunk of an image. Its name is the hash of its content. It is compressed by zstd, and checked when it is read.
 
-use super::StoreError;
+use super::{Store, StoreError};
+use crate::compute_limit::ComputeLimit;
 use crate::hash::Hash;
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
@@ -52,19 +53,32 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
     compress_to_vec(content, CompressionLevel::Fastest)
 }
 
-/// Expands a stored chunk with this name and length.
-pub(crate) fn expand(name: Name, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
-    let content = decompressed(name, stored, length)?;
-    if Hash::of(&content) != name.hash {
+/// Reads the chunk or pack with this key, and checks it. A thread that works ahead of faults passes a `compute_limit`.
+pub(super) fn read(
+    store: &dyn Store,
+    key: &str,
+    name: Name,
+    length: usize,
+    compute_limit: Option<&ComputeLimit>,
+) -> Result<Vec<u8>, StoreError> {
+    let stored = store.get(key, MOST_STORED)?;
+    let _permit = compute_limit.map(ComputeLimit::acquire);
+    expand(key, name.hash, &stored, length)
+}
+
+/// Expands a stored chunk with this hash and length. The key is for errors.
+pub(crate) fn expand(key: &str, hash: Hash, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
+    let content = decompressed(key, stored, length)?;
+    if Hash::of(&content) != hash {
         let what = "its content has another hash".into();
-        return Err(StoreError::Damaged { key: name.key(), what });
+        return Err(StoreError::Damaged { key: key.into(), what });
     }
     Ok(content)
 }
 
 /// As [`expand`], without the comparison of the hashes.
-pub(crate) fn decompressed(name: Name, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
-    let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
+pub(crate) fn decompressed(key: &str, stored: &[u8], length: usize) -> Result<Vec<u8>, StoreError> {
+    let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
     // A header requests the window's memory; no chunk needs more than its own size.
     let decoder = StreamingDecoder::new_with_max_window_size(stored, MOST_CHUNK as u64);
     let decoder = decoder.map_err(|error| damaged(error.to_string()))?;
@@ -87,12 +101,13 @@ mod tests {
         let (hash, stored) = (Hash::of(&content), compress(&content));
         let name = Name { hash, epoch: 3 };
         assert!(stored.len() < content.len());
-        assert_eq!(expand(name, &stored, content.len()).unwrap(), content);
-        assert!(expand(name, &stored, content.len() - 1).is_err());
-        assert!(expand(name, &stored[..stored.len() / 2], content.len()).is_err());
+        let expand = |stored: &[u8], length| expand("chunks/a", hash, stored, length);
+        assert_eq!(expand(&stored, content.len()).unwrap(), content);
+        assert!(expand(&stored, content.len() - 1).is_err());
+        assert!(expand(&stored[..stored.len() / 2], content.len()).is_err());
         let mut other = content.clone();
         other[77] ^= 1;
-        let error = expand(name, &compress(&other), content.len()).unwrap_err();
+        let error = expand(&compress(&other), content.len()).unwrap_err();
         assert!(error.to_string().ends_with("its content has another hash"), "{error}");
         assert_eq!(Hash::parse(&hash.to_string()), Some(hash));
         assert_eq!(["", "zz", &"A".repeat(64), &"0".repeat(65)].map(Hash::parse), [None; 4]);

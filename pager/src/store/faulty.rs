@@ -7,14 +7,14 @@ use std::time::Duration;
 
 type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
 
-/// A store that calls a function before each read of a chunk, and fails if the function fails.
+/// A store that calls a function before each read of a chunk or a pack, and fails if the function fails.
 pub struct Trouble<S> {
     store: S,
     before: Box<Before>,
 }
 
 impl<S: Store> Trouble<S> {
-    /// Calls `before` with the key before each read of a chunk from `store`.
+    /// Calls `before` with the key before each read of a chunk or a pack from `store`.
     pub fn calling(store: S, before: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { store, before: Box::new(before) }
     }
@@ -33,7 +33,7 @@ impl<S: Store> Trouble<S> {
 
 impl<S: Store> Store for Trouble<S> {
     fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
-        if key.starts_with("chunks/") {
+        if key.starts_with("chunks/") || key.starts_with("packs/") {
             (self.before)(key).map_err(|error| StoreError::Io { key: key.into(), error })?;
         }
         self.store.read(key, most)

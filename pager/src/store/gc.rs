@@ -3,7 +3,8 @@
 //! A collection may run on any host, beside uploads and restores on others. Several may run at a time, and each may
 //! stop at any point. It does these steps in order. First one change of the catalog gives up the uploads of hosts whose
 //! leases have ended, and begins an epoch. Then it reads the leases. Then it deletes objects of epochs before the first
-//! upload under way, unless a manifest of the catalog or of a lease names them. A host that opens a template writes its
+//! upload under way, unless a manifest of the catalog or of a lease names them, or for packs a working set or a lease. A
+//! host that opens a template writes its
 //! lease first, and then checks that the catalog still has the template. So either the host or the collection sees the
 //! other.
 
@@ -11,7 +12,8 @@ use super::catalog::{Catalog, Edit, State};
 use super::chunk::Name;
 use super::lease::{LEASES, pinned};
 use super::library::Library;
-use super::{Entry, StoreError};
+use super::pack::PACKS;
+use super::{Entry, StoreError, seen};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +35,8 @@ pub struct Gc {
 
 impl Library {
     /// Deletes the chunks that no template needs, that no host serves, and on which no upload relies. A lease that was
-    /// not renewed for `patience` has ended, and its host no longer serves its manifests. A manifest that cannot be
-    /// read stops the collection before the first deletion.
+    /// not renewed between two collections, `patience` apart, has ended, and its host no longer serves its manifests. A
+    /// manifest that cannot be read stops the collection before the first deletion.
     ///
     /// # Errors
     /// An error of the store, or [`StoreError::Busy`] if other hosts change the catalog again and again.
@@ -46,7 +48,11 @@ impl Library {
         // Written now, so its age is the store's clock.
         let _pin = self.lease.pin("")?;
         let leases = self.store.entries(LEASES)?;
-        let ended = ended(&leases, &self.lease.id(), patience);
+        let own = self.lease.id();
+        let ended = match leases.iter().find(|entry| entry.name == own) {
+            Some(now) => seen::ended(&*self.store, &old(&leases, now, patience), now.modified, patience)?,
+            None => BTreeSet::new(),
+        };
         let state = catalog.change(|state, _| {
             gc.given_up += state.begin_collection(|id, upload| {
                 let is_listed = leases.iter().any(|entry| entry.name == upload.lease);
@@ -55,9 +61,12 @@ impl Library {
             Ok(Edit::Write(state.clone()))
         })?;
         let mut manifests: BTreeSet<String> = state.manifests().cloned().collect();
+        let mut packs = BTreeSet::new();
         for lease in self.store.list(LEASES)? {
             if !ended.contains(&lease) {
-                manifests.extend(pinned(&*self.store, &lease)?);
+                let pinned = pinned(&*self.store, &lease)?;
+                manifests.extend(pinned.manifests);
+                packs.extend(pinned.packs);
             }
         }
         let mut chunks = BTreeSet::new();
@@ -72,6 +81,8 @@ impl Library {
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;
         self.sweep_sets(&state)?;
+        packs.extend(self.packs_of_sets(&state)?);
+        self.sweep(PACKS, floor, &packs)?;
         // Such a host may have come back meanwhile.
         for lease in self.store.entries(LEASES)?.iter().filter(|lease| leases.contains(lease)) {
             if ended.contains(&lease.name) {
@@ -107,6 +118,23 @@ impl Library {
         failed.into_inner().map_or(Ok((kept.len(), rest.len())), Err)
     }
 
+    /// Returns the packs of the templates' working sets. A set that cannot be used needs none.
+    fn packs_of_sets(&self, state: &State) -> Result<BTreeSet<String>, StoreError> {
+        let mut packs = BTreeSet::new();
+        let sets = self.store.list("sets")?;
+        for name in sets.iter().filter(|name| state.templates.contains_key(*name)) {
+            let manifest = self.manifest(&state.templates[name]);
+            match manifest.and_then(|manifest| self.working_set(name, &manifest)) {
+                Err(error) if error.may_pass() => return Err(error),
+                set => {
+                    let set = set.ok().flatten().unwrap_or_default();
+                    packs.extend(set.packs().iter().map(|pack| pack.name.to_string()));
+                }
+            }
+        }
+        Ok(packs)
+    }
+
     /// Deletes working sets of removed templates. If one is still needed, it is recorded again.
     fn sweep_sets(&self, state: &State) -> Result<(), StoreError> {
         let sets = self.store.list("sets")?;
@@ -115,15 +143,9 @@ impl Library {
     }
 }
 
-/// Returns the leases that were written `patience` or more before this one.
-fn ended(leases: &[Entry], own: &str, patience: Duration) -> BTreeSet<String> {
-    let Some(now) = leases.iter().find(|entry| entry.name == own).map(|entry| entry.modified) else {
-        return BTreeSet::new();
-    };
-    let age = |entry: &&Entry| now.duration_since(entry.modified).unwrap_or_default();
-    leases
-        .iter()
-        .filter(|entry| entry.name != own && age(entry) >= patience)
-        .map(|entry| entry.name.clone())
-        .collect()
+/// Returns the other leases that were written `patience` or more before `now`, the collector's.
+fn old(leases: &[Entry], now: &Entry, patience: Duration) -> Vec<String> {
+    let age = |entry: &&Entry| now.modified.duration_since(entry.modified).unwrap_or_default();
+    let old = leases.iter().filter(|entry| entry.name != now.name && age(entry) >= patience);
+    old.map(|entry| entry.name.clone()).collect()
 }

@@ -1,8 +1,12 @@
 //! An image of guest memory in a file or on a block device.
 
 use super::StoreError;
+use crate::cache::Chunk;
+use crate::uffd::PAGE;
+use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, IoSliceMut, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -14,6 +18,8 @@ pub struct ImageFile {
     file: File,
     size: u64,
     identity: String,
+    /// Its file system keeps all content in memory, so that no read waits for a device.
+    is_in_memory: bool,
     /// End of the stretch that was looked at last, and whether it is a hole.
     stretch: (u64, bool),
 }
@@ -41,7 +47,9 @@ impl ImageFile {
         // Another file, or a later content of this file, has another identity.
         let time = format!("{}.{}", about.mtime(), about.mtime_nsec());
         let identity = format!("{}:{}:{time}", about.dev(), about.ino());
-        Ok(Self { name, file, size, identity, stretch: (0, false) })
+        let is_in_memory =
+            rustix::fs::fstatfs(&file).is_ok_and(|about| about.f_type as i64 == libc::TMPFS_MAGIC);
+        Ok(Self { name, file, size, identity, is_in_memory, stretch: (0, false) })
     }
 
     /// Returns the path.
@@ -61,6 +69,30 @@ impl ImageFile {
 
     pub(super) fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Returns pages of the image. May wait for a device. The file is read, not mapped: an access to a mapping of a file
+    /// that became shorter would end this process.
+    pub(crate) fn pages(&self, pages: &Range<usize>) -> Result<Chunk, StoreError> {
+        let mut bytes = vec![0; pages.len() * PAGE];
+        match self.read_at(&mut bytes, (pages.start * PAGE) as u64) {
+            Ok(()) => Ok(Chunk::new(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let what = format!("it had {} bytes when it was opened, and is shorter now", self.size);
+                Err(StoreError::Damaged { key: self.name.clone(), what })
+            }
+            Err(error) => Err(StoreError::Io { key: self.name.clone(), error }),
+        }
+    }
+
+    /// Returns pages of the image if they are in memory; does not wait for a device. `None` also if this file system
+    /// cannot tell, or after an error, which [`ImageFile::pages`] returns.
+    pub(crate) fn pages_now(&self, pages: &Range<usize>) -> Option<Chunk> {
+        let mut bytes = vec![0; pages.len() * PAGE];
+        let flags = if self.is_in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+        let offset = (pages.start * PAGE) as u64;
+        let read = preadv2(&self.file, &mut [IoSliceMut::new(&mut bytes)], offset, flags);
+        (read == Ok(pages.len() * PAGE)).then(|| Chunk::new(bytes))
     }
 
     /// Returns `length` bytes from an offset. `None`: a hole of the file, which has zeros. Calls with growing offsets look
@@ -150,5 +182,25 @@ mod tests {
         let [sparse, whole] = ["sparse", "whole"].map(|name| library.open(name).unwrap());
         assert_eq!(sparse.chunks(), whole.chunks());
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_image_that_becomes_shorter_is_an_error_and_no_zeros() {
+        let path = std::env::temp_dir().join(format!("slat-pager-shorter-{}", std::process::id()));
+        std::fs::write(&path, [5; 4 * PAGE]).unwrap();
+        let image = ImageFile::open(&path).unwrap();
+        assert_eq!(**image.pages(&(1..4)).unwrap(), [5; 3 * PAGE]);
+        if let Some(bytes) = image.pages_now(&(1..4)) {
+            assert_eq!(**bytes, [5; 3 * PAGE]);
+        }
+        // In the middle of page 2: the rest of that page would be zeros in a mapping.
+        File::options().write(true).open(&path).unwrap().set_len(2 * PAGE as u64 + 100).unwrap();
+        for pages in [2..3, 1..4, 3..4] {
+            assert!(image.pages_now(&pages).is_none(), "{pages:?}");
+            let error = image.pages(&pages).unwrap_err();
+            assert!(!error.may_pass() && error.to_string().contains("is shorter now"), "{error}");
+        }
+        assert_eq!(**image.pages(&(1..2)).unwrap(), [5; PAGE], "what is left is served");
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -1,7 +1,9 @@
 //! Leases say what a host uses of a store, so that no other host collects it.
 //!
-//! A lease is an object that its host rewrites from time to time. A dead host stops, and its lease ends by its age on
-//! the store's clock. No host's clock decides whether a lease has ended.
+//! A lease is an object that its host rewrites from time to time, with a number that counts the rewrites. A dead host
+//! stops. Its lease ends when its age on the store's clock reaches the patience of a collection, and an earlier
+//! collection, that long ago, saw the same number (see `seen.rs`). No host's clock decides alone, nor does a jump of the
+//! store's.
 //!
 //! A host that was suspended for that long may come back while a collection is about to delete the lease. The
 //! collection must see what the host pins from then on. So a host does not rewrite a lease that may have ended: it
@@ -41,8 +43,10 @@ struct Inner {
 
 #[derive(Default)]
 struct Pins {
-    /// Manifests, with the number of users of each. The empty name stands for an upload.
+    /// Manifests, and keys of packs, with the number of users of each. The empty name stands for an upload.
     counts: BTreeMap<String, usize>,
+    /// Number of writes of this lease.
+    serial: u64,
     is_renewed: bool,
     /// Name of the lease.
     id: String,
@@ -50,17 +54,21 @@ struct Pins {
     written: Option<Duration>,
 }
 
-/// Protects a manifest from collection until it is dropped.
+/// Protects manifests or packs from collection until it is dropped.
 pub struct Pin {
     lease: Lease,
-    name: String,
+    names: Vec<String>,
 }
 
-/// As JSON.
-#[derive(Serialize, Deserialize)]
-struct Text {
+/// As JSON. Leases of earlier versions have neither packs nor a serial.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Text {
     version: u32,
-    manifests: Vec<String>,
+    pub manifests: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packs: Vec<String>,
+    #[serde(default)]
+    serial: u64,
 }
 
 impl Lease {
@@ -89,9 +97,16 @@ impl Lease {
 
     /// Pins a manifest, or only the lease itself (`""`). The lease is written when this returns.
     pub fn pin(&self, name: &str) -> Result<Pin, StoreError> {
-        let pin = Pin { lease: self.clone(), name: name.into() };
+        self.pin_all(vec![name.into()])
+    }
+
+    /// Pins several objects: manifests by their names, packs by their keys.
+    pub fn pin_all(&self, names: Vec<String>) -> Result<Pin, StoreError> {
         let mut pins = self.0.pins.lock();
-        *pins.counts.entry(name.into()).or_default() += 1;
+        for name in &names {
+            *pins.counts.entry(name.clone()).or_default() += 1;
+        }
+        let pin = Pin { lease: self.clone(), names };
         let written = self.0.write(&mut pins);
         if written.is_ok() && !pins.is_renewed {
             let inner = Arc::downgrade(&self.0);
@@ -106,7 +121,7 @@ impl Lease {
 }
 
 /// Reads a clock that continues while the machine is suspended.
-fn now() -> Duration {
+pub(super) fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -119,9 +134,13 @@ impl Pins {
 
 impl Inner {
     fn write(&self, pins: &mut Pins) -> Result<(), StoreError> {
-        let manifests = pins.counts.keys().filter(|name| !name.is_empty()).cloned().collect();
-        let text = Text { version: 1, manifests };
-        let text = serde_json::to_vec(&text).expect("strings are JSON");
+        let mut text = Text { version: 1, ..Text::default() };
+        for name in pins.counts.keys().filter(|name| !name.is_empty()) {
+            match name.strip_prefix("packs/") {
+                Some(pack) => text.packs.push(pack.into()),
+                None => text.manifests.push(name.clone()),
+            }
+        }
         loop {
             let may_have_ended =
                 |pins: &Pins| pins.written.is_some_and(|at| now().saturating_sub(at) > self.trust);
@@ -131,8 +150,11 @@ impl Inner {
                 pins.id.replace_range(.., &Hash::of(pins.id.as_bytes()).to_string()[..32]);
                 pins.written = None;
             }
+            pins.serial += 1;
+            text.serial = pins.serial;
+            let bytes = serde_json::to_vec(&text).expect("strings are JSON");
             let began = now();
-            self.store.put(&pins.key(), &text)?;
+            self.store.put(&pins.key(), &bytes)?;
             // If the host was suspended before the call, the call may have come too late.
             if !may_have_ended(pins) {
                 pins.written = Some(began);
@@ -142,25 +164,33 @@ impl Inner {
     }
 }
 
-/// Reads the manifests that a lease pins.
-pub fn pinned(store: &dyn Store, id: &str) -> Result<Vec<String>, StoreError> {
+/// Reads what a lease pins.
+pub fn pinned(store: &dyn Store, id: &str) -> Result<Text, StoreError> {
     let key = format!("{LEASES}/{id}");
     match store.get(&key, MOST) {
         // The lease was given back meanwhile.
-        Err(StoreError::Missing(_)) => Ok(Vec::new()),
+        Err(StoreError::Missing(_)) => Ok(Text::default()),
         bytes => parse(&key, &bytes?),
     }
 }
 
-pub fn parse(key: &str, bytes: &[u8]) -> Result<Vec<String>, StoreError> {
+/// Reads a hash of a lease, which differs after each renewal. `None`: the lease was given back.
+pub fn mark(store: &dyn Store, id: &str) -> Result<Option<Hash>, StoreError> {
+    match store.get(&format!("{LEASES}/{id}"), MOST) {
+        Err(StoreError::Missing(_)) => Ok(None),
+        bytes => Ok(Some(Hash::of(&bytes?))),
+    }
+}
+
+pub fn parse(key: &str, bytes: &[u8]) -> Result<Text, StoreError> {
     let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
     let text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if text.version != 1 {
         return Err(damaged("its version is unknown".into()));
     }
-    match text.manifests.iter().find(|name| Name::parse(name).is_none()) {
-        Some(wrong) => Err(damaged(format!("{wrong:?} is no manifest"))),
-        None => Ok(text.manifests),
+    match text.manifests.iter().chain(&text.packs).find(|name| Name::parse(name).is_none()) {
+        Some(wrong) => Err(damaged(format!("{wrong:?} is no name of a manifest or a pack"))),
+        None => Ok(text),
     }
 }
 
@@ -186,10 +216,12 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let inner = &self.lease.0;
         let mut pins = inner.pins.lock();
-        if let Some(count) = pins.counts.get_mut(&self.name) {
-            *count -= 1;
-            if *count == 0 {
-                pins.counts.remove(&self.name);
+        for name in &self.names {
+            if let Some(count) = pins.counts.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    pins.counts.remove(name);
+                }
             }
         }
         if pins.counts.is_empty() {
@@ -216,7 +248,7 @@ mod tests {
             let second = lease.pin(&name).unwrap();
             assert_eq!(store.list(LEASES).unwrap().len(), leases);
             // The current lease pins everything.
-            assert_eq!(pinned(&*store, &lease.id()).unwrap(), [name]);
+            assert_eq!(pinned(&*store, &lease.id()).unwrap().manifests, [name]);
             assert_eq!(lease.id() == first.1, leases == 1);
             drop((first, second));
             assert_eq!(store.list(LEASES).unwrap().len(), leases - 1, "the older one ends by its age");

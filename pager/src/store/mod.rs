@@ -5,6 +5,7 @@ pub(crate) mod chunk;
 mod derive;
 mod faulty;
 mod folder;
+pub(crate) mod fsck;
 mod gc;
 mod image_file;
 pub(crate) mod lease;
@@ -14,8 +15,10 @@ mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 mod open;
+pub(crate) mod pack;
 #[cfg(feature = "s3")]
 mod s3;
+mod seen;
 mod snapshot;
 mod source;
 mod steady;
@@ -25,12 +28,14 @@ mod working_set;
 
 pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
+pub(crate) use pack::{MOST_PACK, Pack};
 
 pub use crate::hash::Hash;
 pub use chunk::MOST_CHUNK;
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;
+pub use fsck::Fsck;
 pub use gc::Gc;
 pub use image_file::ImageFile;
 pub use lease::PATIENCE;

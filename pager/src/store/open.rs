@@ -5,7 +5,7 @@ use super::chunk::Name;
 use super::library::check_name;
 use super::manifest::Manifest;
 use super::working_set::{self, MOST_WORKING_SET};
-use super::{Hash, Library, StoreError, Template, Verified, WorkingSet, template};
+use super::{Hash, Library, StoreError, Template, Verified, WorkingSet, chunk};
 use crate::uffd::PAGE;
 use std::collections::BTreeSet;
 
@@ -30,7 +30,11 @@ impl Library {
                 Err(error) if error.may_pass() => return Err(error),
                 set => set.ok().flatten(),
             };
-            return Ok(Template::new(name, &found, manifest, self.clone(), set, pin));
+            let template = Template::new(name, &found, manifest, self.clone(), pin);
+            if let Some(set) = set {
+                template.use_set(set)?;
+            }
+            return Ok(template);
         }
     }
 
@@ -42,7 +46,7 @@ impl Library {
         }
         let pin = self.lease.pin(version)?;
         let manifest = self.manifest(version)?;
-        let template = Template::new(name, version, manifest, self.clone(), None, pin);
+        let template = Template::new(name, version, manifest, self.clone(), pin);
         // A record of it would replace that of the current version.
         template.record_none();
         Ok(template)
@@ -58,7 +62,7 @@ impl Library {
                 continue;
             };
             let length = template.chunk_of(index * pages).len() * PAGE;
-            match template::read(&*self.store, chunk, length, None) {
+            match chunk::read(&*self.store, &chunk.key(), chunk, length, None) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),
@@ -66,12 +70,30 @@ impl Library {
         }
         match self.working_set(name, &self.manifest(template.version())?) {
             Err(error) if error.may_pass() => return Err(error),
-            set => damaged.extend(set.err().map(|error| error.to_string())),
+            Err(error) => damaged.push(error.to_string()),
+            Ok(set) => damaged.extend(self.damaged_packs(name, &set.unwrap_or_default())?),
         }
         Ok(Verified { chunks: seen.len(), damaged })
     }
 
-    fn working_set(&self, name: &str, manifest: &Manifest) -> Result<Option<WorkingSet>, StoreError> {
+    /// Reads the packs of a working set. Returns the errors.
+    fn damaged_packs(&self, name: &str, set: &WorkingSet) -> Result<Vec<String>, StoreError> {
+        let mut damaged = Vec::new();
+        for (index, pack) in set.packs().iter().enumerate() {
+            match chunk::read(&*self.store, &pack.key(), pack.name, pack.pages * PAGE, None) {
+                Ok(_) => {}
+                Err(error) if error.may_pass() => return Err(error),
+                Err(error) => damaged.push(format!("pack {index} of {name}: {error}")),
+            }
+        }
+        Ok(damaged)
+    }
+
+    pub(super) fn working_set(
+        &self,
+        name: &str,
+        manifest: &Manifest,
+    ) -> Result<Option<WorkingSet>, StoreError> {
         let key = working_set::key(name);
         match self.store.get(&key, MOST_WORKING_SET) {
             Err(StoreError::Missing(_)) => Ok(None),

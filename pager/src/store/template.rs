@@ -3,12 +3,11 @@
 use super::chunk::Name;
 use super::lease::Pin;
 use super::manifest::{Machine, Manifest};
-use super::{Hash, ImageFile, Library, Nbd, Store, StoreError, WorkingSet, chunk, working_set};
+use super::{Hash, ImageFile, Library, Nbd, StoreError, WorkingSet, chunk, working_set};
 use crate::cache::{Cache, Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,8 +25,8 @@ struct Inner {
     size: u64,
     chunk: usize,
     content: Content,
-    /// The working set for later guests.
-    set: Mutex<Option<WorkingSet>>,
+    /// The working set for later guests, and the pin of its packs.
+    set: Mutex<(Option<WorkingSet>, Option<Pin>)>,
     /// A guest is being recorded.
     recording: AtomicBool,
 }
@@ -44,51 +43,33 @@ enum Content {
         machine: Option<Machine>,
         _pin: Pin,
     },
-    /// The source of an image, and the name of its pieces in the cache.
-    Image(Box<dyn Bytes>, String),
+    /// An image on this host. The kernel's page cache has its content, so the cache of chunks does not.
+    File(ImageFile),
+    /// An image on a server, and the name of its pieces in the cache.
+    Nbd(Nbd, String),
 }
 
-/// A source of bytes by offset.
-trait Bytes: Send + Sync {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-}
-
-impl Bytes for ImageFile {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        ImageFile::read_at(self, bytes, offset)
-    }
-}
-
-impl Bytes for Nbd {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        Nbd::read_at(self, bytes, offset)
-    }
-}
+/// Bytes of a chunk of an image: a unit of shared memory and of NBD reads.
+const IMAGE_CHUNK: usize = 256 << 10;
 
 impl Template {
-    pub(super) fn new(
-        name: &str,
-        version: &str,
-        manifest: Manifest,
-        library: Library,
-        set: Option<WorkingSet>,
-        pin: Pin,
-    ) -> Self {
+    pub(super) fn new(name: &str, version: &str, manifest: Manifest, library: Library, pin: Pin) -> Self {
         let identity = manifest.identity();
         let Manifest { size, chunk, chunks: names, machine } = manifest;
         let chunks = names.iter().map(|name| name.map(|name| name.hash)).collect();
         let epochs = names.iter().map(|name| name.map_or(0, |name| name.epoch)).collect();
         let version = version.into();
         let content = Content::Chunks { chunks, epochs, library, identity, version, machine, _pin: pin };
-        Self::with(name.into(), size, chunk, content, set)
+        Self::with(name.into(), size, chunk, content)
     }
 
     /// Opens an image of guest memory in whole pages, a file or a block device: without a store, and without a check of its content. It must not
     /// change.
     pub fn of_image(path: &Path) -> Result<Self, StoreError> {
         let image = ImageFile::open(path)?;
-        let (name, known) = (image.name().to_owned(), image.identity().to_owned());
-        Self::of_bytes(name, image.size(), Box::new(image), known)
+        let (name, size) = (image.name().to_owned(), image.size());
+        Manifest::check(size, IMAGE_CHUNK)?;
+        Ok(Self::with(name, size, IMAGE_CHUNK, Content::File(image)))
     }
 
     /// Opens an image of guest memory in whole pages on an NBD server: `nbd://HOST:PORT/EXPORT`, or
@@ -97,17 +78,13 @@ impl Template {
         let nbd = Nbd::open(address).map_err(|error| StoreError::Io { key: address.into(), error })?;
         // An address may exceed the limit of messages between keeper and worker.
         let known = format!("nbd:{}", Hash::of(address.as_bytes()));
-        Self::of_bytes(address.into(), nbd.size(), Box::new(nbd), known)
+        let size = nbd.size();
+        Manifest::check(size, IMAGE_CHUNK)?;
+        Ok(Self::with(address.into(), size, IMAGE_CHUNK, Content::Nbd(nbd, known)))
     }
 
-    fn of_bytes(name: String, size: u64, bytes: Box<dyn Bytes>, known: String) -> Result<Self, StoreError> {
-        const CHUNK: usize = 256 << 10;
-        Manifest::check(size, CHUNK)?;
-        Ok(Self::with(name, size, CHUNK, Content::Image(bytes, known), None))
-    }
-
-    fn with(name: String, size: u64, chunk: usize, content: Content, set: Option<WorkingSet>) -> Self {
-        let (set, recording) = (Mutex::new(set), AtomicBool::new(false));
+    fn with(name: String, size: u64, chunk: usize, content: Content) -> Self {
+        let (set, recording) = (Mutex::default(), AtomicBool::new(false));
         Self(Arc::new(Inner { name, size, chunk, content, set, recording }))
     }
 
@@ -130,13 +107,24 @@ impl Template {
     pub fn chunks(&self) -> &[Option<Hash>] {
         match &self.0.content {
             Content::Chunks { chunks, .. } => chunks,
-            Content::Image(..) => &[],
+            Content::File(_) | Content::Nbd(..) => &[],
         }
     }
 
     /// Returns its working set, if one was recorded.
     pub fn working_set(&self) -> Option<WorkingSet> {
-        self.0.set.lock().clone()
+        self.0.set.lock().0.clone()
+    }
+
+    /// Uses a working set for later guests. Its packs stay in the store while the template is open.
+    pub(super) fn use_set(&self, set: WorkingSet) -> Result<(), StoreError> {
+        let packs: Vec<String> = set.packs().iter().map(|pack| pack.key()).collect();
+        let pin = match self.library().filter(|_| !packs.is_empty()) {
+            Some(library) => Some(library.lease.pin_all(packs)?),
+            None => None,
+        };
+        *self.0.set.lock() = (Some(set), pin);
+        Ok(())
     }
 
     /// Sets its working set, for later guests of this process, and in the store for other processes. That of an image
@@ -147,15 +135,15 @@ impl Template {
     pub fn keep_working_set(&self, set: WorkingSet) -> Result<(), StoreError> {
         let bytes = match &self.0.content {
             Content::Chunks { identity, library, .. } => Some((library, set.print(*identity))),
-            Content::Image(..) => None,
+            Content::File(_) | Content::Nbd(..) => None,
         };
-        *self.0.set.lock() = Some(set);
+        self.use_set(set)?;
         bytes.map_or(Ok(()), |(library, bytes)| library.store.put(&working_set::key(&self.0.name), &bytes))
     }
 
     /// Returns whether to record this guest: there is no working set, and no other guest is being recorded.
     pub(crate) fn begin_recording(&self) -> bool {
-        self.0.set.lock().is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
+        self.0.set.lock().0.is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
     }
 
     /// Makes [`Template::begin_recording`] return false from now on.
@@ -178,7 +166,8 @@ impl Template {
     pub fn version(&self) -> &str {
         match &self.0.content {
             Content::Chunks { version, .. } => version,
-            Content::Image(_, known) => known,
+            Content::File(image) => image.identity(),
+            Content::Nbd(_, known) => known,
         }
     }
 
@@ -191,7 +180,7 @@ impl Template {
     pub(crate) fn library(&self) -> Option<&Library> {
         match &self.0.content {
             Content::Chunks { library, .. } => Some(library),
-            Content::Image(..) => None,
+            Content::File(_) | Content::Nbd(..) => None,
         }
     }
 
@@ -201,8 +190,21 @@ impl Template {
             Content::Chunks { chunks, epochs, .. } => {
                 chunks[index].map(|hash| Name { hash, epoch: epochs[index] })
             }
-            Content::Image(..) => None,
+            Content::File(_) | Content::Nbd(..) => None,
         }
+    }
+
+    /// Returns whether a page is in a chunk of zeros.
+    pub(crate) fn is_zero(&self, page: usize) -> bool {
+        match &self.0.content {
+            Content::Chunks { chunks, .. } => chunks[page * PAGE / self.0.chunk].is_none(),
+            Content::File(_) | Content::Nbd(..) => false,
+        }
+    }
+
+    /// Returns the image if it is on this host. Its pages need not be read in chunks.
+    pub(crate) fn file(&self) -> Option<&ImageFile> {
+        if let Content::File(image) = &self.0.content { Some(image) } else { None }
     }
 
     /// Returns the name of the chunk that holds a page, for the cache and the store. `None`: zeros.
@@ -210,7 +212,8 @@ impl Template {
         let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
             Content::Chunks { .. } => self.chunk_name(start / self.0.chunk),
-            Content::Image(_, known) => {
+            Content::File(_) => None,
+            Content::Nbd(_, known) => {
                 Some(Name { hash: Hash::of(format!("{known}:{start}").as_bytes()), epoch: 0 })
             }
         }
@@ -234,6 +237,9 @@ impl Template {
 
     /// Returns the content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
     pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Found> {
+        if let Some(image) = self.file() {
+            return Some(Some((image.pages_now(&self.chunk_of(page))?, Source::Cache)));
+        }
         match self.name_of(page) {
             Some(name) => cache.look(&name.hash).map(|content| Some((content, Source::Cache))),
             None => Some(None),
@@ -248,17 +254,22 @@ impl Template {
         cache: &Cache,
         compute_limit: Option<&ComputeLimit>,
     ) -> Result<Found, StoreError> {
-        let Some(name) = self.name_of(page) else { return Ok(None) };
         let pages = self.chunk_of(page);
+        if let Some(image) = self.file() {
+            return Ok(Some((image.pages(&pages)?, Source::Store)));
+        }
+        let Some(name) = self.name_of(page) else { return Ok(None) };
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
         match &self.0.content {
             Content::Chunks { library, .. } => {
-                cache.get(name.hash, || self::read(&*library.store, name, length, compute_limit)).map(Some)
+                let read = || chunk::read(&*library.store, &name.key(), name, length, compute_limit);
+                cache.get(name.hash, read).map(Some)
             }
-            Content::Image(bytes, _) => {
+            Content::File(_) => unreachable!("it was read above"),
+            Content::Nbd(nbd, _) => {
                 let read = || {
                     let mut content = vec![0; length];
-                    let read = bytes.read_at(&mut content, start as u64);
+                    let read = nbd.read_at(&mut content, start as u64);
                     read.map_err(|error| StoreError::Io { key: self.0.name.clone(), error })?;
                     Ok(content)
                 };
@@ -266,16 +277,4 @@ impl Template {
             }
         }
     }
-}
-
-/// Reads a chunk, and checks it.
-pub(super) fn read(
-    store: &dyn Store,
-    name: Name,
-    length: usize,
-    compute_limit: Option<&ComputeLimit>,
-) -> Result<Vec<u8>, StoreError> {
-    let stored = store.get(&name.key(), chunk::MOST_STORED)?;
-    let _permit = compute_limit.map(ComputeLimit::acquire);
-    chunk::expand(name, &stored, length)
 }

@@ -6,12 +6,13 @@
 //! are those that it writes, whose names have its epoch. A collection that takes its host for dead removes the upload
 //! from the catalog, and then it cannot become a template.
 
-use super::catalog::{Active, Catalog, Edit};
+use super::catalog::{Active, Catalog, Edit, State};
 use super::chunk::{Name, compress};
 use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
-use super::{Hash, StoreError};
+use super::pack::PACKS;
+use super::{Hash, StoreError, fsck};
 use crate::compute_limit::ComputeLimit;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -32,7 +33,29 @@ pub(crate) struct Upload<'a> {
 }
 
 impl<'a> Upload<'a> {
+    /// Registers an upload that knows the chunks of all templates.
     pub fn begin(library: &'a Library) -> Result<Self, StoreError> {
+        let (upload, state) = Self::registered(library)?;
+        for manifest in state.templates.values() {
+            match upload.library.manifest(manifest) {
+                Ok(manifest) => {
+                    let names = manifest.chunks.iter().flatten();
+                    upload.known.lock().extend(names.map(|name| (name.hash, *name)));
+                }
+                Err(error) if error.may_pass() => return Err(error),
+                // The upload does not rely on an unreadable manifest.
+                Err(_) => {}
+            }
+        }
+        Ok(upload)
+    }
+
+    /// Registers an upload that knows no chunks.
+    pub fn register(library: &'a Library) -> Result<Self, StoreError> {
+        Ok(Self::registered(library)?.0)
+    }
+
+    fn registered(library: &'a Library) -> Result<(Self, State), StoreError> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let pin = library.lease.pin("")?;
         let id = format!("{}.{}", library.lease.id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -53,18 +76,7 @@ impl<'a> Upload<'a> {
             pin,
             is_over: false,
         };
-        for manifest in state.templates.values() {
-            match upload.library.manifest(manifest) {
-                Ok(manifest) => {
-                    let names = manifest.chunks.iter().flatten();
-                    upload.known.lock().extend(names.map(|name| (name.hash, *name)));
-                }
-                Err(error) if error.may_pass() => return Err(error),
-                // The upload does not rely on an unreadable manifest.
-                Err(_) => {}
-            }
-        }
-        Ok(upload)
+        Ok((upload, state))
     }
 
     /// Returns the number of new chunks, which were written.
@@ -105,6 +117,15 @@ impl<'a> Upload<'a> {
             self.put(name, &compressed)?;
         }
         Ok(Some(name))
+    }
+
+    /// Writes a pack of a working set, and returns its name.
+    pub fn pack(&self, content: &[u8], compute_limit: &ComputeLimit) -> Result<Name, StoreError> {
+        let permit = compute_limit.acquire();
+        let (name, compressed) = (Name { hash: Hash::of(content), epoch: self.epoch }, compress(content));
+        drop(permit);
+        self.library.store.put(&format!("{PACKS}/{name}"), &compressed)?;
+        Ok(name)
     }
 
     /// Writes the chunks of an image, several at a time. `next` returns the next bytes. `None`: zeros.
@@ -177,20 +198,22 @@ impl<'a> Upload<'a> {
         let name = Name { hash: Hash::of(&text), epoch: self.epoch }.to_string();
         self.library.store.put(&format!("manifests/{name}"), &text)?;
         debug_assert!(text.len() <= MOST_MANIFEST);
-        Catalog(self.library.store.clone()).change(|state, _| {
+        let change = Catalog(self.library.store.clone()).change(|state, _| {
             if state.uploads.remove(&self.id).is_none() {
                 // An earlier try may have been written.
                 return if state.templates.get(template) == Some(&name) {
-                    Ok(Edit::Keep(()))
+                    Ok(Edit::Keep(state.serial))
                 } else {
                     let what = "its upload took so long that a collection gave it up";
                     Err(StoreError::Busy(format!("templates/{template}: {what}")))
                 };
             }
             state.set(template, Some(&name));
-            Ok(Edit::Write(()))
+            Ok(Edit::Write(state.change()))
         })?;
         self.is_over = true;
+        // The template is in the catalog, so a failure is none of the upload.
+        _ = fsck::write_name(&*self.library.store, template, &name, change);
         Ok(())
     }
 }

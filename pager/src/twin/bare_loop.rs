@@ -21,9 +21,26 @@ pub fn bare(uffd: &Uffd, content: &[u8; PAGE], faults: usize) {
     }
 }
 
-/// Answers `faults` faults as the public examples of handlers do: each by a COPY of its page of a file.
+/// Answers `faults` faults by a COPY of each one's page of a file, which it reads.
 pub fn copy_each(uffd: &Uffd, regions: &[(u64, u64, u64)], file: &File, faults: usize) {
-    let (mut message, mut page) = ([Message::default()], [0; PAGE]);
+    let mut page = [0; PAGE];
+    each(uffd, regions, faults, |address, offset| {
+        if file.read_exact_at(&mut page, offset).is_ok() {
+            uffd.copy(address, &page);
+        }
+    });
+}
+
+/// Answers `faults` faults as Firecracker's example of a handler does: each by a COPY from its page of a mapped file.
+pub fn copy_mapped(uffd: &Uffd, regions: &[(u64, u64, u64)], image: &[u8], faults: usize) {
+    each(uffd, regions, faults, |address, offset| {
+        uffd.copy(address, &image[offset as usize..][..PAGE]);
+    });
+}
+
+/// Calls `fill` for each of `faults` faults, with the address of its page and the page's offset in the image.
+fn each(uffd: &Uffd, regions: &[(u64, u64, u64)], faults: usize, mut fill: impl FnMut(u64, u64)) {
+    let mut message = [Message::default()];
     let mut left = faults;
     while left > 0 {
         _ = poll(&mut [PollFd::from_borrowed_fd(uffd.as_fd(), PollFlags::IN)], None);
@@ -33,10 +50,7 @@ pub fn copy_each(uffd: &Uffd, regions: &[(u64, u64, u64)], file: &File, faults: 
         let Some((start, _, offset)) = region.filter(|_| message[0].event == abi::EVENT_PAGEFAULT) else {
             continue;
         };
-        if file.read_exact_at(&mut page, address - start + offset).is_err() {
-            return;
-        }
-        uffd.copy(address, &page);
+        fill(address, address - start + offset);
         left -= 1;
     }
 }

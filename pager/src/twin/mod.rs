@@ -9,7 +9,7 @@ mod image;
 mod memory;
 mod vcpus;
 
-pub use bare_loop::{bare, copy_each};
+pub use bare_loop::{bare, copy_each, copy_mapped};
 #[cfg(test)]
 pub(crate) use image::mix;
 pub use image::{Image, is_page};

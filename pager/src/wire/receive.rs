@@ -4,8 +4,8 @@ use super::foreign::Foreign;
 use super::{MOST_FDS, MOST_HANDSHAKE, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,7 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Room for the descriptors of a message: more than a handshake may have, so that an excess is noticed.
-const ROOM: usize = rustix::cmsg_space!(ScmRights(16));
+const FDS: usize = 16;
+const ROOM: usize = rustix::cmsg_space!(ScmRights(FDS));
 
 /// Peeks at the received bytes until `is_whole` finds a message in them, and leaves them in the socket.
 pub(crate) fn receive<T>(
@@ -70,7 +71,16 @@ fn peek_from_the_start(connection: &UnixStream) -> io::Result<()> {
 }
 
 fn look(connection: &UnixStream, part: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    take(connection.as_fd(), part, fds, RecvFlags::PEEK | RecvFlags::DONTWAIT)
+    let before = fds.len();
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (got, flags) = take_with_flags(connection.as_fd(), part, fds, flags)?;
+    // The kernel leaves out descriptors if the buffer is full, or if this process may have no more.
+    if flags.contains(ReturnFlags::CTRUNC) && fds.len() - before < FDS {
+        let what =
+            "this process has too many open files for the descriptors that came: raise its limit (ulimit -n)";
+        return Err(io::Error::other(what));
+    }
+    Ok(got)
 }
 
 /// Receives a message and its descriptors.
@@ -80,6 +90,15 @@ pub(crate) fn take(
     fds: &mut Vec<OwnedFd>,
     flags: RecvFlags,
 ) -> io::Result<usize> {
+    take_with_flags(socket, part, fds, flags).map(|(got, _)| got)
+}
+
+fn take_with_flags(
+    socket: BorrowedFd,
+    part: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<(usize, ReturnFlags)> {
     let mut room = [MaybeUninit::uninit(); ROOM];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let got = recvmsg(socket, &mut [IoSliceMut::new(part)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
@@ -88,7 +107,7 @@ pub(crate) fn take(
             fds.extend(rights);
         }
     }
-    Ok(got.bytes)
+    Ok((got.bytes, got.flags))
 }
 
 /// Sends a message with descriptors.
@@ -110,4 +129,42 @@ pub(crate) fn send_with(
     }
     let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::fs::File;
+
+    /// The test runs in a process of its own, which may have few open files.
+    #[test]
+    fn a_process_with_too_many_open_files_says_so() {
+        const CHILD: &str = "SLAT_PAGER_FEW_FILES";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "wire::receive::tests::a_process_with_too_many_open_files_says_so";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            assert!(child.args([name, "--exact"]).env(CHILD, "1").status().unwrap().success());
+            return;
+        }
+        let (vmm, pager) = UnixStream::pair().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let message = |count| {
+            send(vmm.as_fd(), b"[", &vec![null.as_fd(); count]).unwrap();
+            let found = |bytes: &[u8]| Ok((!bytes.is_empty()).then_some(()));
+            let wait = Duration::from_secs(1);
+            let result = receive(&pager, Instant::now() + wait, wait, found).map(|(_, fds)| fds.len());
+            _ = rustix::net::recv(&pager, &mut [0; 1][..], RecvFlags::empty());
+            result
+        };
+        // The controls: descriptors arrive; an excess is something else.
+        assert_eq!(message(2).unwrap(), 2);
+        assert!(matches!(message(MOST_FDS + 1), Err(WireError::Descriptors(_))));
+        let most = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: most }).unwrap();
+        let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let error = message(1).unwrap_err().to_string();
+        drop(open);
+        assert!(error.contains("too many open files"), "{error}");
+    }
 }

@@ -236,10 +236,10 @@ fn explore(seed: u64) -> Vec<String> {
         let mut state = world.state.lock().unwrap();
         state.late(true);
         (state.hosts, state.mishaps) = (vec![Host::Runs], false);
-        state.calls += 1_000_000;
     }
     let library = library(0);
-    for _ in 0..2 {
+    for _ in 0..3 {
+        world.state.lock().unwrap().calls += 1_000_000;
         for name in library.list().unwrap() {
             match library.verify(&name) {
                 Ok(verified) => wrong.extend(verified.damaged),

@@ -14,6 +14,7 @@ mod machine;
 mod nbd;
 mod operations;
 mod ordered;
+mod packed;
 mod reclaim;
 mod restart;
 #[cfg(feature = "s3")]

@@ -115,7 +115,7 @@ fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() 
 }
 
 /// A store that refuses chunks while a flag is set.
-struct Full(Folder, Arc<AtomicBool>);
+pub struct Full(pub Folder, pub Arc<AtomicBool>);
 
 impl Store for Full {
     fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {

@@ -1,9 +1,10 @@
 //! A store that fails, hangs, or is down. Tests of time use a clock that only the calls move.
 
 use crate::daemon::{folder, library};
+use crate::snapshot::Full;
 use slat_pager::*;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -133,4 +134,21 @@ fn a_read_that_hangs_is_made_twice() {
     assert!(answered && stats.hedges == 3 && stats.hedges_won == 3 && stats.failures == 0, "{stats:?}");
     let (answered, stats) = is_hedged("unhedged", None);
     assert!(!answered && stats.hedges == 0, "{stats:?}");
+}
+
+#[test]
+fn a_full_store_is_no_store_that_is_down() {
+    let (folder, key) = chunk("full");
+    let full = Full(Folder::open(folder.join("store")).unwrap(), Arc::new(AtomicBool::new(true)));
+    let clock = Arc::new(Hand::default());
+    let steady = Steady::by(full, options(|options| options.break_after = 3), clock.clone());
+    for _ in 0..20 {
+        let error = steady.put("chunks/a", b"a").unwrap_err().to_string();
+        assert!(!error.contains("out of reach"), "{error}");
+        assert!(steady.get(&key, PAGE).is_ok(), "reads go on");
+    }
+    let stats = steady.stats();
+    assert_eq!((stats.breaks, stats.retries, stats.refused), (0, 0, 0));
+    assert_eq!(clock.now(), Duration::ZERO, "no call waited");
+    std::fs::remove_dir_all(folder).unwrap();
 }

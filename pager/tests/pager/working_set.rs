@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const CHUNK: usize = 64;
 
 /// Pages that the guest touches, in order: in each chunk 12 pages, of 4 windows.
-fn work() -> Vec<usize> {
+pub fn work() -> Vec<usize> {
     let chunks = IMAGE.pages / CHUNK;
     let pages = |chunk: usize| {
         let first = chunk * 37 % chunks * CHUNK;
@@ -22,15 +22,15 @@ fn work() -> Vec<usize> {
 }
 
 /// A store that records its reads of chunks, and can delay them.
-struct Slow {
-    folder: PathBuf,
-    is_slow: Arc<AtomicBool>,
-    keys: Arc<Mutex<Vec<String>>>,
-    template: Template,
+pub struct Slow {
+    pub folder: PathBuf,
+    pub is_slow: Arc<AtomicBool>,
+    pub keys: Arc<Mutex<Vec<String>>>,
+    pub template: Template,
 }
 
 impl Slow {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let folder = folder(name);
         library(&folder).snapshot("twin", IMAGE.read(), (MIB << 20) as u64, CHUNK * PAGE).unwrap();
         let keys = Arc::<Mutex<Vec<String>>>::default();
@@ -40,7 +40,7 @@ impl Slow {
     }
 
     /// Serves a guest with an empty cache. `ready`: the guest begins when its working set is filled. Checks each page.
-    fn guest(&self, options: impl Fn(&mut Options), ready: bool) -> GuestStats {
+    pub fn guest(&self, options: impl Fn(&mut Options), ready: bool) -> GuestStats {
         let memory = Memory::new(IMAGE, false).unwrap();
         let uffd = Uffd::new(Features::REMOVE).unwrap();
         let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
@@ -74,7 +74,7 @@ impl Drop for Slow {
     }
 }
 
-fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicBool>) -> Template {
+pub fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicBool>) -> Template {
     let store = Folder::open(folder.join("store")).unwrap();
     let (keys, is_slow) = (keys.clone(), is_slow.clone());
     let slow = move |key: &str| {
@@ -87,7 +87,7 @@ fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicBool>
     Library::new(Trouble::calling(store, slow)).open("twin").unwrap()
 }
 
-fn faults(stats: &GuestStats) -> u64 {
+pub fn faults(stats: &GuestStats) -> u64 {
     stats.latency.iter().map(|(_, latency)| latency.count).sum()
 }
 

@@ -1,6 +1,8 @@
 //! `bench`: measures the time that a working set saves, and the time of a fault, in this process.
 
 mod compare;
+mod image;
+mod packed;
 mod storm;
 
 use super::{Failure, other};
@@ -31,6 +33,12 @@ pub struct Bench {
     /// Compare the start of a guest with restores without a pager instead, with stores at 0, 10 and 100 ms
     #[arg(long, conflicts_with = "storm")]
     compare: bool,
+    /// Measure faults of an image on this host instead, beside a handler that maps the file
+    #[arg(long, conflicts_with_all = ["storm", "compare"])]
+    image: bool,
+    /// Measure restores from a packed working set instead, of a guest that touches 38 MiB of 1 GiB
+    #[arg(long, conflicts_with_all = ["storm", "compare", "image"])]
+    packed: bool,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     hosts: u64,
@@ -73,6 +81,10 @@ impl Bench {
             self.storm(&folder)
         } else if self.compare {
             self.compare(&folder)
+        } else if self.image {
+            self.image(&folder)
+        } else if self.packed {
+            self.packed(&folder)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };

@@ -125,7 +125,7 @@ impl Keeper {
         }
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
         outbox.push(Letter::All);
-        // What the last worker left undone.
+        // Reloads that the last worker has not done.
         let reloads = self.sockets.iter().filter(|(_, socket)| socket.reloads);
         reloads.for_each(|(number, _)| outbox.push(Letter::Reload(*number)));
         let asks = self.clients.all().filter(|(number, ..)| self.request_of(*number).is_some());

@@ -169,6 +169,13 @@ impl Steady {
     }
 }
 
+/// Returns whether the store has answered by an error: it is full or read-only. To repeat the call is no use, and other
+/// calls may succeed.
+fn is_answer(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+}
+
 /// Increments a counter. Returns its old value.
 fn count(number: &AtomicU64) -> u64 {
     number.fetch_add(1, Ordering::Relaxed)
@@ -198,7 +205,7 @@ impl Inner {
             // If the call panics, others may try.
             let mut ends = Ends { inner: self, limits: &limits, turn, is_good: false };
             let result = call();
-            let passes = matches!(&result, Err(StoreError::Io { .. }));
+            let passes = matches!(&result, Err(StoreError::Io { error, .. }) if !is_answer(error));
             ends.is_good = !passes;
             drop(ends);
             if !passes {

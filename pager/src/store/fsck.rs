@@ -1,0 +1,326 @@
+//! Checks a store, and rebuilds a catalog that is damaged or lost.
+//!
+//! A manifest does not have its template's name, because templates of the same content share it. So each template also
+//! has an object with its name, which only a repair reads.
+//!
+//! Format, version 1: the object `names/TEMPLATE` has the name of the manifest as JSON, with the number of the change of
+//! the catalog, and a sum as in the catalog. It is written after the catalog. A crash between both leaves an earlier
+//! name, or none; [`Library::fsck`] reports that and repairs it.
+
+use super::catalog::{Catalog, KEY, MOST, State};
+use super::chunk::Name;
+use super::library::Library;
+use super::pack::PACKS;
+use super::{Hash, Store, StoreError, is_name};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+const NAMES: &str = "names";
+/// Distance to the last known serial and epoch of a catalog that was lost. Later ones may have been lost with it.
+const DISTANCE: u32 = 1 << 16;
+
+/// Result of [`Library::fsck`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Fsck {
+    /// Number of templates.
+    pub templates: usize,
+    /// Faults that were found and are still there, one line each.
+    pub problems: Vec<String>,
+    /// Repairs, one line each.
+    pub repairs: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    manifest: String,
+    change: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+fn key(template: &str) -> String {
+    format!("{NAMES}/{template}")
+}
+
+/// Writes the name of a template. If this fails, [`Library::fsck`] reports it.
+pub(super) fn write_name(
+    store: &dyn Store,
+    template: &str,
+    manifest: &str,
+    change: u64,
+) -> Result<(), StoreError> {
+    let mut text = Text { version: 1, manifest: manifest.into(), change, sum: None };
+    text.sum = Some(sum(&text));
+    store.put(&key(template), &serde_json::to_vec(&text).expect("numbers and strings are JSON"))
+}
+
+/// Deletes the name of a removed template.
+pub(super) fn delete_name(store: &dyn Store, template: &str) -> Result<(), StoreError> {
+    store.delete(&key(template))
+}
+
+/// Returns the manifest in the name of a template, and the number of the change. `None`: it is missing or damaged.
+fn read_name(store: &dyn Store, template: &str) -> Result<Option<(String, u64)>, StoreError> {
+    match store.get(&key(template), 4096) {
+        Err(error) if error.may_pass() => Err(error),
+        bytes => Ok(bytes.ok().and_then(|bytes| parse(&bytes))),
+    }
+}
+
+/// Parses the name of a template.
+pub(crate) fn parse(bytes: &[u8]) -> Option<(String, u64)> {
+    let mut text: Text = serde_json::from_slice(bytes).ok()?;
+    let is_whole = text.version == 1 && text.sum.take() == Some(sum(&text));
+    (is_whole && Name::parse(&text.manifest).is_some()).then_some((text.manifest, text.change))
+}
+
+/// Returns the hash of a name without its sum.
+fn sum(text: &Text) -> String {
+    Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
+}
+
+impl Library {
+    /// Checks the catalog, and that each template's manifest, chunks and packs are in the store. Reads no chunk;
+    /// [`Library::verify`] does.
+    ///
+    /// With `repair`, it rebuilds a damaged or lost catalog from the names and the manifests. A manifest without a name
+    /// becomes the template `recovered.HASH`, with the first digits of its hash; it may be an earlier version, or that
+    /// of a removed template. Uploads under way are given up. It also removes working sets that cannot be used, and
+    /// writes missing names.
+    ///
+    /// # Errors
+    /// An error of the store, or [`StoreError::Busy`] if another host changed the catalog meanwhile.
+    pub fn fsck(&self, repair: bool) -> Result<Fsck, StoreError> {
+        let mut fsck = Fsck::default();
+        let read = match self.store.read(KEY, MOST) {
+            Ok((bytes, version)) => State::parse(&bytes).map_err(|error| (error, Some(version))),
+            Err(error) if error.may_pass() => return Err(error),
+            Err(error @ StoreError::Missing(_)) if !self.store.list("manifests")?.is_empty() => {
+                Err((error, None))
+            }
+            Err(StoreError::Missing(_)) => return Ok(fsck),
+            Err(error) => return Err(error),
+        };
+        let state = match read {
+            Ok(state) => state,
+            Err((error, version)) => {
+                let state = self.rebuilt()?;
+                let found = format!("{error}; {} templates can be restored", state.templates.len());
+                if !repair {
+                    fsck.problems.push(found);
+                } else if self.store.put_if(KEY, &state.print(), version.as_ref())? {
+                    let names: Vec<_> = state.templates.keys().map(String::as_str).collect();
+                    fsck.repairs.push(format!("{error}: restored {}", names.join(", ")));
+                } else {
+                    return Err(StoreError::Busy(format!("{KEY} has changed meanwhile")));
+                }
+                state
+            }
+        };
+        fsck.templates = state.templates.len();
+        let chunks: BTreeSet<String> = self.store.list("chunks")?.into_iter().collect();
+        let packs: BTreeSet<String> = self.store.list(PACKS)?.into_iter().collect();
+        for (template, manifest) in &state.templates {
+            self.check_template(&mut fsck, (template, manifest), (&chunks, &packs), repair)?;
+            if read_name(&*self.store, template)?.is_none_or(|(found, _)| found != *manifest) {
+                let wrong = format!("{} does not have the manifest of the catalog", key(template));
+                fsck.note(wrong, repair, || write_name(&*self.store, template, manifest, state.serial))?;
+            }
+        }
+        for name in self.store.list(NAMES)?.iter().filter(|name| !state.templates.contains_key(*name)) {
+            let wrong = format!("{} is of no template", key(name));
+            fsck.note(wrong, repair, || delete_name(&*self.store, name))?;
+        }
+        Ok(fsck)
+    }
+
+    fn check_template(
+        &self,
+        fsck: &mut Fsck,
+        (template, manifest): (&str, &str),
+        (chunks, packs): (&BTreeSet<String>, &BTreeSet<String>),
+        repair: bool,
+    ) -> Result<(), StoreError> {
+        let manifest = match self.manifest(manifest) {
+            Ok(manifest) => manifest,
+            Err(error) if error.may_pass() => return Err(error),
+            Err(error) => {
+                fsck.problems.push(format!("{template} is lost: {error}; `rm {template}` removes it"));
+                return Ok(());
+            }
+        };
+        let names: BTreeSet<String> = manifest.chunks.iter().flatten().map(ToString::to_string).collect();
+        let missing = names.difference(chunks).count();
+        if missing > 0 {
+            let all = names.len();
+            fsck.problems.push(format!("{template}: {missing} of {all} chunks are not in the store"));
+        }
+        let wrong = match self.working_set(template, &manifest) {
+            Err(error) if error.may_pass() => return Err(error),
+            Err(error) => Some(error.to_string()),
+            Ok(set) => {
+                let set = set.unwrap_or_default();
+                let missing =
+                    set.packs().iter().filter(|pack| !packs.contains(&pack.name.to_string())).count();
+                let all = set.packs().len();
+                (missing > 0).then(|| format!("{template}: {missing} of {all} packs are not in the store"))
+            }
+        };
+        match wrong {
+            Some(wrong) => fsck.note(wrong, repair, || self.forget(template)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a catalog of the names and the manifests that are in the store and whole.
+    fn rebuilt(&self) -> Result<State, StoreError> {
+        let (mut state, mut manifests) = (State::new(), BTreeMap::new());
+        for kind in ["chunks", PACKS, "manifests"] {
+            for name in self.store.list(kind)?.iter().filter_map(|name| Name::parse(name)) {
+                state.epoch = state.epoch.max(name.epoch);
+                if kind == "manifests" {
+                    match self.manifest(&name.to_string()) {
+                        Err(error) if error.may_pass() => return Err(error),
+                        manifest => _ = manifest.is_ok().then(|| manifests.insert(name.to_string(), name)),
+                    }
+                }
+            }
+        }
+        let mut named = BTreeSet::new();
+        for template in self.store.list(NAMES)?.into_iter().filter(|name| is_name(name)) {
+            if let Some((manifest, change)) = read_name(&*self.store, &template)?
+                && manifests.contains_key(&manifest)
+            {
+                state.serial = state.serial.max(change);
+                named.insert(manifest.clone());
+                state.templates.insert(template, manifest);
+            }
+        }
+        for (manifest, name) in manifests.into_iter().filter(|(manifest, _)| !named.contains(manifest)) {
+            let digits = &name.hash.to_string()[..12];
+            state.templates.insert(format!("recovered.{digits}.{}", name.epoch), manifest);
+        }
+        let full =
+            || StoreError::Damaged { key: KEY.into(), what: "its numbers have come to their end".into() };
+        state.serial = state.serial.checked_add(DISTANCE.into()).ok_or_else(full)?;
+        state.epoch = state.epoch.checked_add(DISTANCE).ok_or_else(full)?;
+        Ok(state)
+    }
+}
+
+impl Fsck {
+    /// Makes a repair, or notes what is wrong.
+    fn note(
+        &mut self,
+        wrong: String,
+        repair: bool,
+        make: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if repair {
+            make()?;
+            self.repairs.push(wrong);
+        } else {
+            self.problems.push(wrong);
+        }
+        Ok(())
+    }
+}
+
+impl Catalog {
+    /// Returns an error of the catalog with the command that repairs it.
+    pub(super) fn with_cure(error: StoreError) -> StoreError {
+        match error {
+            StoreError::Damaged { key, what } => {
+                StoreError::Damaged { key, what: format!("{what}; `slat-pager fsck --repair` rebuilds it") }
+            }
+            error => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Folder, PATIENCE, WorkingSet};
+    use std::fs;
+
+    #[test]
+    fn a_damaged_catalog_is_rebuilt_from_names_and_manifests() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-fsck-{}", std::process::id()));
+        let library = Library::new(Folder::open(&folder).unwrap());
+        for (name, byte) in [("a", 1), ("b", 2), ("old", 3), ("gone", 4)] {
+            library.snapshot(name, &[byte; 4096][..], 4096, 4096).unwrap();
+        }
+        library.remove("gone").unwrap();
+        library.gc(PATIENCE).unwrap();
+        let fine = Fsck { templates: 3, ..Fsck::default() };
+        assert_eq!(library.fsck(false).unwrap(), fine);
+        // A store of an earlier version has no names, as after a crash before the name was written.
+        fs::remove_file(folder.join("names/old")).unwrap();
+        let before = State::parse(&fs::read(folder.join(KEY)).unwrap()).unwrap();
+        for damage in [Some("{\"version\":1"), Some(""), None] {
+            match damage {
+                Some(text) => fs::write(folder.join(KEY), text).unwrap(),
+                None => fs::remove_file(folder.join(KEY)).unwrap(),
+            }
+            if damage.is_some() {
+                assert!(library.open("a").err().unwrap().to_string().contains("fsck --repair"));
+                assert!(library.gc(PATIENCE).is_err(), "nothing is collected by a damaged catalog");
+            }
+            assert!(library.fsck(false).unwrap().problems[0].contains("3 templates can be restored"));
+            assert_eq!(library.fsck(true).unwrap().problems, [""; 0]);
+            let after = State::parse(&fs::read(folder.join(KEY)).unwrap()).unwrap();
+            assert!(after.serial > before.serial && after.epoch > before.epoch);
+        }
+        let names = library.list().unwrap();
+        assert!(names[..2] == ["a", "b"] && names[2].starts_with("recovered.") && names.len() == 3);
+        assert_eq!(library.fsck(false).unwrap(), fine);
+        library.gc(PATIENCE).unwrap();
+        for name in names {
+            assert!(library.verify(&name).unwrap().damaged.is_empty(), "{name}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_is_reported_and_what_costs_nothing_is_repaired() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-fsck-missing-{}", std::process::id()));
+        let library = Library::new(Folder::open(&folder).unwrap());
+        for (name, byte) in [("a", 1), ("b", 2), ("c", 3)] {
+            library.snapshot(name, &[byte; 8192][..], 8192, 4096).unwrap();
+        }
+        let [a, b, c] = ["a", "b", "c"].map(|name| library.open(name).unwrap());
+        fs::remove_file(folder.join(a.chunks()[0].unwrap().key())).unwrap();
+        fs::write(folder.join("manifests").join(b.version()), "{").unwrap();
+        let (set, limit) = (WorkingSet::of_faults([0]), crate::compute_limit::ComputeLimit::default());
+        c.keep_packed(&set, &crate::cache::Cache::new(0), &limit).unwrap();
+        fs::remove_dir_all(folder.join(PACKS)).unwrap();
+        fs::write(folder.join("names/c"), "{}").unwrap();
+        let found = library.fsck(false).unwrap().problems;
+        let parts = ["a: 1 of 1 chunks", "b is lost", "c: 1 of 1 packs", "names/c does not have"];
+        assert!(
+            found.len() == 4 && parts.iter().zip(&found).all(|(part, line)| line.contains(part)),
+            "{found:?}"
+        );
+        let after = library.fsck(true).unwrap();
+        assert_eq!((after.problems.len(), after.repairs.len()), (2, 2), "{after:?}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_name_comes_back_and_a_damaged_one_does_not() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-fsck-name-{}", std::process::id()));
+        let store = Folder::open(&folder).unwrap();
+        let manifest = Name { hash: Hash::of(b"a"), epoch: 7 }.to_string();
+        write_name(&store, "a", &manifest, 5).unwrap();
+        let text = String::from_utf8(store.get("names/a", 4096).unwrap()).unwrap();
+        assert_eq!(parse(text.as_bytes()), Some((manifest, 5)));
+        for (from, to) in [("5,", "6,"), (".7", ".8"), ("version\":1", "version\":2"), ("}", "")] {
+            let edited = text.replacen(from, to, 1);
+            assert!(edited != text && parse(edited.as_bytes()).is_none(), "{from} -> {to}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
