@@ -30,7 +30,6 @@ pub const STANDING: &[Standing] = &[
     ("measure/sim/src/benches/memslot/array", &[3]),
     ("measure/sim/src/benches/numa", &[3]),
     ("measure/sim/src/world/threads", &[2]),
-    ("pager/src/command", &[11]),
     ("pager/src/guest", &[5]),
     ("pager/src/twin", &[2]),
     ("proof/model/src", &[13, 4]),
