@@ -128,6 +128,8 @@ impl Keeper {
     fn serve(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
         let mut kill_at: Option<Instant> = None;
         loop {
+            // First: a request to drain may come from an operator who has gone since, and then nothing else wakes the keeper.
+            self.serve_clients(worker, told);
             if self.drains && self.kept.is_empty() && kill_at.is_none() {
                 // Otherwise the worker would wait. One that does not serve yet may wait for its store, or for an image,
                 // for ever, and has nothing to lose.
@@ -138,7 +140,6 @@ impl Keeper {
                 }
                 kill_at = Some(Instant::now() + PATIENCE);
             }
-            self.serve_clients(worker, told);
             self.send_all(worker);
             let accepts = worker.outbox.len() < MOST_WAITING && closing() < MOST_CLOSING;
             let channel = &worker.channel;
