@@ -5,7 +5,7 @@ mod image;
 mod packed;
 mod storm;
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
 use slat_pager::twin::{Image, Memory, bare, is_page};
 use slat_pager::{
     Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
