@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn content(page: usize) -> Vec<u8> {
-        let number = if page / 8 % 2 == 0 { 0 } else { page as u16 };
+        let number = if (page / 8).is_multiple_of(2) { 0 } else { page as u16 };
         number.to_le_bytes().repeat(PAGE / 2)
     }
 
