@@ -1,5 +1,4 @@
-//! Tells the command which commit it is built from, where that is known and matters: a debug build would be built again after
-//! each commit.
+//! Passes the current commit to release builds. A debug build would be rebuilt after each commit, so it gets none.
 
 use std::env;
 use std::process::Command;
@@ -10,7 +9,7 @@ fn main() {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
     };
-    let mut version = env::var("CARGO_PKG_VERSION").expect("cargo says so");
+    let mut version = env::var("CARGO_PKG_VERSION").expect("cargo sets it");
     if env::var("PROFILE").is_ok_and(|profile| profile == "release")
         && let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"])
     {

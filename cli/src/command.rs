@@ -4,13 +4,13 @@ use crate::{Completions, Man, Plan, Run, Top};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 
-/// Second-level address translation: a hypervisor's memory engine, run, measured and proved
+/// Run, watch and measure slat, a second-level address translation engine for hypervisors
 #[derive(Parser)]
 #[command(
     name = "slat",
     version = crate::VERSION,
     arg_required_else_help = true,
-    after_help = "Programs of their own, beside this one, do some of these:
+    after_help = "Separate programs, in the same folder as this one, run some of these. To build them:
   slat-bench  cargo build --profile bench -p slat-bench
   slat-pager  cd pager && cargo build --release
   slat-vmm    cargo build --release -p slat-vmm"
@@ -34,7 +34,7 @@ pub struct Quiet {
 
 /// The subcommands.
 #[derive(Subcommand)]
-#[expect(missing_docs, reason = "what a variant holds says what it is, in its help too")]
+#[expect(missing_docs, reason = "the type in a variant is documented, and its help comes from there")]
 pub enum Command {
     /// Replay memory traces on software vCPUs, with every byte checked
     Run(Box<Run>),
@@ -42,22 +42,22 @@ pub enum Command {
     Top(Top),
     Completions(Completions),
     Man(Man),
-    /// The figures, on this machine, before against after in one run (by slat-bench)
+    /// Benchmark slat on this machine (by slat-bench)
     #[command(disable_help_flag = true)]
     Bench(Passed),
-    /// The same past this machine: simulated, from 1 to hundreds of vCPUs (by slat-bench)
+    /// Simulate the same benchmarks with up to hundreds of vCPUs (by slat-bench)
     #[command(disable_help_flag = true)]
     Sim(Passed),
-    /// Measure what operations cost on this machine, for `slat sim --costs` (by slat-bench)
+    /// Measure the cost of each operation on this machine, for `slat sim --costs` (by slat-bench)
     #[command(disable_help_flag = true)]
     Calibrate(Passed),
-    /// Run benches and simulations, and write a page that shows them beside the patch series' own tables (by slat-bench)
+    /// Run benchmarks and simulations, and compare them with the patch series' tables on one page (by slat-bench)
     #[command(disable_help_flag = true)]
     Report(Passed),
     /// Serve the memory of microVMs from snapshots, by userfaultfd (by slat-pager)
     #[command(disable_help_flag = true)]
     Pager(Passed),
-    /// Boot a Linux kernel on KVM, whose memory moves, is swapped and merged (by slat-vmm)
+    /// Boot a Linux kernel on KVM while its memory is moved, swapped and merged (by slat-vmm)
     #[command(disable_help_flag = true)]
     Vmm(Passed),
 }

@@ -6,9 +6,9 @@ use slat::table::formats::{
     Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
     Sv48x4, Sv57x4,
 };
+use slat_cli::allocator::OrEnd;
 use slat_cli::command::{Command, Slat};
 use slat_cli::error::{Error, exit_code};
-use slat_cli::memory::OrEnd;
 use slat_cli::sibling::{BENCH, Sibling};
 use slat_cli::{FormatName, Run, bar, interrupt};
 use std::env::args_os;

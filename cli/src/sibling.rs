@@ -80,8 +80,8 @@ impl Sibling {
 
     /// The path of the program.
     fn path(&self) -> Result<PathBuf, Error> {
-        let here =
-            current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
+        let here = current_exe()
+            .map_err(|error| Error::Machine(format!("cannot find the path of this program: {error}")))?;
         Ok(here.with_file_name(format!("{}{EXE_SUFFIX}", self.name)))
     }
 

@@ -4,7 +4,7 @@
 //! object with the right sum.
 
 use crate::cache::Cache;
-use crate::daemon::{Answer, Keep, Monitor, Request, Take};
+use crate::daemon::{Keep, Listed, Monitor, Request, Take};
 use crate::journal::{Journal, MOST_READERS};
 use crate::layout::{Layout, Region};
 use crate::machine::collect;
@@ -232,7 +232,7 @@ fn journal(bytes: &[u8]) {
 fn messages(bytes: &[u8]) {
     _ = serde_json::from_slice::<Take>(bytes);
     _ = serde_json::from_slice::<Keep>(bytes);
-    _ = serde_json::from_slice::<Answer>(bytes);
+    _ = serde_json::from_slice::<Listed>(bytes);
     if let Err(error) = serde_json::from_slice::<Request>(bytes) {
         one_line(&error);
     }

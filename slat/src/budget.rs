@@ -49,9 +49,9 @@ struct Found {
 /// The subtrees to find.
 #[derive(Clone, Copy)]
 enum Wanted {
-    /// Those whose links lack the Accessed bit. The search clears the bit of other links.
+    /// Tables whose links lack the Accessed bit. The search clears the bit of other links.
     Cold,
-    /// Those whose top is in a chunk with more free pages than this.
+    /// Tables whose top is in a chunk with more free pages than this.
     Sparse(u32),
 }
 

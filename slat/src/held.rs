@@ -9,7 +9,7 @@
 //! read, write     a use of the frame        None if an invalidation has taken the frame: refresh first
 //! current         the frame for hardware    the same, between `Vcpu::enter` and `Ready::go`
 //! ```
-//! **What takes a frame back.** The changes that would take a leaf of the same frame:
+//! **The changes that take a frame back** are those that would take a leaf of the same frame:
 //! * an invalidation of its page or its frame, by address or page by page;
 //! * a memslot transaction that removes or moves the frame's memory, or makes it read-only, private or shared;
 //! * if the frame is held to write: write protection by the host ([`Reason::Protect`](crate::Reason::Protect) and the like),
@@ -18,12 +18,12 @@
 //! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables
 //! for its own reasons. Dirty logs, aging and [`Vm::zap_all`](crate::Vm::zap_all) take nothing.
 //!
-//! **What is owed.** Settling such an invalidation waits for all uses that had begun. For frames that
+//! **The debt.** Settling such an invalidation waits for all uses that had begun. For frames that
 //! [hardware](HeldForHardware) uses, it also waits until each vCPU that was in the guest has left it or answered, even
 //! if no leaf maps the frame, and even if hardware broadcasts flushes. After the invalidation nothing uses the old
 //! page.
 //!
-//! **What may sleep.** [`GuestSpace::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
+//! **Sleep.** [`GuestSpace::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
 //! covers the frame. A use must not sleep: its thread has lent its [`Idle`], and invalidations of the frame wait for
 //! it. It must not wait for the host either, as an access to the page's host address may. Access the frame through a
 //! separate mapping, and briefly.

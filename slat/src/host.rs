@@ -15,7 +15,7 @@ pub use crate::trace::VcpuId;
 use crate::{Access, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory, Word};
 use slat_slots::MemoryType;
 
-/// What the host maps at an address.
+/// The page that the host maps at an address.
 ///
 /// ```
 /// use slat::{HostPage, Hva, Level, Pfn};

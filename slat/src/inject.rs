@@ -33,5 +33,10 @@ pub(crate) const fn strikes(_: Point) -> bool {
 #[cfg(explored)]
 pub const GIVEN_BACK: crate::table::Word = crate::table::Word::hole(crate::table::Version::LAST);
 
+#[cfg(explored)]
+mod paused;
 #[cfg(all(feature = "std", any(test, explored)))]
 mod planned;
+
+#[cfg(explored)]
+pub use paused::PausedFault;

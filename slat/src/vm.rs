@@ -379,8 +379,9 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
-        oracle::ends(&self.host);
         // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
         unsafe { self.pool.release(tables_of(&self.host)) };
+        // After the release: a report may panic.
+        oracle::ends(&self.host);
     }
 }

@@ -5,23 +5,24 @@
 
 use crate::mutants::copy::{Copied, VARIABLE};
 use crate::mutants::record;
+use crate::outcome::Outcome;
 use crate::process::{bounded, said, tail, with_compiler};
-use crate::{Outcome, sanitize};
+use crate::sanitize;
 use anyhow::{Result, ensure};
 use std::process::Command;
 
-/// Mistakes (`mistakes/`) of rules that stand in one place and hold for every caller. Those that a panic of a callback must
-/// meet at one call are for `inject_tests`, which panics at each call: here they show in minutes, or not.
+/// Mistakes (`mistakes/`) in rules that one place keeps for every caller. `inject_tests` finds mistakes that show only
+/// if a callback panics at a certain call, because it panics at each call; `chaos` finds such a mistake by chance.
 const MISTAKES: &[&str] = &["section-ended-early", "mark-looked-up-late"];
 
-/// What the test or the sanitizer says if it finds a mistake.
+/// Messages of the test or the sanitizer that report a found mistake.
 const FOUND: [&str; 2] = ["panicked at", "AddressSanitizer: "];
 
 const COMPILER: &str = "chaos";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// For how long, beside the build
+    /// Seconds to run, without the build
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..86_400))]
     seconds: u32,
     /// Seed of the first world

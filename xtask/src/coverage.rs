@@ -10,10 +10,10 @@
 //! line without a reason is not a failure, since races decide whether some lines run. A reason for a line that no
 //! longer exists is a failure.
 
-use crate::Outcome;
-use crate::house::Source;
+use crate::outcome::Outcome;
 use crate::process::{answer, cargo, emptied, executables, said, with_compiler};
 use crate::sanitize::{self, ADDRESS, PROFILES, TESTS};
+use crate::source::Source;
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub fn run() -> Outcome {
     let percent = 100.0 * f64::from(run) / f64::from((run + missed).max(1));
     println!("{percent:.1}% of {} lines; {missed} are not run, {unexplained} without a reason", run + missed);
     let idle: Vec<_> = reasons.iter().filter(|reason| reason.is_idle(&sources)).map(Reason::place).collect();
-    ensure!(idle.is_empty(), "{REASONS} gives reasons for what is not there: {}", idle.join("; "));
+    ensure!(idle.is_empty(), "{REASONS} has reasons for lines that do not exist: {}", idle.join("; "));
     ensure!(percent >= LEAST, "under {LEAST}%");
     Ok(())
 }

@@ -5,7 +5,7 @@
 //!
 //! Bochs has no `-kernel`: the program is in a ROM, and copies itself to its place (`proof/walkers/x86/src/boot.s`).
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{answer, bounded, cargo, succeed, was_ended};
 use anyhow::{Context as _, Result, bail, ensure};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};

@@ -5,8 +5,8 @@
 //! files. Runs that look for a mistake ([`hunt`], for `mutants`) begin with the committed corpus alone and a fixed seed, so
 //! their number of inputs does not depend on earlier runs.
 
+use crate::outcome::Outcome;
 use crate::process::{bounded, cargo, emptied, on_every_processor, said, succeed, tail};
-use crate::{Outcome, mutants};
 use anyhow::{Result, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,25 +36,26 @@ pub struct Args {
     /// All targets, unless some are named
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
-    /// How long for each target
+    /// Seconds for each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
-    /// So many inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
+    /// Inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
     #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "keep"])]
     runs: Option<u32>,
     /// Find each mistake that a fuzzer is to find, as `mutants --tool Fuzz` does; then run each target by the same build, which
     /// has no sanitizer
     #[arg(long, conflicts_with = "keep")]
     mistakes: bool,
-    /// Only make the corpus anew: what was found since the last time, minimised
+    /// Only rebuild the corpus: add the inputs found since the last time, and minimise it
     #[arg(long)]
     keep: bool,
 }
 
-pub fn run(args: &Args) -> Outcome {
+/// The chore. `of_mistakes` finds the mistakes for a fuzzer, and returns the path of its program.
+pub fn run(args: &Args, of_mistakes: impl FnOnce() -> Result<String>) -> Outcome {
     let named = |target: &&str| args.targets.is_empty() || args.targets.iter().any(|name| name == target);
     let targets: Vec<&str> = TARGETS.into_iter().filter(named).collect();
-    let fuzzer = if args.mistakes { Fuzzer(mutants::fuzzer()?.into()) } else { Fuzzer::build()? };
+    let fuzzer = if args.mistakes { Fuzzer(of_mistakes()?.into()) } else { Fuzzer::build()? };
     if args.keep {
         return targets.iter().try_for_each(|target| fuzzer.keep(target));
     }

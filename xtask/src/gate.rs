@@ -6,7 +6,7 @@
 //! baseline. gungraun is not used: it compares with an earlier run in `target/`, and has no committed baseline with its
 //! compiler.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{answer, cargo, executables, said};
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! `docs`: renders the documentation. `links`: checks the links of rendered pages, those of the book and of the
 //! documentation. Each relative link leads to a file, and its fragment to an anchor of that page. An absolute link is
-//! only checked by its form.
+//! checked only by its form.
 //!
 //! `house` checks the links of Markdown, but no headings. A renderer may also change an anchor, or leave a link as text.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{answer, cargo, emptied, succeed};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::{fs, str};
 const DOCS: &str = "target/doc";
 
 /// The chore `docs`. Cargo documents packages in any order, and rustdoc links only to a package whose folder it finds:
-/// so each has one before. Begins with no page, since rustdoc removes none of an item that is gone.
+/// so each folder is made first. Old pages are removed first, since rustdoc keeps the page of an item that is gone.
 pub fn render() -> Outcome {
     emptied(Path::new(DOCS))?;
     let metadata = answer("cargo", "metadata --no-deps --format-version 1 --locked")?;
@@ -45,7 +45,7 @@ pub struct Args {
     folders: Vec<PathBuf>,
 }
 
-/// The chore: lists each target that is missing, with a page that links to it, and fails if there is one.
+/// The chore `links`: lists each missing target, with a page that links to it, and fails if there is one.
 pub fn run(args: &Args) -> Outcome {
     let mut site = Site::default();
     for folder in &args.folders {
@@ -77,7 +77,7 @@ struct Site {
 /// The links and the anchors of a page.
 #[derive(Default, Debug, PartialEq)]
 struct Page {
-    /// The folder that relative links begin at, if it is not the page's own.
+    /// The folder at which relative links begin, if it is not the page's own.
     base: Option<PathBuf>,
     links: Vec<String>,
     anchors: BTreeSet<String>,
@@ -106,7 +106,7 @@ impl Site {
         self.pages.insert(path, Page::parse(root, html));
     }
 
-    /// Returns what is wrong, each with the pages where it is.
+    /// Returns the errors, each with its pages.
     fn broken(&self) -> BTreeMap<String, Vec<&Path>> {
         let mut broken = BTreeMap::<_, Vec<&Path>>::new();
         for (path, page) in &self.pages {
@@ -119,7 +119,7 @@ impl Site {
         broken
     }
 
-    /// Returns what is wrong with a link of a page.
+    /// Returns the error of a link of a page, if there is one.
     fn wrong(&self, path: &Path, page: &Page, link: &str) -> Option<String> {
         if let Some((scheme, rest)) = scheme(link) {
             return absolute_is_wrong(scheme, rest).then(|| format!("not well-formed: {link}"));
@@ -137,7 +137,7 @@ impl Site {
         if to.starts_with('/') || !self.files.contains(&target) {
             return Some(format!("no file {}", target.display()));
         }
-        // As far as a browser follows it. The links of these pages are checked, too.
+        // A browser follows a few redirections. The links of these pages are checked, too.
         for _ in 0..4 {
             let Some(moved_to) = self.pages.get(&target).and_then(|page| page.moved_to.as_ref()) else {
                 break;
@@ -157,8 +157,8 @@ impl Site {
 /// Links of vm-memory's documentation, which rustdoc repeats at our implementations of its traits.
 const FOREIGN: [&str; 2] = ["struct.VolatileSlice.html", "trait.GuestMemoryBackend.html"];
 
-/// Whether the link is none of ours. rustdoc also writes links whether their target exists or not: to a script that
-/// lists a trait's implementors, and from its help to an index of all packages.
+/// Returns whether a link is not from our sources. rustdoc also writes links to pages that may be missing: to a script
+/// that lists a trait's implementors, and from its help to an index of all packages.
 fn is_foreign(path: &Path, link: &str) -> bool {
     let is_help = ["help.html", "settings.html"].iter().any(|name| path.ends_with(name));
     let is_repeated = path.parent().is_some_and(|folder| folder.ends_with("slat_vm_memory"));
@@ -235,7 +235,7 @@ impl Page {
                     rest.find(|char: char| char.is_whitespace() || "/>".contains(char)).unwrap_or(rest.len());
                 let tag = rest[..end].to_ascii_lowercase();
                 rest = page.attributes(root, &tag, &rest[end..]);
-                // What is inside is no HTML.
+                // The text inside is not HTML.
                 if ["script", "style"].contains(&&*tag) {
                     rest = rest.split_once(&format!("</{tag}")).map_or("", |(_, after)| after);
                 }

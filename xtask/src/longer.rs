@@ -1,6 +1,6 @@
 //! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `prove`, `simulate`).
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{bounded, cargo, on_every_processor, said, succeed};
 use anyhow::{Result, ensure};
 use std::hint::spin_loop;
@@ -27,7 +27,7 @@ const SLAT_BENCH: &str = "target/release/slat-bench";
 
 #[derive(clap::Args)]
 pub struct Soak {
-    /// For how long, all tests together
+    /// Minutes for all tests together
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..525_600))]
     minutes: u64,
 }
@@ -45,10 +45,10 @@ pub fn soak(args: &Soak) -> Outcome {
 
 #[derive(clap::Args)]
 pub struct Repeat {
-    /// How often
+    /// Number of repetitions
     #[arg(long, value_name = "N", default_value_t = 20)]
     times: u32,
-    /// Threads that spin meanwhile, as on a machine that others use too
+    /// Threads that spin meanwhile, as on a machine with other load
     #[arg(long, value_name = "N", default_value_t = 0)]
     beside: u32,
 }

@@ -13,18 +13,17 @@ mod miri;
 #[cfg(test)]
 mod museum;
 mod mutants;
+mod outcome;
 mod page;
 mod process;
 mod sanitize;
+mod source;
 mod verify;
 mod walkers;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use outcome::Outcome;
 use verify::steps::Tier;
-
-/// Result of a chore.
-type Outcome = anyhow::Result<()>;
 
 /// House chores of slat
 #[derive(Parser)]
@@ -36,11 +35,11 @@ enum Chore {
     Docs,
     /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
     Links(links::Args),
-    /// Check the quick half of what must hold before a change lands: five minutes
+    /// Run the quick half of the checks that each change must pass: five minutes
     Check,
-    /// Check what must hold before a change lands; say what was explored, and which mistakes were found
+    /// Run the checks that each change must pass; print the explored executions and the found mistakes
     Verify(verify::Args),
-    /// Run every check, four hours at most; the verdict is kept in proof/verdicts/nightly.md
+    /// Run every check, four hours at most; write the verdict to proof/verdicts/nightly.md
     Nightly(verify::Args),
     /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
@@ -54,7 +53,7 @@ enum Chore {
     Chaos(chaos::Args),
     /// Run the suite again and again, until it fails
     Repeat(longer::Repeat),
-    /// Run libFuzzer on any bytes
+    /// Run the targets of libFuzzer
     Fuzz(fuzz::Args),
     /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --faulty-tlbs, --trace
     Explore(Words),
@@ -66,9 +65,9 @@ enum Chore {
     Sanitize,
     /// Run small worlds and unit tests under Miri; installs it if it is missing
     Miri,
-    /// Let hardware walkers, in emulators, judge tables
+    /// Check tables by hardware walkers in emulators
     Walkers(walkers::Args),
-    /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
+    /// Run an unmodified foreign program on slat, by name; without a name, list them
     Clients(Words),
     /// Boot Debian's kernel plain and under slat, and compare
     Boot(boot::Args),
@@ -100,7 +99,7 @@ impl Chore {
             Self::Soak(args) => longer::soak(args),
             Self::Chaos(args) => chaos::run(args),
             Self::Repeat(args) => longer::repeat(args),
-            Self::Fuzz(args) => fuzz::run(args),
+            Self::Fuzz(args) => fuzz::run(args, mutants::fuzzer),
             Self::Explore(Words { words }) => longer::explore(words),
             Self::Prove(Words { words }) => longer::prove(words),
             Self::Simulate(args) => longer::simulate(args),
@@ -112,11 +111,6 @@ impl Chore {
             Self::Page(args) => page::run(args),
         }
     }
-}
-
-/// Returns an error for arguments that contradict each other.
-fn misuse(why: &str) -> Outcome {
-    Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
 }
 
 fn main() {

@@ -9,8 +9,7 @@
 //! comes from `mmap` and `memfd_create` with sharing, which Miri does not have; `slat-machine`, whose coroutines switch
 //! stacks in assembly; `slat-kvm`, which needs `/dev/kvm`.
 
-use crate::Outcome;
-use crate::mutants::copy::VARIABLE;
+use crate::outcome::Outcome;
 use crate::process::{bounded, said, succeed};
 use anyhow::Result;
 use std::process::Command;
@@ -29,11 +28,11 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-/// Returns the command for tests of slat with a mistake, without the test's arguments.
-pub fn test(program: &str) -> Result<Command> {
+/// Returns the command for tests of slat with a mistake, without the test's arguments. The tests see this variable.
+pub fn test(program: &str, variable: &str) -> Result<Command> {
     let mut cargo = cargo()?;
     cargo.args(["-p", "slat", "--test", program, "--"]);
-    cargo.env("MIRIFLAGS", format!("{PERMISSIVE} -Zmiri-env-forward={VARIABLE}"));
+    cargo.env("MIRIFLAGS", format!("{PERMISSIVE} -Zmiri-env-forward={variable}"));
     cargo.env("CARGO_TARGET_DIR", std::path::absolute("target/miri-mutants")?);
     Ok(cargo)
 }

@@ -2,7 +2,7 @@
 //!
 //! The limit is coreutils' `timeout`, which ends the whole process group.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Result, anyhow, ensure};
 use std::ffi::OsStr;
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! standard library, which is therefore built, too. It does not support fences, so the engine replaces them under
 //! `cfg(tsan)` by read-modify-writes on one place (`slat/src/sync/prim.rs`).
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::{bounded, said, with_compiler};
 use anyhow::{Result, ensure};
 use std::process::Command;

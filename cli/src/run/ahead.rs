@@ -3,40 +3,14 @@
 //! While these threads keep up, a fault neither reclaims nor zeroes. Otherwise the fault does the work itself, and
 //! the report counts it. At the end of the run each thread stops within one batch of pages.
 
-use super::machine::Machine;
-use clap::Args;
-use serde::{Deserialize, Serialize};
+use super::args::AheadArgs;
+use super::guest_vm::Machine;
+use crate::figures::Ahead;
 use slat::{Format, PAGE_SIZE};
 use slat_mm::{Evictor, ListStats, Lru, Zeroer};
 
 /// The default of `--zero-ahead`: a guest uses this much in about a millisecond.
 const ZEROED: u64 = 4 << 20;
-
-/// The flags.
-#[derive(Debug, Args)]
-pub struct AheadArgs {
-    /// Threads that evict cold pages before --limit is reached, so that faults need not reclaim; 0: faults reclaim themselves
-    /// [default: 1]
-    #[arg(long, value_name = "N", requires = "swap", value_parser = clap::value_parser!(u8).range(..=64))]
-    pub evictors: Option<u8>,
-
-    /// Free memory that a thread keeps zeroed while processors are idle; 0: faults zero their pages themselves
-    /// [default: 4M]
-    #[arg(long, value_name = "SIZE", value_parser = zero_ahead)]
-    pub zero_ahead: Option<u64>,
-}
-
-/// Counters for the report and for samples, under the same keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ahead {
-    /// Frames allocated one at a time, for guest pages and for tables.
-    pub frames: u64,
-    /// Of these, frames that were zeroed ahead.
-    pub zeroed: u64,
-    /// Faults that reclaimed memory themselves.
-    pub direct_reclaims: u64,
-}
 
 /// The threads. They stop on drop.
 #[must_use = "dropping it stops the threads"]
@@ -66,8 +40,4 @@ impl Ahead {
         let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
         Self { frames: taken, zeroed, direct_reclaims: lru.direct_reclaims }
     }
-}
-
-fn zero_ahead(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { super::args::within(text, PAGE_SIZE, 1 << 40) }
 }

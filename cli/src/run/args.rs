@@ -1,13 +1,12 @@
 //! The flags of `slat run`. Bad input is refused here, before anything is built.
 
-use super::ahead::AheadArgs;
 use super::choices::{DirtyLogName, FormatName, LockName, Pages};
-use super::migrate::Migrate;
-use super::nested::NestedArgs;
+use super::migrate_flags::Migrate;
 use crate::error::Error;
 use crate::flags::Switch;
-use crate::size::{seconds, size};
+use crate::size::{self, seconds, size};
 use clap::Args;
+use slat::PAGE_SIZE;
 use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
 use std::fs;
@@ -158,6 +157,43 @@ pub struct Run {
     pub sabotage_flushes: bool,
 }
 
+/// The flags of the threads that work ahead of faults.
+#[derive(Debug, Args)]
+pub struct AheadArgs {
+    /// Threads that evict cold pages before --limit is reached, so that faults need not reclaim; 0: faults reclaim
+    /// themselves [default: 1]
+    #[arg(long, value_name = "N", requires = "swap", value_parser = clap::value_parser!(u8).range(..=64))]
+    pub evictors: Option<u8>,
+
+    /// Free memory that a thread keeps zeroed while processors are idle; 0: faults zero their pages themselves
+    /// [default: 4M]
+    #[arg(long, value_name = "SIZE", value_parser = zero_ahead)]
+    pub zero_ahead: Option<u64>,
+}
+
+/// The flags of nested guests.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
+pub struct NestedArgs {
+    /// Replay the traces in L2, a guest of the guest. L1, its hypervisor, maps L2's memory by page tables of its own in
+    /// the format's layout and changes them at random: it moves, protects and swaps out pages, clears A and D bits,
+    /// moves tables, and flushes by every instruction that its processor has
+    #[arg(long, conflicts_with_all = ["migrate_to", "migrate_from"])]
+    pub nested: bool,
+
+    /// Accesses of a vCPU between two changes by L1, on average; 0: L1 makes none [default: 5000]
+    #[arg(long, value_name = "N", requires = "nested")]
+    pub l1_edits: Option<u64>,
+
+    /// Negative control: leave out the flushes that L1 asks for
+    #[arg(long, hide = true, requires = "nested")]
+    pub sabotage_l1_flushes: bool,
+
+    /// Negative control: do not flush L2's TLB entries
+    #[arg(long, hide = true, requires = "nested")]
+    pub sabotage_l2_tag: bool,
+}
+
 impl Run {
     /// The size of guest memory in bytes.
     pub fn memory(&self) -> u64 {
@@ -289,13 +325,18 @@ fn same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// Parses a number of bytes, of which `least` and `most` are allowed.
-pub(super) fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes {
-        _ if bytes < least => Err(format!("at least {}M are needed", least >> 20)),
-        _ if bytes > most => Err(format!("{}T at most", most >> 40)),
+        _ if bytes < least => Err(format!("at least {} are needed", size::text(least))),
+        _ if bytes > most => Err(format!("{} at most", size::text(most))),
         _ => Ok(bytes),
     }
+}
+
+/// Parses the value of `--zero-ahead`.
+fn zero_ahead(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { within(text, PAGE_SIZE, 1 << 40) }
 }
 
 /// Parses traced addresses.

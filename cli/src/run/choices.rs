@@ -61,7 +61,7 @@ impl From<LockName> for MmuLock {
     }
 }
 
-/// How the guest's writes are logged.
+/// The log of the guest's writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum DirtyLogName {
     /// No log

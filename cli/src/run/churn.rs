@@ -5,7 +5,7 @@
 //! writes to a frame that is not its page.
 
 use super::args::Run;
-use super::machine::Machine;
+use super::guest_vm::Machine;
 use crate::thread::{Stop, Worker, start_worker};
 use slat::{Format, Idle, Span};
 use std::thread::Scope;

@@ -6,9 +6,9 @@
 
 use super::args::Run;
 use super::choices::DirtyLogName;
-use super::machine::Machine;
-use super::watch::Live;
+use super::guest_vm::Machine;
 use crate::error::Error;
+use crate::live::Live;
 use crate::thread::{Stop, Worker, idle, start_worker};
 use rapidhash::v3::rapidhash_v3;
 use serde::Serialize;
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_millis(2);
 /// The counters of the log, under the keys of the report.
 #[derive(Debug, Default, Serialize)]
 pub struct Harvests {
-    /// How writes are logged.
+    /// The kind of the log.
     pub by: &'static str,
     pub harvests: u64,
     /// Pages in all harvests; a page counts once per harvest.

@@ -5,33 +5,35 @@
 //!                               │                        ▲
 //!                               └─ oracle checks reads   └── churn moves pages meanwhile
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `args`, `choices` | what users type, checked; what they choose by name |
+//! | `args`, `migrate_flags`, `choices` | the flags, those of a migration, and the named values of some |
+//! | `address` | a TCP or Unix socket by its typed address |
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
-//! | `machine` | arena, address space, VM, and where regions are placed |
+//! | `guest_vm` | the guest's VM, its host memory, and the placement of regions |
 //! | `vcpus` | one thread per vCPU |
-//! | `nested` | a hypervisor between the machine and the guest that replays |
-//! | `churn` | the host moves pages and takes snapshots while the guest runs |
-//! | `dirty_log` | which pages are written, harvested all the while |
-//! | `events` | what happens in the VM, event by event, as text |
+//! | `nested` | L1, a hypervisor between the machine and the guest that replays |
+//! | `churn` | a thread that moves pages and takes snapshots while the guest runs |
+//! | `dirty_log` | a thread that harvests the dirty log and checks it |
+//! | `events` | the VM's events as text |
 //! | `watch` | samples for watchers |
-//! | `server` | that, and the LRU's generations, on a Unix socket |
-//! | `ahead` | room, and frames of zeroes, before a fault needs them |
-//! | `reclaimer` | what the guest has not used for long goes to swap |
-//! | `migrate` | the guest goes to another process, or comes from one |
-//! | `figures`, `report` | the report, as text or JSON |
+//! | `server` | samples, and the LRU's generations, on a Unix socket |
+//! | `ahead` | threads that evict pages and zero frames before a fault needs them |
+//! | `reclaimer` | a thread that swaps out pages that the guest has not used for some time |
+//! | `migrate` | a live migration of the guest to or from another process |
+//! | `report` | the report, as text or JSON |
 
-pub mod ahead;
+mod address;
+mod ahead;
 mod args;
 mod choices;
 mod churn;
 mod dirty_log;
 mod events;
 mod feed;
-pub mod figures;
-mod machine;
+mod guest_vm;
 mod migrate;
+mod migrate_flags;
 mod nested;
 mod reclaimer;
 mod report;
@@ -41,14 +43,15 @@ mod watch;
 
 pub use args::Run;
 pub use choices::{FormatName, Pages};
-pub use watch::{Samples, Watching};
 
 use crate::error::Error;
+use crate::live::Live;
 use crate::thread::{Worker, joined};
 use crate::{bar, top};
+use address::Address;
+use guest_vm::Machine;
 use indicatif::ProgressBar;
-use machine::Machine;
-use migrate::{Address, Arrivals, Gate, Moves};
+use migrate::{Arrivals, Gate, Moves};
 use server::Socket;
 use slat_mm::lru_gen::LruGen;
 use slat_vcpu::nested::Nest;
@@ -57,7 +60,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use vcpus::Setup;
-use watch::{Live, Sampler};
+use watch::Sampler;
 
 impl Run {
     /// A hash of what the guest replays, which both processes of a migration compare.

@@ -1,38 +1,15 @@
 //! `--nested`: the traces run in L2, a guest of the guest. L1, its hypervisor, runs on the machine's vCPUs and keeps
 //! L2's tables in its own memory. It changes them at random ([`slat_vcpu::nested`]).
 
-use super::machine::Machine;
+use super::args::NestedArgs;
+use super::guest_vm::Machine;
 use crate::error::Error;
-use clap::Args;
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, VcpuId};
 use slat_mm::HostView;
 use slat_vcpu::guest::{Layout, Replay};
 use slat_vcpu::nested::{Ended, L1, L1Counts, L1Settings, L1Vcpu, Mistake, Nest, Platform};
 use slat_vcpu::{Cpu, Exit};
 use std::io::Write;
-
-/// The flags.
-#[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
-pub struct NestedArgs {
-    /// Replay the traces in L2, a guest of the guest. L1, its hypervisor, maps L2's memory by page tables of its own in the
-    /// format's layout and changes them at random: it moves, protects and swaps out pages, clears A and D bits, moves
-    /// tables, and flushes by every instruction that its processor has
-    #[arg(long, conflicts_with_all = ["migrate_to", "migrate_from"])]
-    pub nested: bool,
-
-    /// Accesses of a vCPU between two changes by L1, on average; 0: L1 makes none [default: 5000]
-    #[arg(long, value_name = "N", requires = "nested")]
-    pub l1_edits: Option<u64>,
-
-    /// Negative control: leave out the flushes that L1 asks for
-    #[arg(long, hide = true, requires = "nested")]
-    pub sabotage_l1_flushes: bool,
-
-    /// Negative control: do not flush L2's TLB entries
-    #[arg(long, hide = true, requires = "nested")]
-    pub sabotage_l2_tag: bool,
-}
 
 impl NestedArgs {
     /// Builds L1, if `--nested` is set.
@@ -153,6 +130,6 @@ pub fn page(counts: &L1Counts, out: &mut impl Write) -> std::io::Result<()> {
     let L1Counts { stored_protected, stored_clean, wrong, .. } = counts;
     writeln!(
         out,
-        "          L1 compared {checked} pages: {stored_protected} written though protected, {stored_clean} with D clear; {wrong} exits that cannot be"
+        "          L1 compared {checked} pages: {stored_protected} written though protected, {stored_clean} with D clear; {wrong} impossible exits"
     )
 }

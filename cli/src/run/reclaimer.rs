@@ -5,7 +5,7 @@
 //! same with `+`, `read` and `-`.
 
 use super::args::Run;
-use super::machine::Machine;
+use super::guest_vm::Machine;
 use crate::thread::{Worker, start_worker};
 use slat::{Format, Idle};
 use slat_mm::{AddressSpace, NodeGenerations};

@@ -1,15 +1,14 @@
 //! The report of a run: a page of text, or one JSON object.
 
-use super::ahead::Ahead;
 use super::args::Run;
 use super::dirty_log::Harvests;
 use super::feed::Fed;
-use super::figures::{Faults, Flushes, Mapped, RetryBy, TlbCounts, percent};
-use super::machine::Machine;
+use super::guest_vm::Machine;
 use super::migrate::{Arrived, Sent};
 use super::nested;
 use super::vcpus::Outcome;
 use crate::error::Error;
+use crate::figures::{Ahead, Faults, Flushes, Mapped, RetryBy, TlbCounts, percent};
 use serde::{Serialize, Serializer};
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
 use slat_mm::Lru;
@@ -152,7 +151,7 @@ impl Report {
             lines => writeln!(out, ", {lines} that reach beyond 2^57")?,
         }
         if self.interrupted {
-            writeln!(out, "INTERRUPTED: these are the figures until then, and the traces have not ended")?;
+            writeln!(out, "INTERRUPTED before the traces ended: figures up to the interrupt")?;
         }
         writeln!(out, "accesses  {accesses} in {wall_s:.2} s: {:.1} M/s", self.accesses_per_s / 1e6)?;
         let Faults { total, map, permission, spurious, mmio, retry, retry_by, asked_again } = self.faults;
@@ -215,7 +214,7 @@ impl Report {
         if harvests > 0 {
             writeln!(
                 out,
-                "log       by {by}: {told_pages} pages told in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
+                "log       by {by}: {told_pages} pages logged in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
             )?;
         }
         let Self { swapped_out, swapped_in, refaults, generations, .. } = self;

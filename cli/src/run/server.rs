@@ -4,20 +4,20 @@
 //! ```console
 //! $ slat run --limit 64M --swap mem --lru-gen /run/guest &
 //! $ socat - UNIX-CONNECT:/run/guest
-//! read                                  what /sys/kernel/debug/lru_gen would show
+//! read                                  the format of /sys/kernel/debug/lru_gen
 //! memcg     1 /guest
 //!  node     0
 //!           2        812       5120          0
 //!           3        402        311          0
 //! ok
-//! + 1 0 3                               what may be written there: commands, by commas or semicolons apart
+//! + 1 0 3                               a command of that file; commas or semicolons separate commands
 //! ok
 //! - 1 0 9
 //! error EINVAL: no such generation, or one of the youngest
-//! stats                                 what `slat top` shows ([`Sample`]), in one line
+//! stats                                 one line with the figures of `slat top` ([`Sample`])
 //! {"watch":1,"ended":false,"at_ms":5120,…
 //! ok
-//! watch 500                             the same now and every 500 ms: to the end of the run, or to `watch 0`
+//! watch 500                             the same now and every 500 ms, until the run ends or `watch 0`
 //! {"watch":1,"ended":false,"at_ms":5130,…
 //! ```
 //! **The protocol.** A client sends lines. Each line gets an answer whose last line is `ok`, or `error` with the name
@@ -29,10 +29,10 @@
 //! **The path** is created at the start and removed at the end. A stale socket of a killed run is replaced. A socket
 //! that answers, and a file that is not a socket, are refused.
 
-use super::watch::{Samples, Watching};
 use crate::error::Error;
+use crate::live::Watching;
+use crate::sample::{Sample, Samples};
 use crate::temporary::Temporary;
-use crate::top::sample::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use slat::Idle;
@@ -66,7 +66,9 @@ impl Socket {
     pub fn bind(flag: &str, path: &Path) -> Result<Self, Error> {
         let refused = |why: &dyn std::fmt::Display| Error::Usage(format!("{flag} {}: {why}", path.display()));
         match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => return Err(refused(&"is there, and no socket")),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(refused(&"the file exists and is not a socket"));
+            }
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(refused(&"another run is serving it")),
             Ok(_) => fs::remove_file(path).map_err(|error| refused(&error))?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -137,7 +139,7 @@ fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io:
     })
 }
 
-/// What a client can query.
+/// The data that clients query.
 type Served<'s> = (&'s LruGen, &'s dyn Samples);
 
 /// A client that watches: its interval, and the time of its next sample.
@@ -195,7 +197,7 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'
             client.write_all(answer.as_bytes())?;
         }
         if text.len() >= LONGEST {
-            client.write_all(b"error EINVAL: a line of so many bytes is no command\n")?;
+            client.write_all(b"error EINVAL: the line is too long\n")?;
             break;
         }
         if more == 0 {

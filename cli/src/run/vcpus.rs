@@ -1,12 +1,13 @@
 //! One thread per vCPU: takes batches, places regions, runs the guest.
 
+use super::args::NestedArgs;
 use super::feed::Jobs;
-use super::figures::{TlbCounts, VcpuCounts};
-use super::machine::Machine;
+use super::guest_vm::Machine;
 use super::migrate::{Moves, Position, Recalled, Turn, compare, recall};
-use super::nested::{NestedArgs, Runs, Wires};
-use super::watch::Live;
+use super::nested::{Runs, Wires};
 use crate::error::Error;
+use crate::figures::{TlbCounts, VcpuCounts};
+use crate::live::Live;
 use crate::thread::{idle, joined};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -32,7 +33,7 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// What all vCPU threads of a run use.
+/// The parts of a run that all vCPU threads share.
 pub struct Setup<'m, F: Nest> {
     pub machine: &'m Machine<F>,
     /// L1, between the machine and the guest that replays.

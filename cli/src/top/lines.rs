@@ -1,8 +1,8 @@
 //! One line per sample, for pipes, logs and plain terminals.
 
+use super::figure_text::{bytes, count, percent, time};
 use super::rates::Rates;
-use super::sample::{AgesBy, Sample};
-use super::words::{bytes, count, percent, time};
+use crate::sample::{AgesBy, Sample};
 use serde::Serialize;
 use slat::PAGE_SIZE;
 
@@ -62,7 +62,7 @@ fn text(sample: &Sample, rates: &Rates) -> String {
     let sizes =
         [("4K", mapped.k4), ("2M", mapped.m2), ("1G", mapped.g1)].map(|(of, leaves)| (of, leaves as f64));
     parts.push(format!("{} mapped: {}", bytes(sample.mapped_bytes), named(&sizes)));
-    let overhead = crate::run::figures::percent(sample.table_bytes, sample.mapped_bytes);
+    let overhead = crate::figures::percent(sample.table_bytes, sample.mapped_bytes);
     parts.push(format!("tables {} ({})", bytes(sample.table_bytes), percent(overhead)));
     parts.push(format!("{} pages/s dirty", count(rates.dirty)));
     if sample.ages.by != AgesBy::Unknown {
@@ -82,7 +82,7 @@ fn text(sample: &Sample, rates: &Rates) -> String {
         parts.push(format!("swap {} out, {} in, {direct} faults made room", swap.out, swap.r#in));
     }
     if sample.ahead.frames > 0 {
-        let zeroed = crate::run::figures::percent(sample.ahead.zeroed, sample.ahead.frames);
+        let zeroed = crate::figures::percent(sample.ahead.zeroed, sample.ahead.frames);
         parts.push(format!("{} zeroed ahead", percent(zeroed)));
     }
     if sample.ended {
@@ -104,9 +104,9 @@ fn named(of: &[(&str, f64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::ahead::Ahead;
-    use crate::top::sample::Swapped;
-    use crate::top::sample::tests::sample;
+    use crate::figures::Ahead;
+    use crate::sample::Swapped;
+    use crate::sample::tests::sample;
 
     #[test]
     fn a_line_has_every_figure() {

@@ -5,28 +5,29 @@
 //!                                         ├─▶ samples ─▶ rates ─▶ a screen, lines, or JSON
 //! slat top PATH      its socket, `watch` ─┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `sample` | what a run says: sums, as one line of JSON |
-//! | `source` | where samples come from, and how it ends |
-//! | `rates` | two samples → what happens in a second |
-//! | `words` | figures as people read them |
-//! | `lines` | a line for each sample: where there is no terminal |
+//! | `options` | the options of a view, and the reasons for its end |
+//! | `source` | sources of samples: this process, or a socket |
+//! | `rates` | rates per second, from two samples |
+//! | `figure_text` | figures with three digits and a unit |
+//! | `lines` | one line per sample, where there is no terminal |
 //! | `screen` | the terminal (with the feature `top`) |
 
+mod figure_text;
 mod lines;
+mod options;
 mod rates;
-pub mod sample;
 #[cfg(feature = "top")]
 mod screen;
 mod source;
-mod words;
 
 use crate::error::Error;
-use crate::run::Samples;
+use crate::sample::Samples;
 use crate::size::seconds;
 use crate::thread::{Worker, start_worker};
 use lines::Lines;
+use options::{End, Wanted};
 use source::{Item, Local, Remote, Source};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -67,31 +68,6 @@ pub struct Top {
     /// Negative control: panic after the first screen. The terminal must be restored
     #[arg(long, hide = true)]
     sabotage_screen: bool,
-}
-
-/// The options of a view.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "top"), allow(dead_code, reason = "lines cannot be told to come more often"))]
-struct Wanted {
-    /// The interval between samples, until a key changes it.
-    every: Duration,
-    /// Number of samples; `None` for all.
-    most: Option<u64>,
-    /// Negative control: panic after the first screen.
-    sabotaged: bool,
-}
-
-/// Why a view has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// The run has ended.
-    Run,
-    /// The connection to the run was lost.
-    Lost,
-    /// The wanted number of samples was shown, or the user quit.
-    Enough,
-    /// A signal arrived.
-    Interrupted,
 }
 
 impl Top {

@@ -1,6 +1,6 @@
 //! Rates per second: the difference of two samples.
 
-use super::sample::Sample;
+use crate::sample::Sample;
 use serde::Serialize;
 
 /// Rates between two samples, per second.
@@ -99,7 +99,7 @@ fn causes(before: &Sample, now: &Sample, seconds: f64) -> Vec<Cause> {
 
 fn vcpus(before: &Sample, now: &Sample, seconds: f64) -> Vec<Vcpu> {
     let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
-    let vcpu = |(index, now): (usize, &crate::run::figures::VcpuCounts)| {
+    let vcpu = |(index, now): (usize, &crate::figures::VcpuCounts)| {
         let before = before.vcpus.get(index).copied().unwrap_or_default();
         Vcpu {
             accesses: rate(before.accesses, now.accesses),
@@ -119,7 +119,7 @@ fn hit_percent(before: (u64, u64), now: (u64, u64)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::sample::tests::sample;
+    use crate::sample::tests::sample;
 
     #[test]
     fn rates_are_differences_by_seconds() {

@@ -1,8 +1,7 @@
 //! Sources of samples: a run of this process, or the socket of another one.
 
-use super::sample::Sample;
 use crate::error::Error;
-use crate::run::Samples;
+use crate::sample::{Sample, Samples};
 use crate::thread::Stop;
 use slat::Idle;
 use std::fmt::Display;
@@ -45,7 +44,7 @@ pub struct Local<'s> {
     due: Instant,
     /// Asked when the run ends.
     stop: Stop,
-    _watching: crate::run::Watching<'s>,
+    _watching: crate::live::Watching<'s>,
 }
 
 impl<'s> Local<'s> {
@@ -157,7 +156,7 @@ impl Source for Remote {
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
-                Err(self.refused(&format!("what it says is no sample: {error}")))
+                Err(self.refused(&format!("not a sample: {error}")))
             }
             Ok(_) | Err(RecvTimeoutError::Disconnected) if first => {
                 Err(self.refused(&"no answer: its run has ended, or another program serves it"))
@@ -176,7 +175,7 @@ impl Source for Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::sample::tests::sample;
+    use crate::sample::tests::sample;
     use std::net::Shutdown;
     use std::os::unix::net::UnixListener;
 
@@ -225,14 +224,14 @@ mod tests {
             ("busy", "error EBUSY: too many clients\n", "EBUSY: too many clients"),
             ("silent", "", "no answer"),
             ("new", "{\"watch\":9}\n", "version 9, this slat reads 1"),
-            ("other", "HTTP/1.1 400 Bad Request\r\n\r\n", "no sample"),
-            ("cut", &sample(1).line()[..99], "no sample"),
+            ("other", "HTTP/1.1 400 Bad Request\r\n\r\n", "not a sample"),
+            ("cut", &sample(1).line()[..99], "not a sample"),
         ] {
             let error = items(name, says).unwrap_err();
             assert!(error.contains(why) && !error.contains('\n'), "{name}: {error}");
         }
         let garbled = format!("{}\nnonsense\n", sample(1).line());
-        assert!(items("garbled", &garbled).unwrap_err().contains("no sample"));
+        assert!(items("garbled", &garbled).unwrap_err().contains("not a sample"));
     }
 
     #[test]

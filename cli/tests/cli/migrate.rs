@@ -51,7 +51,7 @@ fn a_guest_goes_on_in_another_process_where_it_left() {
     assert!(number(&to["rounds"]) >= 2 && number(&to["bytes"]) > 400 * 4096);
     assert!(number(&from["compared_pages"]) >= 2 * 400);
     assert_eq!((number(&from["wrong_pages"]), number(&came["corrupt_reads"])), (0, 0));
-    assert_eq!(number(&came["dirty_log"]["lost_pages"]), 0, "what has come is in the log");
+    assert_eq!(number(&came["dirty_log"]["lost_pages"]), 0, "received pages are in the log");
 }
 
 /// A proxy that breaks each of the first connections after this many bytes.
@@ -154,8 +154,10 @@ fn negative_control_a_harvest_without_its_flush_is_detected() {
         let socket = SocketPath::new("rearm");
         let sender = ["--migrate-after", "2", "--downtime", "1", "--sabotage-rearm"];
         let [sent, came] = migrate([socket.path(); 2], trace.path(), &sender, &[]);
-        assert!(sent.status.success(), "{}", text(&sent.stderr));
-        came.status.code() == Some(3)
+        // The sender drops all flushes during a harvest, so its own guest may read a stale page, too.
+        let codes = [sent.status.code(), came.status.code()];
+        assert!(codes.iter().all(|code| matches!(code, Some(0 | 3))), "{codes:?}: {}", text(&sent.stderr));
+        codes.contains(&Some(3))
     });
     assert!(found, "no store was lost");
 }

@@ -48,7 +48,7 @@ fn without_memory_or_threads_the_run_ends_with_one_line() {
         (
             &["-t", "-", "-m", "64M", "-v", "1000"],
             1 << 30,
-            &["no thread more can be started: 1000 vCPUs need 3000 MiB of address space"],
+            &["no more threads can be started: 1000 vCPUs need 3000 MiB of address space"],
         ),
     ];
     for (args, most, what) in cases {

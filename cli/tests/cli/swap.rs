@@ -266,7 +266,7 @@ fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     let err = text(&output.stderr);
     assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.contains("out of memory: --limit") && err.contains("swap does not take enough"), "{err}");
-    assert!(!Path::new(swap.path()).exists(), "what was made for the run goes with it");
+    assert!(!Path::new(swap.path()).exists(), "the run removes the files that it made");
 }
 
 /// One page per 2 MiB, each of which needs a table page. Swap takes every page; the tables alone reach the limit.
@@ -312,7 +312,7 @@ fn bad_input_is_one_clear_line() {
     refused(&["--swap", "a", "--swap", "b,pri=high"], b"", "a priority is a number from -32768 to 32767");
     refused(&["--swap", "a", "--swap", "a"], b"", "--swap a: the swap file is in use");
     refused(&["--lru-gen", "/nonexistent/socket"], b"", "--lru-gen /nonexistent/socket: ");
-    refused(&["--lru-gen", "/dev/null"], b"", "no socket");
+    refused(&["--lru-gen", "/dev/null"], b"", "not a socket");
     refused(&["--walk-secondary", "off"], b"", "--walk-secondary: there is no LRU");
     refused(&["--walk-secondary", "maybe", "--swap", "mem"], b"", "maybe");
     refused(&["--reclaim-idle", "1"], b"", "--swap");

@@ -64,7 +64,7 @@ fn compare(lines: &str, report: &Value) -> Result<(), String> {
 #[test]
 fn the_events_of_a_run_add_up_to_its_report() {
     let trace = File::new("events.trace", guest(600, 20).as_bytes());
-    let events = File::new("events.txt", b"what was there before");
+    let events = File::new("events.txt", b"old contents");
     let args =
         ["-t", trace.path(), "-v", "2", "--churn", "200000", "--pages", "thp", "--dirty-log", "bitmap"];
     let report = report(&[&args[..], &["--trace-events", events.path()]].concat(), b"");

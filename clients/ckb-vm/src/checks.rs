@@ -1,7 +1,7 @@
 //! The checks. ckb-vm's own flat memory is the oracle: each register, byte, flag and cycle must be the same.
 
-use crate::guest::{End, Flat, Guest, Runs, Sparse, State};
-use crate::memory::SlatMemory;
+use crate::running_program::{End, Flat, Guest, Runs, Sparse, State};
+use crate::slat_memory::SlatMemory;
 use crate::snapshot::Snapshot;
 use ckb_vm::memory::FLAG_DIRTY;
 use ckb_vm::snapshot::{make_snapshot, resume};

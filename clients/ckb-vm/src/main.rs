@@ -5,13 +5,14 @@
 #[macro_use]
 mod mistakes;
 mod checks;
-mod guest;
 #[cfg(not(feature = "mistakes"))]
 mod measure;
-mod memory;
 mod ram;
 mod run;
+mod running_program;
+mod slat_memory;
 mod snapshot;
+mod tlb;
 
 use checks::{Checked, Program};
 use std::path::Path;

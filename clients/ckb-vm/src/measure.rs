@@ -2,8 +2,8 @@
 //! machine disturbs all equally.
 
 use crate::checks::Program;
-use crate::guest::{End, Flat, Runs, Sparse};
-use crate::memory::SlatMemory;
+use crate::running_program::{End, Flat, Runs, Sparse};
+use crate::slat_memory::SlatMemory;
 use crate::snapshot::Snapshot;
 use ckb_vm::memory::FLAG_DIRTY;
 use ckb_vm::snapshot::make_snapshot;
@@ -89,7 +89,9 @@ pub fn all(programs: &[Program]) -> Result<(), String> {
         let [flat, sparse, slat] = [flat, sparse, slat].map(Median::of);
         println!("{:7} flat {flat} ms   sparse ×{sparse}   slat ×{slat}", program.name);
     }
-    println!("What 2% of a program wrote: µs to harvest it, and for ckb-vm's snapshot of flat memory.");
+    println!(
+        "Pages that 2% of a program wrote: µs to harvest them, and for ckb-vm's snapshot of flat memory."
+    );
     for program in programs {
         let taken = (0..ROUNDS).map(|_| snapshots(program)).collect::<Result<Vec<_>, _>>()?;
         let [harvest, flags] = [|t: &(u64, f64, f64)| t.1, |t: &(u64, f64, f64)| t.2]

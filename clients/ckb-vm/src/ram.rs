@@ -4,7 +4,7 @@ use ckb_vm::Error as VmError;
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_EXECUTABLE};
 use slat::table::formats::Ept4;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn};
-use slat::{Slot, SlotId, Span, Vm, Reason};
+use slat::{Reason, Slot, SlotId, Span, Vm};
 use std::cell::UnsafeCell;
 use std::error::Error;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
     let ram = (0..pages).map(|_| (UnsafeCell::new([0; _]), AtomicU8::new(0))).collect();
     let vm = Vm::builder(Ram(ram)).build()?;
     let mut idle = Idle::take().ok_or("a guest runs on this thread")?;
-    vm.memory().commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
+    vm.memory()
+        .commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), pages as u64, Hva(0)).log_dirty()))?;
     Ok(Arc::new(vm))
 }
 

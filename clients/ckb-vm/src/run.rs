@@ -1,25 +1,16 @@
 //! The loop of an emulator on slat: it enters the guest, exits when an access misses the TLB, serves the fault, and
 //! enters again.
 
-use crate::memory::SlatMemory;
+use crate::slat_memory::SlatMemory;
+use crate::tlb::{NO_ENTRY, Tlb};
 use ckb_vm::decoder::{Decoder, build_decoder};
 use ckb_vm::instructions::{Rtype, execute};
 use ckb_vm::{CoreMachine, DefaultCoreMachine, DefaultMachine, Error};
 use ckb_vm::{RISCV_GENERAL_REGISTER_NUMBER, SupportMachine};
-use slat::{Access, Next, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Span, Translations, VcpuId};
-use std::ptr::null_mut;
+use slat::{Access, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Next, Span, Translations, VcpuId};
 
 /// An unmodified ckb-vm machine with this memory.
 pub type Machine = DefaultMachine<DefaultCoreMachine<u64, SlatMemory>>;
-
-/// A software TLB: each entry has the page that it serves for each kind of access, and the address of the page's bytes.
-pub type Tlb = Box<[([u64; 3], *mut u8); 1024]>;
-const NO_ENTRY: ([u64; 3], *mut u8) = ([u64::MAX; 3], null_mut());
-
-/// An empty TLB.
-pub fn no_entries() -> Tlb {
-    vec![NO_ENTRY; 1024].try_into().expect("as many entries as it has")
-}
 
 /// This processor's caches, which a flush empties: translations, and instructions decoded from executable pages.
 struct Caches<'a>(&'a mut Tlb, &'a mut Decoder);

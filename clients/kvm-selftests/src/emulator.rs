@@ -227,9 +227,10 @@ impl Drop for Emulator {
 }
 
 /// # Safety
-/// `data` is what [`Emulator::new`] gave to Unicorn; in the thread that runs it.
+/// `data` is the pointer that [`Emulator::new`] gave to Unicorn. Called in the thread that runs Unicorn.
 unsafe fn hooks<'a>(data: *mut c_void) -> Option<&'a mut dyn Hooks> {
-    // SAFETY: says the caller. Unicorn calls no hook inside another one, so there is no second reference.
+    // SAFETY: required of the caller (see `# Safety`). Unicorn calls no hook inside another one, so there is no second
+    // reference.
     unsafe { (*data.cast::<Current>()).get().map(|mut hooks| hooks.as_mut()) }
 }
 

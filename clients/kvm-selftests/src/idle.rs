@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex};
 /// Pages that were marked, and not found accessed since; in words of 64.
 static MARKED: LazyLock<Mutex<HashMap<u64, u64>>> = LazyLock::new(Mutex::default);
 
-/// Of these pages, those that a guest has accessed since the last call.
+/// Returns which of these pages a guest has accessed since the last call.
 fn accessed(word: u64, pages: u64) -> u64 {
     let Some(mut idle) = Idle::take() else { return 0 };
     let mut accessed = 0;
@@ -25,7 +25,7 @@ fn accessed(word: u64, pages: u64) -> u64 {
     accessed
 }
 
-/// Those of 64 pages that are idle.
+/// Returns which of 64 pages are idle, one bit each.
 pub fn read(word: u64) -> u64 {
     let mut marked = MARKED.lock().unwrap();
     let pages = marked.entry(word).or_default();

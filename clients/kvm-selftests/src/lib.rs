@@ -2,34 +2,33 @@
 //! provides memslots, second-level tables, dirty logs and rings, exits to devices, aging and error numbers; an emulator
 //! runs the instructions.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | this one | the C library's functions in place of which these are called |
-//! | `objects` | what stands behind a descriptor |
+//! | this one | the functions of the C library that the library replaces |
+//! | `objects` | the object of each descriptor |
 //! | `abi` | KVM's numbers |
-//! | `machine` | ioctls of /dev/kvm and of a VM |
-//! | `vcpu` | ioctls of a vCPU; into the guest and out of it |
-//! | `guest` | misses of the TLB: the guest's table, walked by way of the engine's |
+//! | `vm_ioctls` | ioctls of /dev/kvm and of a VM |
+//! | `vcpu` | ioctls of a vCPU; its entries into the guest and its exits |
+//! | `running_guest` | misses of the TLB: a walk of the guest's table, each entry of which is found by a walk of the engine's |
 //! | `emulator` | Unicorn |
 //! | `ring` | a dirty ring in shared memory |
-//! | `host` | the process as the engine's host |
+//! | `process_host` | the process as the engine's host |
 //! | `idle` | idle page tracking |
 
 mod abi;
 mod emulator;
-mod guest;
-mod host;
 mod idle;
-mod machine;
 mod objects;
+mod process_host;
 mod ring;
+mod running_guest;
+mod shared;
 mod vcpu;
+mod vm_ioctls;
 
 use objects::Object;
-use slat::{Hva, PAGE_SIZE, Span};
+use slat::{Hva, PAGE_SIZE, Span, VcpuId};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
-
-type Engine = slat::Vm<slat::table::formats::Ept4, host::Process>;
 
 /// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
@@ -44,15 +43,15 @@ fn returned(result: Result<c_int, c_int>) -> c_int {
 /// As open(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     let object = match unsafe { CStr::from_ptr(path) }.to_bytes() {
         b"/dev/kvm" => Object::Kvm,
         b"/proc/self/pagemap" => Object::Pagemap,
         b"/sys/kernel/mm/page_idle/bitmap" => Object::PageIdle,
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         _ => return unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) as c_int },
     };
-    returned(objects::add(1, |_| Ok(object)))
+    returned(objects::add(object))
 }
 
 /// # Safety
@@ -60,7 +59,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     drop(objects::remove(fd));
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }
 
@@ -70,10 +69,14 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let object = if request >> 8 & 0xff == abi::KVMIO { objects::get(fd) } else { None };
     let number = (request & 0xff) as u32;
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     returned(unsafe {
         match object {
-            Some(Object::Kvm) => machine::ioctl(number, argument),
+            Some(Object::Kvm) if number == abi::CREATE_VM => objects::add_machine(),
+            Some(Object::Kvm) => vm_ioctls::ioctl(number, argument),
+            Some(Object::Vm(machine)) if number == abi::CREATE_VCPU => {
+                objects::add_vcpu(&machine, VcpuId(argument as u32))
+            }
             Some(Object::Vm(machine)) => machine.ioctl(number, argument),
             Some(Object::Vcpu(cpu)) => cpu.lock().unwrap().ioctl(number, argument),
             _ => return libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int,
@@ -100,7 +103,7 @@ pub unsafe extern "C" fn mmap(
         returned(Err(libc::EINVAL));
         return libc::MAP_FAILED;
     }
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     unsafe { libc::syscall(libc::SYS_mmap, at, bytes, access, flags, fd, offset) as *mut c_void }
 }
 
@@ -108,10 +111,10 @@ pub unsafe extern "C" fn mmap(
 /// As madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: says the caller.
+    // SAFETY: required of the caller (see `# Safety`).
     let result = unsafe { libc::syscall(libc::SYS_madvise, at, bytes, advice) as c_int };
     if result == 0 && matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
-        host::advised(Span::sized(Hva(at as u64), bytes as u64), advice == libc::MADV_HUGEPAGE);
+        process_host::advised(Span::sized(Hva(at as u64), bytes as u64), advice == libc::MADV_HUGEPAGE);
     }
     result
 }
@@ -125,7 +128,7 @@ pub unsafe extern "C" fn pread(fd: c_int, into: *mut c_void, bytes: usize, offse
         // Present; a frame is an address.
         Some(Object::Pagemap) => 1 << 63 | word,
         Some(Object::PageIdle) => idle::read(word),
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         _ => return unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, offset) as isize },
     };
     // SAFETY: the tests read words.
@@ -138,7 +141,7 @@ pub unsafe extern "C" fn pread(fd: c_int, into: *mut c_void, bytes: usize, offse
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, bytes: usize, offset: i64) -> isize {
     if !matches!(objects::get(fd), Some(Object::PageIdle)) {
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         return unsafe { libc::syscall(libc::SYS_pwrite64, fd, from, bytes, offset) as isize };
     }
     // SAFETY: the test writes words.

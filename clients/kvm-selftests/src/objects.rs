@@ -1,7 +1,9 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
-use crate::machine::Machine;
+use crate::shared::Shared;
 use crate::vcpu::Cpu;
+use crate::vm_ioctls::Machine;
+use slat::VcpuId;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -21,15 +23,31 @@ pub enum Object {
 
 static OBJECTS: LazyLock<Mutex<HashMap<c_int, Object>>> = LazyLock::new(Mutex::default);
 
-/// Makes a descriptor of this many pages, and calls `make` with it for its object.
-pub fn add(pages: usize, make: impl FnOnce(c_int) -> Result<Object, c_int>) -> Result<c_int, c_int> {
+/// Makes a descriptor of one page for this object.
+pub fn add(object: Object) -> Result<c_int, c_int> {
+    with_descriptor(|fd| resized(fd, 1).map(|()| object))
+}
+
+/// Makes a VM.
+pub fn add_machine() -> Result<c_int, c_int> {
+    add(Object::Vm(Arc::new(Machine::new()?)))
+}
+
+/// Makes a vCPU of a VM. Its descriptor has the memory that it shares with its VMM.
+pub fn add_vcpu(machine: &Machine, id: VcpuId) -> Result<c_int, c_int> {
+    with_descriptor(|fd| {
+        let share = |pages| resized(fd, pages).and_then(|()| Shared::map(fd, pages));
+        Ok(Object::Vcpu(Arc::new(Mutex::new(machine.vcpu(id, share)?))))
+    })
+}
+
+/// Makes a descriptor, and calls `make` with it for its object.
+fn with_descriptor(make: impl FnOnce(c_int) -> Result<Object, c_int>) -> Result<c_int, c_int> {
     // SAFETY: a new descriptor.
     let fd = unsafe { libc::memfd_create(c"kvm".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(libc::EMFILE);
     }
-    // SAFETY: the same.
-    unsafe { libc::ftruncate(fd, (pages * slat::PAGE_SIZE as usize) as i64) };
     match make(fd) {
         Ok(object) => {
             OBJECTS.lock().unwrap().insert(fd, object);
@@ -41,6 +59,13 @@ pub fn add(pages: usize, make: impl FnOnce(c_int) -> Result<Object, c_int>) -> R
             Err(errno)
         }
     }
+}
+
+/// Gives a descriptor this many pages.
+fn resized(fd: c_int, pages: usize) -> Result<(), c_int> {
+    // SAFETY: the caller's descriptor.
+    let done = unsafe { libc::ftruncate(fd, (pages * slat::PAGE_SIZE as usize) as i64) };
+    if done == 0 { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
 pub fn get(fd: c_int) -> Option<Object> {

@@ -2,8 +2,9 @@
 //! the vCPU exits. The engine's ring has as many entries, and keeps each until the VMM has collected it and reset it,
 //! so this ring always has room.
 
-use crate::vcpu::Shared;
-use crate::{Engine, abi};
+use crate::abi;
+use crate::process_host::Engine;
+use crate::shared::Shared;
 use kvm_bindings::kvm_dirty_gfn;
 use slat::{DirtyError, Idle, VcpuId};
 use std::sync::Arc;

@@ -2,52 +2,15 @@
 
 use crate::abi;
 use crate::emulator::{Emulator, Registers};
-use crate::guest::{Caches, Device, Guest, Remembered, Seen, Stop};
-use crate::host::Process;
+use crate::process_host::Process;
 use crate::ring::Ring;
+use crate::running_guest::{Caches, Device, Guest, Remembered, Seen, Stop};
+use crate::shared::Shared;
 use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
 use slat::table::formats::Ept4;
 use slat::{Access, Emulate, Idle, Leave, Next, OwnedVcpu};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
-
-/// The first pages of a vCPU's descriptor, which the VMM also maps.
-pub struct Shared {
-    at: *mut c_void,
-    bytes: usize,
-}
-
-// SAFETY: plain memory.
-unsafe impl Send for Shared {}
-// SAFETY: the same; what is in it is reached by raw pointers alone.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    pub fn map(fd: c_int, pages: usize) -> Result<Self, c_int> {
-        let bytes = pages * slat::PAGE_SIZE as usize;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0) };
-        if at == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(Self { at, bytes }) }
-    }
-
-    /// `immediate_exit`, which any thread may write.
-    fn exits_at_once(&self) -> bool {
-        // SAFETY: the first page is a `kvm_run`.
-        unsafe { (&raw const (*self.page::<kvm_run>(0)).immediate_exit).read_volatile() != 0 }
-    }
-
-    pub fn page<T>(&self, page: usize) -> *mut T {
-        self.at.wrapping_add(page * slat::PAGE_SIZE as usize).cast()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`.
-        unsafe { libc::munmap(self.at, self.bytes) };
-    }
-}
 
 /// A vCPU: its processor, its shared memory, and its ring.
 pub struct Cpu {
@@ -72,9 +35,9 @@ impl Cpu {
     }
 
     /// # Safety
-    /// `argument` is what the ioctl of this number takes.
+    /// `argument` is valid for the ioctl of this number.
     pub unsafe fn ioctl(&mut self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
-        // SAFETY: says the caller.
+        // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::RUN => self.run()?,
@@ -97,7 +60,7 @@ impl Cpu {
                     let entries = (&raw const (*given).entries).cast::<kvm_cpuid_entry2>();
                     self.cpuid = std::slice::from_raw_parts(entries, (*given).nent as usize).to_vec();
                 }
-                abi::GET_CPUID2 => crate::machine::give_cpuid(&self.cpuid, argument.cast())?,
+                abi::GET_CPUID2 => give_cpuid(&self.cpuid, argument.cast())?,
                 abi::GET_MP_STATE => argument.cast::<u32>().write(0),
                 abi::SET_MP_STATE => {}
                 _ => return Err(libc::EINVAL),
@@ -252,4 +215,19 @@ fn registers(regs: kvm_regs) -> Registers {
 fn regs(registers: Registers) -> kvm_regs {
     // SAFETY: 18 words each.
     unsafe { std::mem::transmute(registers) }
+}
+
+/// # Safety
+/// `into` says how many entries it has room for.
+pub unsafe fn give_cpuid(entries: &[kvm_cpuid_entry2], into: *mut kvm_cpuid2) -> Result<(), c_int> {
+    // SAFETY: required of the caller (see `# Safety`).
+    unsafe {
+        let room = std::mem::replace(&mut (*into).nent, entries.len() as u32);
+        if (room as usize) < entries.len() {
+            return Err(libc::E2BIG);
+        }
+        let first = (&raw mut (*into).entries).cast::<kvm_cpuid_entry2>();
+        first.copy_from_nonoverlapping(entries.as_ptr(), entries.len());
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 //! gets its address, and sends Firecracker's handshake. The VMM's process keeps the userfaultfd and the connection: an
 //! access to a page that no pager has answered yet waits, and does not read zeroes.
 //!
-//! | variable | is |
+//! | variable | meaning |
 //! |---|---|
 //! | `SLAT_PAGER_SOCKET` | the pager's socket |
 //! | `SLAT_PAGER_BYTES` | the size of the RAM: the first writable mapping of exactly this size is taken |

@@ -3,11 +3,11 @@
 use slat_cli::size::size;
 use std::path::PathBuf;
 
-/// Boots a Linux kernel on KVM, whose memory slat moves, takes out, merges and logs while it runs
+/// Boot a Linux kernel on KVM while slat moves, pages out, merges and logs its memory
 ///
 /// The guest has processors, memory, a clock, and a serial port, which is this terminal. It ends when the kernel restarts
-/// (`reboot -f` in the guest): this command prints what was done to the guest's memory, and its exit status is 0. It is 2 where the
-/// guest cannot be started or has failed.
+/// (`reboot -f` in the guest): this command prints the changes of the guest's memory, and its exit status is 0. It is 2
+/// where the guest cannot be started or has failed.
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "slat vmm",
@@ -21,27 +21,27 @@ pub struct Arguments {
     /// The initial file system
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
-    /// More words for the kernel's command line
+    /// Further arguments for the kernel's command line
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     pub append: String,
     /// Guest memory: 32M to 3G
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub memory: u64,
-    /// Host memory for the guest; what does not fit is in compressed swap. As much as the guest has unless given
+    /// Host memory for the guest; the rest of the guest's memory is in compressed swap [default: as --memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub frames: Option<u64>,
     /// Processors: 1 to 8
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub cpus: u8,
-    /// What the host does to guest memory while the guest runs
+    /// Changes that the host makes to guest memory while the guest runs
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
     pub churn: Vec<Churn>,
-    /// Pages a second that are moved, and that are taken out: 64 at a time
+    /// Pages per second that are moved, and pages per second that are paged out, 64 at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
 }
 
-/// What the host does to guest memory.
+/// A change of guest memory by the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Churn {
     /// Pages go to other frames

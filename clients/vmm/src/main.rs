@@ -1,15 +1,15 @@
 //! `slat vmm` boots a Linux kernel on KVM. Guest memory is slat-mm's. While the guest runs, slat moves, pages out and
 //! merges this memory, and logs stores to it.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `arguments` | the command line |
-//! | `boot` | what is in memory when the kernel starts, by Linux's 64-bit boot protocol |
-//! | `processors` | the tables that tell the kernel of its processors |
+//! | `boot` | memory contents at the kernel's start, by Linux's 64-bit boot protocol |
+//! | `processors` | ACPI tables that describe the processors |
 //! | `vcpu` | registers at the start; the loop that runs a vCPU |
 //! | `console` | the serial port, and the terminal behind it |
-//! | `churn` | what the host does to the guest's memory meanwhile |
-//! | `machine` | all of them together, from start to end |
+//! | `churn` | changes of the guest's memory while it runs |
+//! | `virtual_machine` | all of these together, from the kernel's start to its restart |
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod arguments;
@@ -20,18 +20,18 @@ mod churn;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod console;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod machine;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod processors;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod virtual_machine;
 
 use std::process::ExitCode;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn main() -> ExitCode {
     use clap::Parser;
-    match machine::run(&arguments::Arguments::parse()) {
+    match virtual_machine::run(&arguments::Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slat vmm: {error:#}");

@@ -1,12 +1,11 @@
 //! A VM of any format, and its vCPUs, invalidations and harvests, as trait objects. Each trait has one implementation,
 //! generic over the format.
 
-use crate::hold::{AnyHold, Holding};
-use crate::host::{CHost, CTlb};
-use crate::memory::AnyMemory;
-use crate::rings::{DIRTY_FLAGS, dirty_log};
+use crate::any_hold::{AnyHold, Holding};
+use crate::any_memory::AnyMemory;
+use crate::c_host::{CHost, CTlb};
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
-use crate::types::SLAT_VM_NX_HUGE_PAGES;
+use crate::types::{DIRTY_FLAGS, SLAT_VM_NX_HUGE_PAGES, dirty_log};
 use crate::{slat_config, slat_format, slat_host, slat_status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -26,7 +26,7 @@ unsafe impl GlobalAlloc for Kernel {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above; allocated with this layout, says the caller.
+        // SAFETY: as above; allocated with this layout, by the caller's contract.
         unsafe { slat_host_free(memory.cast(), layout.size(), layout.align()) }
     }
 }

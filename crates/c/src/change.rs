@@ -96,7 +96,7 @@ pub extern "C" fn slat_invalidate_changed(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_invalidate_end(change: *mut slat_change) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live change, says the caller.
+        // SAFETY: null, or a live change, by the caller's contract.
         core::mem::forget(given(unsafe { change.as_ref() })?.held.have(OUT)?);
         // SAFETY: made by `slat_invalidate_begin`, and no other call has it.
         drop(unsafe { Box::from_raw(change) });

@@ -127,7 +127,7 @@ pub unsafe extern "C" fn slat_harvest_words(
         }
         let mut copied = 0;
         for word in harvest.any.words().skip(from).take(room) {
-            // SAFETY: there is room for as many words, says the caller.
+            // SAFETY: there is room for as many words, by the caller's contract.
             unsafe { words.add(copied).write(word.into()) };
             copied += 1;
         }
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn slat_harvest_words(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_harvest_commit(harvest: *mut slat_harvest) -> slat_status {
     guarded(|| {
-        // SAFETY: made by `slat_harvest_begin`, live, and used by no other call, says the caller.
+        // SAFETY: made by `slat_harvest_begin`, live, and used by no other call, by the caller's contract.
         let harvest = given((!harvest.is_null()).then(|| unsafe { Box::from_raw(harvest) }))?;
         harvest.any.commit();
         Ok(())

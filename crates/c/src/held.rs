@@ -53,14 +53,14 @@ impl<T> Deref for Has<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this call alone changes it, says the state.
+        // SAFETY: the state gives this call sole access.
         unsafe { &*self.held.value.get() }
     }
 }
 
 impl<T> DerefMut for Has<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this call alone has it, says the state; who peeks does not look meanwhile.
+        // SAFETY: the state gives this call sole access; `peek` refuses meanwhile.
         unsafe { &mut *self.held.value.get() }
     }
 }

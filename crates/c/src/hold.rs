@@ -1,7 +1,7 @@
 //! Held frames: guest memory that the VMM or hardware uses beside the tables.
 
+use crate::any_hold::AnyHold;
 use crate::held::{Has, Held, IN_GUEST as IN_USE, OUT};
-use crate::host::CHost;
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ESTALE};
 use crate::status::{given, guarded};
@@ -10,8 +10,7 @@ use crate::vm::{Child, space_id};
 use crate::{slat_access_raw, slat_thread, slat_vcpu, slat_vm};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use core::ptr::NonNull;
-use slat::{Access, Format, Gpa, HeldForHardware, HeldUse, HoldError, Idle, InGuest, Pfn};
+use slat::{Access, Gpa};
 
 /// A held guest frame. One call at a time may use the handle, from any thread; from `slat_held_use` to `slat_held_done`
 /// only that thread.
@@ -28,97 +27,6 @@ struct Inner {
     vm: Child,
     /// The token of the thread in a use.
     user: Option<&'static slat_thread>,
-}
-
-/// A held frame of a VM of any format.
-pub(crate) trait AnyHold {
-    /// Begins a use. `None`: refresh it first.
-    fn begin(&mut self, idle: &mut Idle, writes: bool) -> Option<Pfn>;
-    fn end(&mut self);
-    fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError>;
-    fn current(&self, guest: &InGuest<'static>) -> Option<Pfn>;
-    fn mark_dirty(&self);
-}
-
-enum How<'vm, F: Format> {
-    Plain(slat::Held<'vm, F, CHost>),
-    ForHardware(HeldForHardware<'vm, F, CHost>),
-}
-
-/// A held frame of a VM of format `F`.
-pub(crate) struct Holding<'vm, F: Format> {
-    /// The use under way, which borrows the held frame.
-    used: Option<HeldUse<'vm, F, CHost>>,
-    /// Made by `Box::leak`.
-    how: NonNull<How<'vm, F>>,
-}
-
-impl<'vm, F: Format> Holding<'vm, F> {
-    pub(crate) fn new(held: slat::Held<'vm, F, CHost>) -> Self {
-        Self { used: None, how: NonNull::from(Box::leak(Box::new(How::Plain(held)))) }
-    }
-
-    pub(crate) fn for_hardware(held: HeldForHardware<'vm, F, CHost>) -> Self {
-        Self { used: None, how: NonNull::from(Box::leak(Box::new(How::ForHardware(held)))) }
-    }
-
-    /// Returns the held frame after the end of any use.
-    fn held(&mut self) -> &'vm mut How<'vm, F> {
-        self.used = None;
-        // SAFETY: made by `Box::leak`, and freed when `self` drops; nothing borrows it, and what is made of this is dropped
-        // before the next call: by `used`, which is ended above.
-        unsafe { self.how.as_mut() }
-    }
-}
-
-impl<'vm, F: Format> AnyHold for Holding<'vm, F> {
-    fn begin(&mut self, idle: &mut Idle, writes: bool) -> Option<Pfn> {
-        let held = self.held();
-        // SAFETY: the token is in use until `end`, says its state.
-        let idle: &'vm mut Idle = unsafe { &mut *core::ptr::from_mut(idle) };
-        self.used = match (held, writes) {
-            (How::Plain(held), true) => held.write(idle),
-            (How::Plain(held), false) => held.read(idle),
-            (How::ForHardware(held), true) => held.write(idle),
-            (How::ForHardware(held), false) => held.read(idle),
-        };
-        self.used.as_ref().map(HeldUse::pfn)
-    }
-
-    fn end(&mut self) {
-        self.used = None;
-    }
-
-    fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
-        match self.held() {
-            How::Plain(held) => held.refresh(idle),
-            How::ForHardware(held) => held.refresh(idle),
-        }
-    }
-
-    fn current(&self, guest: &InGuest<'static>) -> Option<Pfn> {
-        // SAFETY: as in `held`; a use only looks, too.
-        match unsafe { self.how.as_ref() } {
-            How::Plain(_) => None,
-            How::ForHardware(held) => held.current(guest),
-        }
-    }
-
-    fn mark_dirty(&self) {
-        // SAFETY: as above.
-        match unsafe { self.how.as_ref() } {
-            How::Plain(held) => held.mark_dirty(),
-            How::ForHardware(held) => held.mark_dirty(),
-        }
-    }
-}
-
-impl<F: Format> Drop for Holding<'_, F> {
-    fn drop(&mut self) {
-        self.used = None;
-        // SAFETY: made by `Box::leak`, and nothing borrows it any more.
-        drop(unsafe { Box::from_raw(self.how.as_ptr()) });
-    }
 }
 
 impl slat_held {
@@ -169,7 +77,7 @@ pub extern "C" fn slat_hold(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live handle, says the caller.
+        // SAFETY: null, or a live handle, by the caller's contract.
         core::mem::forget(given(unsafe { held.as_ref() })?.held.have(OUT)?);
         // SAFETY: made by `slat_hold`, and no other call has it.
         drop(unsafe { Box::from_raw(held) });

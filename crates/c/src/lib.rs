@@ -1,15 +1,15 @@
 //! The C interface of [slat](https://docs.rs/slat), which `slat.h` declares. Rust programs use slat itself.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `types` | what C and Rust hand to each other: numbers and structures |
-//! | `callbacks` | functions of the embedder, and what they are told |
+//! | `types` | numbers and structures that C and Rust exchange |
+//! | `callbacks` | functions of the embedder, and their arguments |
 //! | `status` | errors as one enumeration; no panic crosses the boundary |
-//! | `any` | a VM of whatever format, and what it gives, as trait objects |
-//! | `host` | the host's functions as slat's host |
+//! | `any`, `any_hold`, `any_memory` | a VM of any format, and its vCPUs, invalidations and harvests, as trait objects |
+//! | `c_host` | slat's host, by the functions of C |
 //! | `thread` | the token of a thread |
-//! | `held` | a value that one call at a time has |
-//! | `vm`, `slots`, `vcpu`, `populate`, `pending`, `change`, `harvest`, `rings`, `memory`, `tracking`, `hold` | the functions |
+//! | `held` | a value that one call at a time may use |
+//! | `vm`, `slots`, `vcpu`, `populate`, `pending`, `change`, `harvest`, `rings`, `space_memory`, `tracking`, `hold` | the functions |
 //! | `bare` | without `std`: memory and the end of a panic, by functions of the kernel |
 //!
 //! # Decisions
@@ -26,24 +26,26 @@
 //!   undefined behaviour.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![allow(non_camel_case_types, reason = "the names are those of slat.h")]
-#![allow(clippy::missing_safety_doc, reason = "what a caller promises is said once, above")]
+#![allow(clippy::missing_safety_doc, reason = "the crate's header states the caller's promises once")]
 
 extern crate alloc;
 
 mod any;
+mod any_hold;
+mod any_memory;
 #[cfg(not(feature = "std"))]
 mod bare;
+mod c_host;
 mod callbacks;
 mod change;
 mod harvest;
 mod held;
 mod hold;
-mod host;
-mod memory;
 mod pending;
 mod populate;
 mod rings;
 mod slots;
+mod space_memory;
 mod status;
 mod thread;
 mod tracking;
@@ -55,11 +57,11 @@ pub use callbacks::*;
 pub use change::*;
 pub use harvest::*;
 pub use hold::*;
-pub use memory::*;
 pub use pending::*;
 pub use populate::*;
 pub use rings::*;
 pub use slots::*;
+pub use space_memory::*;
 pub use status::*;
 pub use thread::*;
 pub use tracking::*;

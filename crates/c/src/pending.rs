@@ -42,7 +42,7 @@ pub unsafe extern "C" fn slat_waiters(
         }
         let waiters = vm.any.waiters(Token(token));
         for (at, vcpu) in waiters.iter().take(room).enumerate() {
-            // SAFETY: there is room for as many numbers, says the caller.
+            // SAFETY: there is room for as many numbers, by the caller's contract.
             unsafe { vcpus.add(at).write(vcpu.0) };
         }
         count.write(waiters.len());

@@ -88,7 +88,7 @@ pub extern "C" fn slat_population_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_population_free(population: *mut slat_population) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live handle, says the caller.
+        // SAFETY: null, or a live handle, by the caller's contract.
         if given(unsafe { population.as_ref() })?.calls.load(Acquire) != 0 {
             return Err(SLAT_EBUSY);
         }

@@ -4,31 +4,11 @@ use crate::harvest::begin;
 use crate::slat_status;
 use crate::slat_status::SLAT_EINVAL;
 use crate::status::{given, guarded};
-use crate::types::{SLAT_VM_DIRTY_BITS, SLAT_VM_DIRTY_INITIALLY_SET, SLAT_VM_DIRTY_SPLIT_LAZILY};
+use crate::types::{DIRTY_FLAGS, dirty_log};
 use crate::{slat_dirty_page, slat_harvest, slat_thread, slat_vm};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use slat::{DirtyLog, RingSize, Splitting, Track, VcpuId};
-
-/// Flags of dirty logs.
-pub(crate) const DIRTY_FLAGS: u32 =
-    SLAT_VM_DIRTY_BITS | SLAT_VM_DIRTY_INITIALLY_SET | SLAT_VM_DIRTY_SPLIT_LAZILY;
-
-/// Converts the settings of dirty logs. Rings ignore `SLAT_VM_DIRTY_BITS`.
-pub(crate) fn dirty_log(flags: u32, ring_bytes: u32) -> Option<DirtyLog> {
-    let has = |flag| flags & flag != 0;
-    let mut log = match ring_bytes {
-        0 => DirtyLog::bitmap(),
-        bytes => DirtyLog::ring(RingSize::new(bytes).ok()?),
-    };
-    if has(SLAT_VM_DIRTY_BITS) {
-        log = log.track(Track::DirtyBits);
-    }
-    if has(SLAT_VM_DIRTY_INITIALLY_SET) {
-        log = log.initially_set();
-    }
-    Some(if has(SLAT_VM_DIRTY_SPLIT_LAZILY) { log.splitting(Splitting::Lazy) } else { log })
-}
+use slat::VcpuId;
 
 /// Changes the settings of a VM's dirty logs at run time. `flags` are `SLAT_VM_DIRTY_*`, and `ring_bytes` is as in
 /// `slat_config`. Later logs begin set or clear, and split large pages, as the flags say. Rings can be added to a VM

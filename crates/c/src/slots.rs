@@ -47,7 +47,7 @@ pub unsafe extern "C" fn slat_slots_commit(
         if ops.is_null() || !ops.is_aligned() || count > isize::MAX as usize / size_of::<slat_slot_op>() {
             return Err(SLAT_EINVAL);
         }
-        // SAFETY: as many operations, says the caller.
+        // SAFETY: as many operations, by the caller's contract.
         let ops = unsafe { core::slice::from_raw_parts(ops, count) };
         let mut at = 0;
         let result = vm.any.commit(call.idle(), space_id(space)?, &mut |tx| {

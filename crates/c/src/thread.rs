@@ -74,7 +74,7 @@ impl slat_thread {
 
 impl Call<'_> {
     pub(crate) fn idle(&mut self) -> &mut Idle {
-        // SAFETY: the token is this thread's, says `call`; no other call uses it, says the state.
+        // SAFETY: the token is this thread's, as `call` has checked; no other call uses it, as the state shows.
         unsafe { &mut *self.0.idle }
     }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn slat_thread_new(thread: Option<&mut MaybeUninit<*mut sl
         let thread = given(thread)?;
         #[cfg(feature = "std")]
         let idle = Idle::take().ok_or(SLAT_EBUSY)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no other token of this thread is in use.
         #[cfg(not(feature = "std"))]
         let idle = unsafe { Idle::assume() };
         let idle = Box::into_raw(Box::new(idle));
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn slat_thread_new(thread: Option<&mut MaybeUninit<*mut sl
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_thread_free(thread: *mut slat_thread) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live token, says the caller.
+        // SAFETY: null, or a live token, by the caller's contract.
         let token = given(unsafe { thread.as_ref() })?;
         drop(token.call()?);
         if token.is_lent {

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn slat_track_writes(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_untrack_writes(tracking: *mut slat_tracking) -> slat_status {
     guarded(|| {
-        // SAFETY: made by `slat_track_writes`, live, and used by no other call, says the caller.
+        // SAFETY: made by `slat_track_writes`, live, and used by no other call, by the caller's contract.
         drop(given((!tracking.is_null()).then(|| unsafe { Box::from_raw(tracking) }))?);
         Ok(())
     })
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn slat_emulate_store(
         if bytes.is_null() || count > PAGE_SIZE as usize {
             return Err(SLAT_EINVAL);
         }
-        // SAFETY: as many bytes, says the caller.
+        // SAFETY: as many bytes, by the caller's contract.
         let bytes = unsafe { core::slice::from_raw_parts(bytes.cast::<u8>(), count) };
         // SAFETY: the caller's own function and pointer.
         let mut store = |hva: slat::Hva| unsafe { store(user, hva.0) };

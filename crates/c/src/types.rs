@@ -1,7 +1,10 @@
 //! Types of the interface. Addresses are in bytes, sizes in bytes and multiples of 4096, unless their names say frames
 //! or pages.
 
-use slat::{Access, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, Slot, SlotId, Span, Stats, Unanswered};
+use slat::{
+    Access, DirtyLog, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, RingSize, Slot, SlotId, Span, Splitting, Stats,
+    Track, Unanswered,
+};
 
 /// A page-table format.
 #[repr(u32)]
@@ -412,4 +415,24 @@ pub(crate) fn pages(hva: u64, bytes: u64) -> Option<Span<Hva>> {
 /// Returns whole guest frames, at least one.
 pub(crate) fn frames(gpa: u64, bytes: u64) -> Option<Span<Gfn>> {
     whole(gpa, bytes).map(|(start, end)| Span::new(Gpa(start).gfn(), Gpa(end).gfn()))
+}
+
+/// Flags of dirty logs.
+pub(crate) const DIRTY_FLAGS: u32 =
+    SLAT_VM_DIRTY_BITS | SLAT_VM_DIRTY_INITIALLY_SET | SLAT_VM_DIRTY_SPLIT_LAZILY;
+
+/// Converts the settings of dirty logs. Rings ignore `SLAT_VM_DIRTY_BITS`.
+pub(crate) fn dirty_log(flags: u32, ring_bytes: u32) -> Option<DirtyLog> {
+    let has = |flag| flags & flag != 0;
+    let mut log = match ring_bytes {
+        0 => DirtyLog::bitmap(),
+        bytes => DirtyLog::ring(RingSize::new(bytes).ok()?),
+    };
+    if has(SLAT_VM_DIRTY_BITS) {
+        log = log.track(Track::DirtyBits);
+    }
+    if has(SLAT_VM_DIRTY_INITIALLY_SET) {
+        log = log.initially_set();
+    }
+    Some(if has(SLAT_VM_DIRTY_SPLIT_LAZILY) { log.splitting(Splitting::Lazy) } else { log })
 }

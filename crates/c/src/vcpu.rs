@@ -1,8 +1,8 @@
 //! vCPUs: faults, and the time in the guest. A vCPU's state says which calls may use it.
 
 use crate::any::AnyVcpu;
+use crate::c_host::CTlb;
 use crate::held::{Has, Held, IN_GUEST, OUT};
-use crate::host::CTlb;
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
 use crate::status::{given, guarded};
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn slat_vcpu_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vcpu_free(vcpu: *mut slat_vcpu) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live vCPU, says the caller.
+        // SAFETY: null, or a live vCPU, by the caller's contract.
         let has = given(unsafe { vcpu.as_ref() })?.held.have(OUT)?;
         // SAFETY: made by `Box::leak`; out of the guest, so nothing borrows it; dropped once, since the state stays.
         drop(unsafe { Box::from_raw(has.vcpu.as_ptr()) });

@@ -1,4 +1,4 @@
-//! VMs: what is mapped, dirty marks, aging, counters.
+//! VMs: mappings, dirty marks, aging, counters.
 
 use crate::any::{self, AnyVm};
 use crate::slat_status;
@@ -90,12 +90,12 @@ pub unsafe extern "C" fn slat_vm_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vm_free(vm: *mut slat_vm) -> slat_status {
     guarded(|| {
-        // SAFETY: null, or a live VM, says the caller.
+        // SAFETY: null, or a live VM, by the caller's contract.
         let live = given(unsafe { vm.as_ref() })?;
         if live.children.load(Acquire) != 0 {
             return Err(SLAT_EBUSY);
         }
-        // SAFETY: made by `slat_vm_new`; no handle refers to it, and no other thread uses it, says the caller.
+        // SAFETY: made by `slat_vm_new`; no handle refers to it, and no other thread uses it, by the caller's contract.
         drop(unsafe { Box::from_raw(vm) });
         Ok(())
     })
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn slat_vm_unanswered(
         }
         let unanswered = vm.any.unanswered();
         for (at, &vcpu) in unanswered.iter().take(room).enumerate() {
-            // SAFETY: there is room for as many, says the caller.
+            // SAFETY: there is room for as many, by the caller's contract.
             unsafe { vcpus.add(at).write(vcpu.into()) };
         }
         count.write(unanswered.len());

@@ -19,7 +19,7 @@ fn the_header_is_that_of_the_sources() {
         "change",
         "harvest",
         "rings",
-        "memory",
+        "space_memory",
         "tracking",
         "hold",
         "bare",

@@ -29,7 +29,7 @@ macro_rules! out {
         #[allow(unused_unsafe, reason = "some are safe")]
         // SAFETY: handles are live, and functions do what they should.
         let status = unsafe { $call($($argument,)* Some(&mut out)) };
-        // SAFETY: filled, says the status.
+        // SAFETY: filled, as the status shows.
         if status == SLAT_OK { Ok(unsafe { out.assume_init() }) } else { Err(status) }
     }};
 }
@@ -38,8 +38,8 @@ macro_rules! out {
 mod frames;
 #[path = "misuse/logs.rs"]
 mod logs;
-#[path = "misuse/memory.rs"]
-mod memory;
+#[path = "misuse/space_memory.rs"]
+mod space_memory;
 
 const RAM: u64 = 1 << 30;
 

@@ -25,7 +25,7 @@ const CHUNK: u64 = 32;
 /// Operations in which the guest has to find what the host stored.
 const SPOILED: u64 = 100_000;
 
-/// What the host has done, and what the guest has found.
+/// Counts of the host's changes and of the guest's errors.
 #[derive(Default)]
 struct Churn {
     /// Whether the host stores to the guest's pages.

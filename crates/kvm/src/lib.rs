@@ -88,22 +88,18 @@ mod window;
 pub use error::KvmError;
 pub use kvm_bindings;
 pub use kvm_ioctls;
+pub use view::Tables;
 
 use kvm_ioctls::VmFd;
 use pager::Pagers;
 use parking_lot::Mutex;
 use slat::GuestSpace;
-use slat::table::formats::Ept4NoAd;
 use slat::walk::Mapping;
 use slat::{Gfn, Gpa, Harvest, Idle, PAGE_SIZE, SlotId, Span, Stats, Vm};
 use slat_mm::{AddressSpace, HostView};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use view::View;
-
-/// The format of slat's tables, which no hardware walks. It has no Accessed and Dirty bits, since nothing would
-/// set them.
-pub type Tables = Ept4NoAd;
 
 /// A KVM VM whose memory slat manages. See the crate's page.
 ///
@@ -132,7 +128,7 @@ pub struct Builder {
     kvm_log: bool,
 }
 
-/// What a [`KvmVm`] has done, and holds. Exact if nothing runs meanwhile.
+/// Counts of a [`KvmVm`]'s events and pages. Exact if nothing runs meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ViewStats {
@@ -229,12 +225,12 @@ impl KvmVm {
         self.vm.memory().translate(idle, gfn)
     }
 
-    /// Returns what slat has done, and holds.
+    /// Returns slat's counters.
     pub fn stats(&self) -> Stats {
         self.vm.stats()
     }
 
-    /// Returns what the view has done, and holds.
+    /// Returns the view's counters.
     pub fn view_stats(&self) -> ViewStats {
         let counters = &self.view.counters;
         ViewStats {

@@ -1,11 +1,11 @@
 //! The pager threads: each is a slat vCPU that faults for the pages that KVM waits for.
 
 use crate::error::KvmError;
-use crate::view::View;
-use crate::{HostView, Tables};
+use crate::view::{Tables, View};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use slat::{Access, Fault, Gfn, Idle, Next, OwnedVcpu, VcpuId, Vm};
+use slat_mm::HostView;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

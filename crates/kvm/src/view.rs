@@ -8,12 +8,17 @@ use crate::error::KvmError;
 use crate::uffd::{Filled, Uffd};
 use crate::window::Window;
 use parking_lot::Mutex;
+use slat::table::formats::Ept4NoAd;
 use slat::{Access, Format, Gfn, Host, Idle, PAGE_SIZE, Pfn, SlotId, Span, Vm};
 use slat_mm::Arena;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The format of slat's tables, which no hardware walks. It has no Accessed and Dirty bits, since nothing would
+/// set them.
+pub type Tables = Ept4NoAd;
 
 /// Counts of pager threads and flushes.
 #[derive(Debug, Default)]
@@ -42,7 +47,7 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 struct Windows {
     each: Vec<Window>,
-    /// Where the next mappings are removed: a window, and a page in it.
+    /// The place at which the next mappings are removed: a window, and a page in it.
     hand: (usize, usize),
 }
 

@@ -1,10 +1,11 @@
 //! A round over one connection to the receiver: reads pages, separates zero pages, and sends them.
 
 use crate::error::{Interrupted, MigrateError};
-use crate::guest::{MemoryRange, Progress, Source};
+use crate::frame::{Frame, MOST_PAGES, MemoryRange, Receipt};
 use crate::identity::Known;
-use crate::precopy::Round;
-use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
+use crate::outcome::{Round, Sent};
+use crate::source_target::{Progress, Source};
+use crate::wire::{Reading, Writing};
 use slat::{DirtyPage, DirtyWord, Gfn, PAGE_SIZE, SlotId, Span};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,16 +13,7 @@ use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What a round has sent, whether or not it was received.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sent {
-    /// Zero pages.
-    pub zeroes: u64,
-    /// Bytes written to the stream.
-    pub bytes: u64,
-}
-
-/// Where the receiver has each slot.
+/// The receiver's place of each slot.
 pub(crate) struct Announced(HashMap<SlotId, Span<Gfn>>);
 
 impl Announced {

@@ -1,7 +1,6 @@
 //! Errors of a migration or of one of its connections.
 
-use crate::receiver::MOST_RANGES;
-use crate::wire::{Frame, MOST_PAGES, Receipt, VERSION};
+use crate::frame::{Frame, MOST_PAGES, MOST_RANGES, Receipt, VERSION};
 use slat::{DirtyPage, Gfn, Span};
 use std::io::{self, ErrorKind};
 

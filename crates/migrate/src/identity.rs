@@ -6,7 +6,7 @@
 //! both with the receiver. If they differ, or nothing is known, the migration begins anew: under a new identity, with
 //! every page.
 
-use crate::wire::Receipt;
+use crate::frame::Receipt;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -41,9 +41,9 @@ impl fmt::Debug for Nonces {
     }
 }
 
-/// How far the receiver of a dirty log's migration has confirmed it. Keep one **beside each log**, and nowhere else: a
-/// source with another log needs another session. [`VmLog`](crate::VmLog) has its own, and
-/// forgets the receiver if marks of its log may be lost. For another log, call [`forget`](Self::forget) then.
+/// The progress of a dirty log's migration, as its receiver has confirmed it. Keep one **beside each log**, and nowhere
+/// else: a source with another log needs another session. [`VmLog`](crate::VmLog) has its own, and forgets the receiver
+/// if marks of its log may be lost. For another log, call [`forget`](Self::forget) then.
 ///
 /// A new session is always right: the migration then begins anew and sends every page. So a sender that was killed needs
 /// to store nothing. If a sender's process is copied by a snapshot, each copy finds out that the other has sent something.

@@ -136,7 +136,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! For the engine's VM, [`VmLog`] is the log. `measure/bench/src/bench/migrate` of the repository migrates a VM over
+//! For the engine's VM, [`VmLog`] is the log. `measure/bench/src/scenarios/migrate` of the repository migrates a VM over
 //! TCP.
 //!
 //! | | |
@@ -173,20 +173,22 @@ mod connection;
 #[cfg(test)]
 mod crash_tests;
 mod error;
-mod guest;
+mod frame;
 mod identity;
 mod log;
+mod outcome;
 mod precopy;
 mod receiver;
+mod source_target;
 #[cfg(test)]
 mod test_support;
 mod wire;
 
-pub use connection::Sent;
 pub use error::{MigrateError, WireError};
-pub use guest::{MemoryRange, Progress, Source, Target};
+pub use frame::{Frame, MemoryRange, Receipt};
 pub use identity::Session;
 pub use log::{LogError, VmLog};
-pub use precopy::{Outcome, PreCopy, Round, cancel};
+pub use outcome::{Outcome, Round, Sent};
+pub use precopy::{PreCopy, cancel};
 pub use receiver::Receiver;
-pub use wire::{Frame, Receipt};
+pub use source_target::{Progress, Source, Target};

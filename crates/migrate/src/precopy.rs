@@ -15,11 +15,13 @@
 //! written meanwhile. Each connection begins with a comparison of what is confirmed ([`crate::wire`]). A page is read after the harvest that reported it, so a store that the copy misses is
 //! logged again.
 
-use crate::connection::{Announced, Sent, pages};
+use crate::connection::{Announced, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
-use crate::guest::{MemoryRange, Source};
+use crate::frame::{Frame, MemoryRange};
 use crate::identity::Known;
-use crate::wire::{Frame, Reading, Writing};
+use crate::outcome::{Outcome, Round, Sent};
+use crate::source_target::Source;
+use crate::wire::{Reading, Writing};
 use slat::PAGE_SIZE;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,44 +42,6 @@ pub struct PreCopy {
     bandwidth: Option<u64>,
     tries: u32,
     auto_converge: bool,
-}
-
-/// One attempt at a round.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Round {
-    /// Number of the round, from 1. A failed attempt and the next one have the same number. Back to 1 if the migration
-    /// begins anew.
-    pub number: u64,
-    /// Whether the receiver confirmed it.
-    pub received: bool,
-    /// Whether the guest was halted.
-    pub last: bool,
-    /// Pages of the harvest; 0 if no connection could be opened.
-    pub told: u64,
-    /// Counts of what was sent.
-    pub sent: Sent,
-    /// Time from the harvest to the confirmation or failure.
-    pub took: Duration,
-    /// Time in which the pages were written, if known.
-    pub written_in: Option<Duration>,
-    /// Share of time that auto-converge took from the guest, in percent.
-    pub slowed_down: u8,
-}
-
-/// Result of a migration.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Outcome {
-    /// All rounds in order, including failed attempts. The last was sent while the guest was halted.
-    pub rounds: Vec<Round>,
-    /// Time to start the log with every page; zero if the migration was continued.
-    pub enable: Duration,
-    /// Time from the first harvest until the receiver had everything.
-    pub total: Duration,
-    /// Time from the call of `halt` until the receiver had everything: the downtime without the receiver's time
-    /// to run the guest.
-    pub halted: Duration,
 }
 
 impl Default for PreCopy {
@@ -199,7 +163,7 @@ struct Migration<'m, G: Source, S: Read + Write, C> {
     announced: Announced,
     /// `None` until the migration has begun.
     known: Option<Known>,
-    /// How often it has begun anew.
+    /// Number of times that it has begun anew.
     anew: u32,
     /// Number of the next round.
     number: u64,

@@ -1,7 +1,7 @@
 use super::*;
-use crate::guest::{Progress, Target};
 use crate::identity::Session;
 use crate::receiver::Receiver;
+use crate::source_target::{Progress, Target};
 use crate::test_support::breaks::Breaks;
 use slat::{DirtyPage, DirtyWord, Gfn, Hva, SlotId, SpaceId, Span};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ struct Guest {
     runs: bool,
     read: u64,
     next: u64,
-    /// What happened, in order.
+    /// The events, in order.
     calls: Vec<&'static str>,
     session: Session,
     flaw: Option<Flaw>,
@@ -37,7 +37,7 @@ struct Guest {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flaw {
-    /// Negative control: what is given back is forgotten.
+    /// Negative control: pages that are given back are forgotten.
     Forgets,
     /// No page can be read.
     Unreadable,

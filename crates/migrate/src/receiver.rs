@@ -16,15 +16,14 @@
 //! round would not correct it.
 
 use crate::error::{Interrupted, MigrateError, WireError};
-use crate::guest::{MemoryRange, Target};
+use crate::frame::{Frame, MOST_PAGES, MOST_RANGES, MemoryRange, Receipt};
 use crate::identity::{NO_TICKET, Nonces};
-use crate::wire::{Frame, MOST_PAGES, Reading, Receipt, Writing};
+use crate::source_target::Target;
+use crate::wire::{Reading, Writing};
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Write};
 
-/// Most ranges of guest memory.
-pub(crate) const MOST_RANGES: u64 = 1 << 16;
 /// Most frames that are read after the target has failed.
 const DRAINED: u64 = 256;
 /// Pages that are made zero at once.
@@ -241,7 +240,7 @@ impl<T: Target> Receiver<T> {
                 // It begins anew, or this is no answer to the ticket.
                 continue;
             }
-            // The sender compares the receipts; this is what this side can see of the same rule.
+            // The sender compares the receipts; this side checks the part of the same rule that it can see.
             let confirmed = sender.confirmed;
             if has != confirmed && has.round != confirmed.round + 1 {
                 return Err(WireError::Forgotten { has, confirmed }.into());

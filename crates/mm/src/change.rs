@@ -28,13 +28,14 @@
 //! split has succeeded: faults wait, and a refused change has no effect.
 
 use crate::error::MmError;
+use crate::fault_queue::Served;
 use crate::held::Released;
 use crate::mappings::Claim;
-use crate::pte::{Pte, pages_of};
+use crate::pages::pages_of;
+use crate::pte::Pte;
 use crate::space::{AddressSpace, Filled};
 use crate::state::State;
 use crate::unwound::IfUnwound;
-use crate::user_fault::Served;
 use crate::vma::{Backing, EVERYWHERE, Prot, Stage, Vma, aligned};
 use slat::notify::NoPages;
 use slat::{Gfn, Hva, Idle, Level, Pages, Reason, Span};

@@ -38,15 +38,16 @@
 //! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps other threads from writing in place; for swap, the frame's mark keeps them from a second swap-out. Other address spaces that share the frame lost permission earlier ([`crate::swap`]) |
 
 use crate::error::MmError;
+use crate::fault_queue::Asleep;
 use crate::file::{File, Page};
 use crate::held::Held;
 use crate::lru::Kind;
-use crate::pte::{Pte, hva_of, hvas_of, page_of};
+use crate::pages::{hva_of, hvas_of, page_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::State;
 use crate::stats::Counted;
 use crate::swap::{HeldCopy, Shadow};
-use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Reason, Span};
 use std::sync::Arc;
@@ -298,7 +299,7 @@ impl AddressSpace {
     }
 }
 
-/// What a fault does next.
+/// The next step of a fault.
 enum Next<'a> {
     /// Returns this page.
     There(HostPage),

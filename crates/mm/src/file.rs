@@ -1,9 +1,11 @@
 //! A file: contents that several mappings, in one address space or many, may share.
 //!
 //! A file is its own page cache. A page is created when a thread first maps it, filled with the file's initial
-//! contents. It stays until the file is dropped or the page is [evicted](crate::swap::files). The file holds a
+//! contents. It stays until the file is dropped or the page is [evicted](eviction). The file holds a
 //! reference to each of its frames, so no address space is the sole owner of one: a private mapping copies
 //! before it writes.
+
+mod eviction;
 
 use crate::arena::Arena;
 use crate::error::MmError;

@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::error::MmError;
-use crate::numa::Node;
+use crate::nodes::Node;
 use slat::{Level, Pfn, Span};
 use std::mem::ManuallyDrop;
 

@@ -56,7 +56,7 @@ impl Count {
     }
 }
 
-/// What is charged to a group.
+/// The charges of a group.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Limit in bytes.

@@ -38,12 +38,12 @@
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; free and zeroed frames; references to frames |
 //! | `file`, `vma` | files; the description of one mapping |
-//! | `ledger`, `group` | what is charged to which group of address spaces; the groups' limits |
+//! | `ledger`, `group` | the charges of each group of address spaces; the groups' limits |
 //! | `vmas`, `mappings`, `page_lock`, `state` | all mappings of an address space, in versions; how changes publish versions, and which locks protect readers |
 //! | `prim` | locks and atomics that a simulation can replace |
 //! | `notes`, `pin` | marks and counts of each frame; pages that a device uses |
-//! | `numa` | nodes; moving pages to the node that uses them |
-//! | `pte` | the value of a page-table entry |
+//! | `nodes`, `numa` | nodes and their free frames; moving pages to the node that uses them |
+//! | `pages`, `pte` | addresses and page numbers; the value of a page-table entry |
 //! | `table` | the page table and its entries |
 //! | `space` | the address space; the order of its locks |
 //! | `listeners`, `notify` | the registered secondary MMUs, and how they are notified |
@@ -52,12 +52,15 @@
 //! | `reap` | taking pages away without waiting |
 //! | `soft_dirty`, `clean` | which pages were written |
 //! | `host` | the address space as a VM's host |
-//! | `unwound` | what a secondary MMU's panic leaves behind |
-//! | `user_fault` | faults that a user's thread serves |
-//! | `lru` | which pages are cold, and evicting them |
+//! | `unwound` | the state after a secondary MMU's panic |
+//! | `fault_queue`, `user_fault` | faults that a user's thread serves: their queue; serving them |
+//! | `lru`, `reclaim` | stored accesses of pages; finding cold pages, and evicting them |
 //! | [`lru_gen`] | the kernel's text interface to the LRU |
 //! | `ksm` | merging pages with equal contents |
-//! | `swap` | pages whose contents are in a backing store |
+//! | `swap`, `swapping` | a backing store for contents of pages; a page's way there from an address space, and back |
+//!
+//! Where two modules stand in a row, the address space has the first one's values, and the second one works on
+//! an address space. So modules import each other in no circle; `cargo xtask house` checks it.
 #![deny(missing_docs)]
 
 mod arena;
@@ -65,6 +68,7 @@ mod change;
 mod clean;
 mod error;
 mod fault;
+mod fault_queue;
 mod file;
 mod frames;
 mod group;
@@ -78,20 +82,24 @@ pub mod lru_gen;
 mod mapping;
 mod mappings;
 mod moving;
+mod nodes;
 mod notes;
 mod notify;
 mod numa;
 mod page_lock;
+mod pages;
 mod pin;
 mod prim;
 mod pte;
 mod reap;
+mod reclaim;
 mod shards;
 mod soft_dirty;
 mod space;
 mod state;
 mod stats;
 mod swap;
+mod swapping;
 mod table;
 mod trim;
 mod unwound;
@@ -102,17 +110,21 @@ mod zero;
 
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
+pub use fault_queue::{FaultKind, NoFault, Serve, UserFault};
 pub use file::File;
 pub use group::{Group, GroupStats};
 pub use held::Held;
 pub use host::HostView;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
-pub use lru::{Evictor, Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
-pub use numa::{Balancer, ListStats, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
+pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
+pub use nodes::{ListStats, Node};
+pub use numa::{Balancer, Policy, Scanner as NumaScanner, Settings};
 pub use pin::{Pinned, PinnedPage};
+pub use reclaim::Evictor;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+pub use stats::numa::{NumaStats, Skip};
 pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
-pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
+pub use user_fault::{Stopped, UserFaults};
 pub use vma::{Backing, Place, Prot};
 pub use zero::Zeroer;

@@ -20,7 +20,7 @@
 //! for F, nor F for C. This is the engine's rule 1, with the page lock in place of the region's number: C
 //! announces, then reads entries.
 //!
-//! **What F does meanwhile** depends on what the version says of R ([`Stage`](crate::vma::Stage)):
+//! **F's behaviour meanwhile** depends on the version's state of R ([`Stage`](crate::vma::Stage)):
 //!
 //! | change | while it edits, the version says |
 //! |---|---|

@@ -3,7 +3,8 @@
 use crate::change::end_service;
 use crate::error::MmError;
 use crate::mappings::Claim;
-use crate::pte::{Pte, page_of, pages_of};
+use crate::pages::{page_of, pages_of};
+use crate::pte::Pte;
 use crate::space::{AddressSpace, Found};
 use crate::stats::Counted;
 use crate::table::Reserve;
@@ -12,7 +13,7 @@ use crate::vma::{Place, Stage, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, Pfn, Reason, Span};
 use std::cell::Cell;
 
-/// What `mremap` does with a range.
+/// The effect of `mremap` on a range.
 enum Remap {
     /// The range stays, and is as long as before or shorter.
     Shrink,

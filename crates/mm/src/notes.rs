@@ -10,7 +10,7 @@
 use crate::error::MmError;
 use crate::ledger::Owner;
 use crate::mapping::Mapping;
-use crate::numa::Node;
+use crate::nodes::Node;
 use slat::Pfn;
 use std::sync::atomic::{
     AtomicU64,

@@ -1,6 +1,6 @@
 //! Notifies the secondary MMUs of an address space of changes, and asks them which pages were accessed.
 
-use crate::pte::hvas_of;
+use crate::pages::hvas_of;
 use crate::space::AddressSpace;
 use crate::state::State;
 use crate::vma::EVERYWHERE;

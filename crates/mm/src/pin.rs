@@ -17,7 +17,7 @@
 
 use crate::arena::Arena;
 use crate::error::MmError;
-use crate::pte::{hva_of, page_of, pages_of};
+use crate::pages::{hva_of, page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::aligned;
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, Pfn, Span};

@@ -59,12 +59,12 @@ pub(crate) unsafe fn zero_page(_: *mut u8) {
     slat_machine::zero_page();
 }
 
-/// What it takes to read a page of 4 KiB word by word: nothing here, where it is read.
+/// Charges the cost of reading a page of 4 KiB word by word: nothing here, where the page is read.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn page_is_read() {}
 
-/// What it takes to copy so many bytes: nothing here, where they are copied.
+/// Charges the cost of copying so many bytes: nothing here, where they are copied.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn bytes_are_copied(_: usize) {}

@@ -17,7 +17,7 @@
 use crate::swap::{Shadow, SwapEntry};
 use slat::table::formats::X64;
 use slat::table::{Kind, Version, Word};
-use slat::{Format, Gfn, HostPage, Hva, Leaf, Level, MemoryType, PAGE_SHIFT, Perms, Pfn, Span};
+use slat::{Format, Gfn, HostPage, Leaf, Level, MemoryType, Perms, Pfn};
 
 /// One entry, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,28 +140,6 @@ fn leaf(pfn: Pfn, writable: bool) -> Leaf {
         accessed: true,
         dirty: writable,
     }
-}
-
-/// Returns the number of the page at `hva`. The engine calls a table's input a gfn, also in a primary MMU's
-/// table.
-#[inline]
-pub(crate) const fn page_of(hva: Hva) -> Gfn {
-    Gfn(hva.0 >> PAGE_SHIFT)
-}
-
-/// Returns the address of a page.
-pub(crate) const fn hva_of(page: Gfn) -> Hva {
-    Hva(page.0 << PAGE_SHIFT)
-}
-
-/// Returns the pages of an aligned range.
-pub(crate) const fn pages_of(hvas: Span<Hva>) -> Span<Gfn> {
-    Span::new(page_of(hvas.start), page_of(hvas.end))
-}
-
-/// Returns the addresses of pages.
-pub(crate) const fn hvas_of(pages: Span<Gfn>) -> Span<Hva> {
-    Span::new(hva_of(pages.start), hva_of(pages.end))
 }
 
 #[cfg(test)]

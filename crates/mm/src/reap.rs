@@ -9,7 +9,7 @@
 //! table.
 
 use crate::error::MmError;
-use crate::pte::{hva_of, pages_of};
+use crate::pages::{hva_of, pages_of};
 use crate::space::AddressSpace;
 use crate::state::Reading;
 use crate::stats::Counted;

@@ -19,7 +19,8 @@
 
 use crate::clean::Changed;
 use crate::error::MmError;
-use crate::pte::{Pte, hvas_of, pages_of};
+use crate::pages::{hvas_of, pages_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::Reading;
 use crate::unwound::IfUnwound;

@@ -41,11 +41,11 @@ use crate::group::Member;
 use crate::held::Released;
 use crate::lru::{ForkFamily, Lru};
 use crate::mappings::{Claim, Mappings};
-use crate::numa::{self, NumaStats};
 use crate::page_lock::{PageLocks, RegionLock};
-use crate::pte::{Pte, page_of, pages_of};
+use crate::pages::{page_of, pages_of};
+use crate::pte::Pte;
 use crate::state::Shared;
-use crate::stats::{Counted, Counters, MmStats};
+use crate::stats::{Counted, Counters, MmStats, numa};
 use crate::swap::{Account, KeptCopies, Readahead, Swap};
 use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Stage, Vma};
@@ -142,13 +142,13 @@ impl AddressSpace {
         found
     }
 
-    /// Returns counts of what this address space has done so far.
+    /// Returns the event counts so far.
     pub fn stats(&self) -> MmStats {
         self.counters.sum()
     }
 
-    /// Returns counts of what NUMA balancing has done so far.
-    pub fn numa_stats(&self) -> NumaStats {
+    /// Returns the event counts of NUMA balancing so far.
+    pub fn numa_stats(&self) -> numa::NumaStats {
         self.numa.sum()
     }
 

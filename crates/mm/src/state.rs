@@ -12,7 +12,7 @@ use crate::shards::Shards;
 use crate::vmas::Vmas;
 use std::ops::Deref;
 
-/// What a reader keeps unchanged.
+/// The state that a reader keeps unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) listeners: Listeners,

@@ -1,4 +1,6 @@
-//! What an address space has done: sharded counters, summed when they are read.
+//! Event counts of an address space: sharded counters, summed when they are read.
+
+pub(crate) mod numa;
 
 use crate::prim::AtomicU64;
 use crate::shards::Shards;
@@ -30,7 +32,7 @@ const COUNTERS: usize = Counted::Notified as usize + Reason::ALL.len();
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
-/// What an address space has done so far.
+/// Event counts of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MmStats {
     /// Faults, of secondary MMUs and of this process.

@@ -7,7 +7,7 @@
 
 use crate::arena::Arena;
 use crate::error::MmError;
-use crate::numa::Node;
+use crate::nodes::Node;
 use slat::{PAGE_SIZE, Pfn, Span};
 
 impl Arena {

@@ -1,9 +1,9 @@
-//! Mappings: what each range of addresses means. Faults fill the page table from the mappings.
+//! Mappings: the meaning of each range of addresses. Faults fill the page table from the mappings.
 
 use crate::error::MmError;
+use crate::fault_queue::Served;
 use crate::file::File;
-use crate::pte::{hvas_of, page_of};
-use crate::user_fault::Served;
+use crate::pages::{hvas_of, page_of};
 use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Span};
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub(crate) struct Vma {
     pub(crate) stage: Stage,
 }
 
-/// What a change in progress allows other threads to do with a mapping.
+/// The use of a mapping that a change in progress allows to other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// Everything: no change is in progress.

@@ -135,7 +135,7 @@ pub(crate) struct VmaEdit<'m> {
 #[derive(Default)]
 struct Made(Vec<VmaRef>);
 
-/// What a version has replaced: freed after all readers of older versions have finished.
+/// The nodes and mappings that a version has replaced: freed after all readers of older versions have finished.
 #[derive(Debug)]
 pub(crate) struct RetiredVmas {
     pub(crate) nodes: RetiredRanges<VmaRef>,

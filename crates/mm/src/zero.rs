@@ -6,7 +6,7 @@
 //! their zeroes are checked like the fill of other free frames.
 
 use crate::arena::Arena;
-use crate::numa::{ListStats, Node};
+use crate::nodes::{ListStats, Node};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};

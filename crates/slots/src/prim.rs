@@ -1,4 +1,4 @@
-//! What a search in a tree and a copy of its nodes cost a simulated CPU.
+//! The cost of a tree search and of a node copy, for simulated CPUs.
 //!
 //! Only the package `slat-slots-virtual`, built from the same source under `--cfg virtual_time`, charges for anything here.
 

@@ -16,30 +16,8 @@ use crate::addr::{Gfn, Hva, Span};
 use crate::log::Log;
 use crate::pool::NoMemory;
 use crate::rules::{Rule, SlotError};
-use crate::slot::Slot;
+use crate::slot::{Backings, Slot};
 use crate::transaction::{Transaction, room};
-
-/// Both memories of a slot, and its size.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Backings {
-    pages: u64,
-    shared: Hva,
-    pub(crate) private: Hva,
-}
-
-impl Backings {
-    /// Returns the whole slot, whose first part is `part`.
-    pub(crate) fn whole(&self, part: Slot) -> Slot {
-        let gfns = Span::sized(part.gfns.start, self.pages);
-        Slot { gfns, hva: self.shared, ..part }
-    }
-
-    /// Returns its part with these frames.
-    fn part(&self, whole: &Slot, gfns: Span<Gfn>, private: bool) -> Slot {
-        let memory = Slot { hva: if private { self.private } else { self.shared }, ..*whole };
-        Slot { gfns, hva: memory.hva_of(gfns.start), ..memory }
-    }
-}
 
 impl<L: Log> Transaction<'_, L> {
     /// Adds a slot with shared memory at its host address, and private memory at `private`, an offset in a

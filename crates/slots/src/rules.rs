@@ -4,7 +4,7 @@
 //! the same errno. A [`Region`] is an unchecked request. `Limits::check` turns it into a [`Slot`] that is valid
 //! by itself; the [`Transaction`](crate::Transaction) checks that against the existing slots.
 //!
-//! | check | what must hold | errno |
+//! | check | condition | errno |
 //! |---|---|---|
 //! | 1 | the id is below the VM's limit | `EINVAL` |
 //! | 2 | no unknown flags, not even in a deletion | `EINVAL` |
@@ -79,7 +79,7 @@ impl From<Slot> for Region {
     }
 }
 
-/// What a request has changed.
+/// The change that a request has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A new slot.

@@ -171,6 +171,28 @@ impl Packed {
     }
 }
 
+/// Both memories of a slot, and its size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backings {
+    pub(crate) pages: u64,
+    pub(crate) shared: Hva,
+    pub(crate) private: Hva,
+}
+
+impl Backings {
+    /// Returns the whole slot, whose first part is `part`.
+    pub(crate) fn whole(&self, part: Slot) -> Slot {
+        let gfns = Span::sized(part.gfns.start, self.pages);
+        Slot { gfns, hva: self.shared, ..part }
+    }
+
+    /// Returns its part with these frames.
+    pub(crate) fn part(&self, whole: &Slot, gfns: Span<Gfn>, private: bool) -> Slot {
+        let memory = Slot { hva: if private { self.private } else { self.shared }, ..*whole };
+        Slot { gfns, hva: memory.hva_of(gfns.start), ..memory }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

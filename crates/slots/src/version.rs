@@ -7,8 +7,7 @@
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::log::Kept;
 use crate::pool::NoMemory;
-use crate::private::Backings;
-use crate::slot::{Packed, Slot, SlotId};
+use crate::slot::{Backings, Packed, Slot, SlotId};
 use crate::tree::{Edit, Retired, Root, Tree, View};
 use alloc::vec::Vec;
 use core::fmt;
@@ -106,7 +105,7 @@ impl<L> fmt::Debug for Version<'_, L> {
     }
 }
 
-/// What a new version no longer contains, but a reader of an older one may: nodes, and logs that have ended.
+/// Nodes and ended logs that a new version no longer contains, but that a reader of an older version may use.
 /// Pass it to [`SlotMap::reclaim`](crate::SlotMap::reclaim).
 #[must_use = "its memory is lost unless `SlotMap::reclaim` takes it after a grace period"]
 pub struct Leftovers<L = ()> {

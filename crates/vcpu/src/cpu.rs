@@ -13,21 +13,18 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `caches` | the caches of a vCPU, with a tag for its guest and one for the nested guest |
 //! | `core` | the vCPU as an instruction sees it |
 //! | `nested` | the vCPU while it runs the nested guest |
 
-mod caches;
 mod core;
 mod nested;
 
-pub use caches::Caches;
 pub use core::Core;
 pub use nested::L2Exit;
 
+use crate::caches::{Caches, Under};
 use crate::processor::{Home, Processor, Tag};
 use crate::window::Window;
-use caches::Under;
 use hdrhistogram::Histogram;
 use slat::entry::{Go, Ready};
 use slat::{Fault, FaultError, Format, Host, HostError, Idle, Leave, Next, SpaceId, Token, Vcpu, Vm};
@@ -95,7 +92,7 @@ pub trait Program {
     }
 }
 
-/// How an instruction ended.
+/// The end of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Continue.
@@ -104,7 +101,7 @@ pub enum Step {
     Stop,
 }
 
-/// How a stay in the guest ended.
+/// The end of a stay in the guest.
 enum Stayed {
     Fault(Fault),
     Stopped,

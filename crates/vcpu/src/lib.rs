@@ -15,6 +15,7 @@
 //! | [`trace`] | traces of real programs, as a stream |
 //! | [`oracle`] | the expected value of every byte |
 
+pub mod caches;
 pub mod cpu;
 pub mod guest;
 pub mod nested;

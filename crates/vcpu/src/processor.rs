@@ -13,7 +13,7 @@
 //! A vCPU holds the caches during each step, so a machine of such processors can [broadcast](Processor::forget)
 //! flushes.
 
-use crate::cpu::Caches;
+use crate::caches::Caches;
 use slat::{CpuId, Gfn, SpaceId, Span, Translations};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,7 +83,7 @@ impl fmt::Debug for Processor {
     }
 }
 
-/// Where a vCPU's caches are while it is in the guest.
+/// The place of a vCPU's caches while it is in the guest.
 pub(crate) trait Home: Translations {
     /// Locks the caches for one step or one flush.
     fn caches(&mut self) -> impl DerefMut<Target = Caches>;

@@ -29,7 +29,7 @@ fn machine() -> Result<Machine, Box<dyn Error>> {
 /// The source guest.
 struct Here<'m> {
     machine: &'m Machine,
-    /// How far the receiver has confirmed this log.
+    /// The receiver's confirmed progress of this log.
     session: Session,
     /// Harvested words that are not committed.
     taken: Vec<DirtyWord>,

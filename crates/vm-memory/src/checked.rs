@@ -1,7 +1,7 @@
 //! Memory with permission checks.
 
-use crate::memory::Memory;
 use crate::region::SlotRegion;
+use crate::slot_regions::Memory;
 use std::fmt;
 use std::io;
 use std::iter::FusedIterator;

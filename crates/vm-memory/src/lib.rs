@@ -19,7 +19,7 @@
 //! assert_eq!(device.read_obj::<u64>(GuestAddress(0x5ff8))?, 7);
 //! assert!(device.write_obj(7u64, GuestAddress(0xffff_0000)).is_err(), "read-only");
 //!
-//! // What was written is in the dirty log.
+//! // The dirty log has the written page.
 //! let mut pages = Vec::new();
 //! device.raw().harvest(|gfn| pages.push(gfn.0));
 //! assert_eq!(pages, [5]);
@@ -32,7 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | trait of vm-memory | here | |
+//! | trait of vm-memory | type here | contents |
 //! |---|---|---|
 //! | `GuestMemoryRegion` | [`Region`] | a memslot and the memory behind it; its length is in bytes, not pages |
 //! | `GuestMemoryBackend` | [`Memory`] | the regions of one version of the slots, without permission checks |
@@ -61,9 +61,9 @@ mod engine;
 #[cfg(feature = "mm")]
 mod live;
 mod marks;
-mod memory;
 mod region;
 mod slot_memory;
+mod slot_regions;
 #[cfg(feature = "mm")]
 mod view;
 
@@ -75,9 +75,9 @@ pub use engine::{EngineLog, EngineMarks};
 #[cfg(feature = "mm")]
 pub use live::{Live, LiveSlices};
 pub use marks::{Marks, MarksFrom};
-pub use memory::Memory;
 pub use region::{Mapped, Region, SlotRegion};
 pub use slat_slots::{CommitError, Gfn, Slot, SlotError, SlotId};
 pub use slot_memory::{SlotMemory, SlotTransaction};
+pub use slot_regions::Memory;
 #[cfg(feature = "mm")]
 pub use view::View;

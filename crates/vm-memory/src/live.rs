@@ -2,8 +2,8 @@
 
 use crate::checked::{advance, denied};
 use crate::engine::{EngineLog, EngineMarks};
-use crate::memory::Memory;
 use crate::region::Region;
+use crate::slot_regions::Memory;
 use crate::view::View;
 use slat::{Access, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Slot, Vm};
 use slat_mm::AddressSpace;

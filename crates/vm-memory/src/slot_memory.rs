@@ -1,8 +1,8 @@
 //! The current slots: transactions change them while devices hold snapshots.
 
 use crate::checked::Checked;
-use crate::memory::Memory;
 use crate::region::SlotRegion;
+use crate::slot_regions::Memory;
 use slat_slots::{CommitError, SharedSlots, SlotError, SlotId, Transaction};
 use std::convert::Infallible;
 use std::fmt;
@@ -98,6 +98,15 @@ impl<R: SlotRegion> SlotMemory<R> {
         // Dropped without locks, since it may unmap removed regions.
         drop(old);
         Ok(result)
+    }
+}
+
+impl<R: SlotRegion> Memory<R> {
+    /// Creates constant memory from these regions, in any order. Fails if two share a page or an id.
+    pub fn new(regions: impl IntoIterator<Item = Arc<R>>) -> Result<Self, SlotError> {
+        let memory = SlotMemory::default();
+        memory.commit(|tx| regions.into_iter().try_for_each(|region| tx.share(region)))?;
+        Ok(memory.current().raw().clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `slat-bench`: what `slat bench`, `slat sim`, `slat calibrate` and `slat report` run.
 
-use slat_cli::memory::OrEnd;
+use slat_cli::allocator::OrEnd;
 
 #[global_allocator]
 static MEMORY: OrEnd = OrEnd;

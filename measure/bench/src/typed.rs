@@ -1,10 +1,16 @@
-//! What users type, as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
+//! The command line as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
 
-use crate::bench;
+use crate::bench_command::Typed;
+use crate::by_name::Chosen;
 use crate::calibrate::Calibrate;
-use crate::registry::{self, ByName, Chosen, Program};
+use crate::registry::Who;
 use crate::report::Report;
-use crate::sim::{Grid, Sim};
+use crate::report::report_data::Outcome;
+use crate::scenario::Unused;
+use crate::scenarios::ALL;
+use crate::sim::Sim;
+use crate::sim::sim_tables::Grid;
+use crate::threads::compare_results::Compare;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 use slat_cli::command::{Quiet, Slat};
@@ -16,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// What `slat` runs to measure: benches, simulations, their costs, and the page that shows them
+/// Measure and simulate slat: benches, simulations, the costs of operations, and a report
 #[derive(Parser)]
 // Users type `slat bench`, so help and errors say that.
 #[command(name = "slat-bench", bin_name = "slat", version = slat_cli::VERSION, arg_required_else_help = true)]
@@ -27,13 +33,13 @@ pub struct SlatBench {
     pub command: Command,
 }
 
-/// What there is to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// The figures, on this machine, before against after in one run
+    /// Benchmark slat on this machine
     #[command(subcommand)]
     Bench(Benches),
-    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    /// Simulate the same benchmarks with up to hundreds of vCPUs
     #[command(subcommand)]
     Sim(Sim),
     Calibrate(Calibrate),
@@ -48,8 +54,8 @@ pub enum Command {
 #[derive(Subcommand)]
 pub enum Benches {
     #[command(flatten)]
-    Bench(Chosen<bench::Typed>),
-    Compare(bench::Compare),
+    Bench(Chosen<Typed>),
+    Compare(Compare),
     List(List),
 }
 
@@ -64,21 +70,9 @@ pub struct List {
     commands: Option<Who>,
 }
 
-/// Who runs benches.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Who {
-    Ci,
-    /// `slat report --quick`
-    Quick,
-    /// `slat report`
-    Report,
-    /// The simulations of `slat report`
-    Simulated,
-}
-
 const PRINTS: &str = "0 printed; 2 bad input";
 
-/// What takes no name of a bench. On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
+/// Subcommands without the name of a bench. On two CPUs of a server of 2023, with the default flags; peaks of resident memory.
 const TAKES: &[Takes] = &[
     takes("bench compare", "none", "10 MiB", PRINTS),
     takes("bench list", "none", "10 MiB", PRINTS),
@@ -114,7 +108,7 @@ pub fn whole() -> clap::Command {
     BENCH.subcommands.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
 }
 
-/// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.
+/// The parsed command line. A flag without effect is refused. The process ends here if clap refuses the command line.
 pub fn parse() -> Result<SlatBench, Error> {
     let matches = command().get_matches();
     refuse_unused(&matches, SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
@@ -128,8 +122,14 @@ pub fn parse_line(line: &str) -> Result<SlatBench, Error> {
     refuse_unused(&matches, SlatBench::from_arg_matches(&matches).map_err(wrong)?)
 }
 
-/// Flags that have no effect beside the others, by their ids, and why.
-pub type Unused = Vec<(String, String)>;
+/// Runs a command that measures, without the `slat` in front.
+pub fn measured(line: &str) -> Result<Outcome, Error> {
+    match parse_line(line)?.command {
+        Command::Bench(Benches::Bench(bench)) => bench.0.report().map(Outcome::Bench),
+        Command::Sim(Sim::Bench(sim)) => sim.0.report().map(Outcome::Sim),
+        _ => Err(Error::Usage(format!("{line} measures nothing"))),
+    }
+}
 
 /// Refuses the first flag without effect that was typed.
 fn refuse_unused(mut matches: &ArgMatches, typed: SlatBench) -> Result<SlatBench, Error> {
@@ -162,7 +162,7 @@ impl Benches {
 #[derive(Serialize)]
 struct Entry {
     name: &'static str,
-    question: String,
+    question: &'static str,
     time: &'static str,
     memory: &'static str,
     series: &'static str,
@@ -175,17 +175,14 @@ impl List {
         let entries = entries();
         let mut out = io::stdout().lock();
         if let Some(who) = self.commands {
-            registry::all()
-                .iter()
-                .flat_map(|row| who.commands(row))
-                .try_for_each(|line| writeln!(out, "{line}"))?;
+            ALL.iter().flat_map(|row| who.commands(row)).try_for_each(|line| writeln!(out, "{line}"))?;
         } else if self.json {
             serde_json::to_writer(&mut out, &BTreeMap::from([("benches", &entries)]))
                 .map_err(io::Error::from)?;
             writeln!(out)?;
         } else {
             let line = |entry: &Entry| {
-                [entry.name, entry.time, entry.memory, entry.runs_in, &entry.question]
+                [entry.name, entry.time, entry.memory, entry.runs_in, entry.question]
                     .map(str::to_owned)
                     .to_vec()
             };
@@ -195,37 +192,18 @@ impl List {
     }
 }
 
-impl Who {
-    /// What is run of a bench.
-    pub fn commands(self, row: &Program) -> Vec<String> {
-        let args = match self {
-            Self::Ci => row.about.ci,
-            Self::Quick => row.about.quick,
-            Self::Report => row.about.full,
-            Self::Simulated => {
-                let bench = row.simulated().filter(|bench| bench.about().reported);
-                return bench.map(|bench| format!("sim {}", bench.name())).into_iter().collect();
-            }
-        };
-        args.iter().map(|args| format!("bench {}", registry::command(row.about.name, args))).collect()
-    }
-}
-
 /// All benches, in the order of their names.
 fn entries() -> Vec<Entry> {
-    let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
-    let commands = bench::Typed::commands();
-    let mut entries: Vec<Entry> = registry::all()
+    let mut entries: Vec<Entry> = ALL
         .iter()
-        .zip(&commands)
-        .map(|(row, command)| {
-            let registry::About { name, takes: [time, memory], series, .. } = row.about;
+        .map(|row| {
+            let [time, memory] = row.measured.takes;
             Entry {
-                name,
-                question: about(command),
+                name: row.name,
+                question: row.asks,
                 time,
                 memory,
-                series: series.id(),
+                series: row.series.id(),
                 runs_in: row.runs_in(),
             }
         })
@@ -252,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_bench_is_listed_with_its_question() {
-        assert_eq!(entries().len(), registry::all().len());
+        assert_eq!(entries().len(), ALL.len());
         assert!(entries().is_sorted_by_key(|entry| entry.name));
         assert!(entries().iter().all(|entry| entry.question.len() > 20), "a bench asks nothing");
     }

@@ -1,7 +1,8 @@
-//! What a CPU does besides accesses to lines: compute, sleep, kick, move pages. Free, and done at once, outside of a run,
+//! Operations of a CPU besides accesses to lines: compute, sleep, kick, move pages. Free, and done at once, outside of a run,
 //! but for [`pause`].
 
-use crate::cpu::{Machine, Paused, Ps, with};
+use crate::cpu::{Machine, Paused, with};
+use crate::prices::Ps;
 use core::sync::atomic::Ordering;
 
 /// Nanoseconds since the run began.
@@ -163,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// What a word takes from the CPU that runs to `cpu`.
+    /// The time of a word from the running CPU to `cpu`.
     pub(crate) fn between(&self, cpu: u32) -> Ps {
         let socket = |cpu: u32| cpu / self.prices.cpus_per_socket;
         if socket(cpu) == socket(self.me()) { self.prices.near } else { self.prices.far }

@@ -3,8 +3,10 @@
 //! The words have the layout of `core`'s, so a page-table entry can be one. Outside of a run they are `core`'s and
 //! take no virtual time.
 
-use crate::cpu::{Ps, with};
-use crate::lines::Access;
+use crate::acts::copy;
+use crate::cpu::with;
+use crate::prices::Ps;
+use crate::schedule::Access;
 use core::fmt;
 use core::panic::Location;
 use core::sync::atomic::{self as core_atomic, Ordering};
@@ -42,7 +44,7 @@ pub fn copied<T: ?Sized>(from: &T, to: &T) {
     let site = Location::caller();
     with(|machine| machine.access_at_once(lines_of(from), Access::Load, site));
     filled(to);
-    crate::copy(size_of_val(to));
+    copy(size_of_val(to));
 }
 
 /// Makes the running CPU, which has filled `whole`, the owner of its lines. The stores are free.

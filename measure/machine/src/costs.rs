@@ -1,4 +1,4 @@
-//! What each thing costs on the machine that is not there: one number each, in nanoseconds unless it says otherwise.
+//! The cost of each operation of a simulated CPU: one number each, in nanoseconds unless it says otherwise.
 //!
 //! [`Costs::SERVER`] is assumed: a machine of the kind that the TDP MMU series speaks of, eight sockets of 52 CPUs. Its figures are
 //! round ones from what vendors and others publish of such processors, and none has been measured by us; two of them decide
@@ -12,7 +12,7 @@ pub struct Field {
     pub name: &'static str,
     /// Of what.
     pub unit: &'static str,
-    /// What it is that costs this, in a line.
+    /// The operation that costs this, in a line.
     pub about: &'static str,
     /// Its value.
     pub get: fn(&Costs) -> f64,
@@ -23,7 +23,7 @@ pub struct Field {
 /// The fields once: their types, their values on the server, and the table of them.
 macro_rules! costs {
     ($($name:ident = $server:literal $unit:literal: $about:literal;)*) => {
-        /// What each thing costs. See the module's header.
+        /// The cost of each operation. See the module's header.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Costs {
             $(#[doc = concat!($about, ", in ", $unit, ".")] pub $name: f64,)*

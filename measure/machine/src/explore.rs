@@ -31,46 +31,11 @@
 //! assert_eq!((word.free().load(Relaxed), late.0.get()), (2, 3), "the second came last");
 //! ```
 
-use crate::Costs;
-use crate::cpu::{Machine, Paused, Ps, with};
-pub use crate::lines::Access;
+use crate::costs::Costs;
+use crate::cpu::{Machine, with};
 use crate::run::{Job, Running, begin, drive};
+pub use crate::schedule::{Access, Act, Ended, Explorer};
 use core::mem::ManuallyDrop;
-use core::panic::Location;
-
-/// An access to shared memory that is about to be made.
-#[derive(Clone, Copy, Debug)]
-pub struct Act {
-    /// The CPU that makes the access.
-    pub cpu: u32,
-    /// The address of the word in this process.
-    pub address: usize,
-    /// The kind of access.
-    pub access: Access,
-    /// The place in the program.
-    pub site: &'static Location<'static>,
-}
-
-/// Chooses the schedule of a run and sees each access. The machine calls it on the CPU's own stack, between accesses.
-/// An explorer may read all memory that the CPUs share, by `core`'s atomics.
-pub trait Explorer {
-    /// The delay of a CPU before this access, in picoseconds.
-    fn delay(&self, act: Act) -> Ps;
-
-    /// Called before an access is made. False ends the run.
-    fn sees(&self, act: Act) -> bool;
-}
-
-/// How a run ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// All jobs returned.
-    All,
-    /// The explorer, or a job by [`stop`], ended the run.
-    Stopped,
-    /// Every CPU that has not ended waits for another CPU.
-    Stuck,
-}
 
 /// Runs each job on its own CPU, in the order that `explorer` chooses. Operations other than accesses cost what
 /// `costs` says.
@@ -98,22 +63,4 @@ pub fn stop() {
 /// The number of the running CPU; `None` outside of a run.
 pub fn cpu() -> Option<u32> {
     with(Machine::me)
-}
-
-impl Machine {
-    fn stop(&self) {
-        self.stopped.set(true);
-        loop {
-            self.pause(Paused::Blocked);
-        }
-    }
-
-    /// An access in a run that explores.
-    pub(crate) fn explored(&self, explorer: &dyn Explorer, act: Act) {
-        self.spend(explorer.delay(act));
-        self.in_turn();
-        if !explorer.sees(act) {
-            self.stop();
-        }
-    }
 }

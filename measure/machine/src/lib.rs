@@ -18,15 +18,17 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `costs` | what each thing costs, and how that is known |
-//! | `cpu` | clocks, and who goes on next |
-//! | `lines` | cache lines: who has each, what it takes to get it, and which are fought over |
+//! | `costs` | the cost of each operation, and its source |
+//! | `cpu` | clocks, and the choice of the CPU that runs next |
+//! | `prices` | the costs in picoseconds |
+//! | `lines` | cache lines: the CPU that has each, the time to get it, and the lines that CPUs contend for |
+//! | `line_access` | an access of the running CPU to a line |
 //! | `atomic` | `core`'s atomics, each operation an access to a line |
 //! | `lock` | a mutex and a reader-writer lock, handed on in order of arrival |
-//! | `acts` | what a CPU does besides: compute, sleep, kick, zero a page |
-//! | `local` | what is a thread's own is a CPU's own here |
-//! | `run` | coroutines, and what a run came to |
-//! | `explore` | runs for correctness: the order is chosen by the caller, and each access is shown to it |
+//! | `acts` | further operations of a CPU: compute, sleep, kick, zero a page |
+//! | `local` | a thread-local value is local to the simulated CPU |
+//! | `run` | coroutines, and the result of a run |
+//! | `schedule`, `explore` | runs that test correctness: the caller chooses the order, and sees each access |
 //!
 //! **Modelled**: which CPU has a cache line, exclusive or shared; that a line is at one place at a time and travels
 //! between CPUs of one socket or of two; locks that are handed on in order of arrival; interrupts that take time to
@@ -39,10 +41,13 @@ pub mod atomic;
 pub mod costs;
 mod cpu;
 pub mod explore;
+mod line_access;
 mod lines;
 pub mod local;
 pub mod lock;
+mod prices;
 mod run;
+mod schedule;
 
 pub use acts::{
     Instant, barrier, compute, copy, fence, full_path, guest, hand_over, kick, now, pause, pauses, read_page,

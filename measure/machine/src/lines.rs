@@ -5,20 +5,9 @@
 //! reads the journeys overlap, but for a part: the CPU that has the line can answer the next while the last is on its way.
 //! Caches here have no end: a line stays where it was used last. One that no CPU has used yet costs no journey.
 
-use crate::cpu::{Machine, Prices, Ps};
-use crate::explore::Act;
+use crate::prices::{Prices, Ps};
+use crate::schedule::Access;
 use core::panic::Location;
-
-/// What an operation does to a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Reads it.
-    Load,
-    /// Writes it.
-    Store,
-    /// Both, at once.
-    Rmw,
-}
 
 /// The part of a transfer for which a line that is only read is busy.
 const READS_OVERLAP: Ps = 4;
@@ -32,7 +21,7 @@ struct Line {
     free: Ps,
 }
 
-/// Who has a line: a CPU's number; or, with [`SHARED`], that of a set of them; or none.
+/// The holder of a line: the number of a CPU; with [`SHARED`], the number of a set of CPUs; or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder(u64);
 
@@ -82,7 +71,7 @@ impl Line {
         self.word = self.word & !NO_CPU.0 | holder.0;
     }
 
-    /// Whose it is.
+    /// The number of the line.
     fn line(self) -> u64 {
         (self.word >> HOLDER_BITS) - 1
     }
@@ -92,10 +81,10 @@ impl Line {
     }
 }
 
-/// What has been told of a line that travels, or of a lock in it.
+/// The statistics of a line that travels, or of a lock in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fought {
-    /// Who waited longest for it.
+    /// The place in the program that waited longest for it.
     pub site: &'static Location<'static>,
     longest: Ps,
     pub transfers: u64,
@@ -141,14 +130,14 @@ impl Lines {
 
     /// [`has`](Self::has), as far as can be seen at the line's first place.
     #[inline(always)]
-    fn has_at_once(&self, line: u64, cpu: u32, access: Access) -> bool {
+    pub fn has_at_once(&self, line: u64, cpu: u32, access: Access) -> bool {
         let found = self.table[self.place(line)];
         found.word == Line::tag(line) | u64::from(cpu)
             || access == Access::Load && found.is(line) && self.shares(found.holder(), cpu)
     }
 
     /// Where the line is, which is there from now on.
-    fn find(&mut self, line: u64) -> usize {
+    pub fn find(&mut self, line: u64) -> usize {
         let mut at = self.place(line);
         while self.table[at].word != 0 {
             if self.table[at].is(line) {
@@ -230,7 +219,7 @@ impl Lines {
     }
 
     /// A line that `cpu` has not, or not alone, comes to it: when it is there, how long it waited for others' journeys.
-    fn journey(&mut self, at: usize, (cpu, now): (u32, Ps), access: Access, prices: &Prices) -> (Ps, Ps) {
+    pub fn journey(&mut self, at: usize, (cpu, now): (u32, Ps), access: Access, prices: &Prices) -> (Ps, Ps) {
         let (holder, free) = (self.table[at].holder(), self.table[at].free);
         if holder == NO_CPU {
             self.table[at].set_holder(Holder::cpu(cpu));
@@ -254,7 +243,7 @@ impl Lines {
     }
 
     /// The line at a place has travelled so often, and was waited for.
-    fn note(&mut self, at: usize, site: &'static Location<'static>, transfers: u64, waited: Ps) {
+    pub fn note(&mut self, at: usize, site: &'static Location<'static>, transfers: u64, waited: Ps) {
         if self.notes[at] == 0 {
             self.fought.push(Fought { site, longest: 0, transfers: 0, waited: 0 });
             self.notes[at] = self.fought.len() as u32;
@@ -267,7 +256,23 @@ impl Lines {
         }
     }
 
-    /// What has been told of each line that travelled.
+    /// Whether the line at a place is with `cpu` as the access needs it, and whether it never travelled to one CPU alone.
+    pub fn is_here(&self, at: usize, cpu: u32, access: Access) -> (bool, bool) {
+        let holder = self.table[at].holder();
+        (self.has(holder, cpu, access), holder.is_shared() || holder.0 & TRAVELLED == 0)
+    }
+
+    /// No CPU has used the line.
+    pub fn forget(&mut self, line: u64) {
+        let at = self.find(line);
+        let holder = self.table[at].holder();
+        self.take(holder);
+        self.table[at].set_holder(NO_CPU);
+        self.table[at].free = 0;
+        self.notes[at] = 0;
+    }
+
+    /// The statistics of each line that travelled.
     pub fn fought(&self) -> &[Fought] {
         &self.fought
     }
@@ -290,108 +295,7 @@ fn bits_of(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-fn line_of(address: usize) -> u64 {
+/// The number of the line at an address.
+pub fn line_of(address: usize) -> u64 {
     address as u64 >> 6
-}
-
-impl Machine {
-    /// The CPU that runs accesses a line, which costs what the access does, and the journey if the line is elsewhere.
-    #[inline]
-    pub fn access(&self, address: usize, access: Access, site: &'static Location<'static>) {
-        self.events.set(self.events.get() + 1);
-        if let Some(explorer) = self.explorer {
-            return self.explored(explorer, Act { cpu: self.me(), address, access, site });
-        }
-        self.nearly_in_turn();
-        let line = line_of(address);
-        // Nearly always it is in its place, and has not left this CPU.
-        if !self.lines.borrow().has_at_once(line, self.me(), access) {
-            self.fetch(line, access, site);
-        }
-        self.spend(match access {
-            Access::Load => self.prices.load,
-            Access::Store => self.prices.store,
-            Access::Rmw => self.prices.rmw,
-        });
-    }
-
-    /// Gets a line to this CPU, unless it is there after all.
-    #[inline(never)]
-    fn fetch(&self, line: u64, access: Access, site: &'static Location<'static>) {
-        let (there, waited) = self.ask_for(line, access, site);
-        self.wait_for_lines(there, waited);
-    }
-
-    /// The CPU that runs accesses the lines of `addresses`. Their journeys begin together, and it waits for the last. The accesses
-    /// themselves are free, and no schedule is explored between them: they are to plain data.
-    pub fn access_at_once(
-        &self,
-        addresses: impl Iterator<Item = usize>,
-        access: Access,
-        site: &'static Location<'static>,
-    ) {
-        if self.explorer.is_some() {
-            return;
-        }
-        self.events.set(self.events.get() + 1);
-        self.nearly_in_turn();
-        let mut last = (self.clock(), 0);
-        for line in addresses.map(line_of) {
-            if !self.lines.borrow().has_at_once(line, self.me(), access) {
-                let (there, waited) = self.ask_for(line, access, site);
-                last = (last.0.max(there), last.1.max(waited));
-            }
-        }
-        self.wait_for_lines(last.0, last.1);
-    }
-
-    /// Starts a line's journey to this CPU, unless it is there after all: when it is there, how long it waits for others' journeys.
-    fn ask_for(&self, line: u64, access: Access, site: &'static Location<'static>) -> (Ps, Ps) {
-        let is_here = |lines: &Lines, at: usize| {
-            let holder = lines.table[at].holder();
-            (lines.has(holder, self.me(), access), holder.is_shared() || holder.0 & TRAVELLED == 0)
-        };
-        let at = self.lines.borrow_mut().find(line);
-        if is_here(&self.lines.borrow(), at) == (true, true) {
-            return (self.clock(), 0);
-        }
-        self.in_turn();
-        let mut lines = self.lines.borrow_mut();
-        // Others may have gone first, and moved it, or left it as it is wanted.
-        let at = lines.find(line);
-        if is_here(&lines, at).0 {
-            return (self.clock(), 0);
-        }
-        let (there, waited) = lines.journey(at, (self.me(), self.clock()), access, &self.prices);
-        if there > self.clock() {
-            lines.note(at, site, 1, waited);
-            self.cpu().transfers.set(self.cpu().transfers.get() + 1);
-        }
-        (there, waited)
-    }
-
-    fn wait_for_lines(&self, there: Ps, waited: Ps) {
-        self.cpu().waiting.set(self.cpu().waiting.get() + waited);
-        self.set_clock(there);
-    }
-
-    /// The line at `address` is in memory that was allocated or freed: no CPU has used it.
-    pub fn forget(&self, address: usize) {
-        let mut lines = self.lines.borrow_mut();
-        let at = lines.find(line_of(address));
-        let holder = lines.table[at].holder();
-        lines.take(holder);
-        lines.table[at].set_holder(NO_CPU);
-        lines.table[at].free = 0;
-        lines.notes[at] = 0;
-    }
-
-    /// The CPU that runs has waited for the lock at `address` since `began`.
-    pub fn waited(&self, address: usize, began: Ps, site: &'static Location<'static>) {
-        let waited = self.clock() - began;
-        self.cpu().waiting.set(self.cpu().waiting.get() + waited);
-        let mut lines = self.lines.borrow_mut();
-        let at = lines.find(line_of(address));
-        lines.note(at, site, 0, waited);
-    }
 }

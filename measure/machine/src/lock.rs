@@ -14,8 +14,9 @@
 //! Outside of a run both locks spin.
 
 use crate::atomic::access;
-use crate::cpu::{Machine, Paused, Ps, Waiter, Waiters, with};
-use crate::lines::Access;
+use crate::cpu::{Machine, Paused, Waiter, Waiters, with};
+use crate::prices::Ps;
+use crate::schedule::Access;
 use core::hint::spin_loop;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};

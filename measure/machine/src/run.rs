@@ -1,8 +1,9 @@
 //! Coroutines, and the result of a run.
 
-use crate::Costs;
-use crate::cpu::{Machine, Paused, Ps};
-use crate::explore::Ended;
+use crate::costs::Costs;
+use crate::cpu::{Machine, Paused};
+use crate::prices::Ps;
+use crate::schedule::Ended;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use std::collections::BTreeMap;

@@ -213,7 +213,7 @@ pub mod tdp_mmu {
 
 /// change-pte: LTP's `ksm02`, in a guest that builds a kernel beside KSM. Mean and standard deviation, before and after.
 pub mod change_pte {
-    /// What is measured, its unit, and the two.
+    /// The measurement, its unit, and the two figures.
     pub type Row = (&'static str, &'static str, [[f64; 2]; 2]);
 
     /// As the message has it.

@@ -1,31 +1,31 @@
-//! What only virtual time can promise: the same outcome every time, and what hundreds of CPUs show.
+//! Properties of virtual time: the same outcome every time, and effects of hundreds of CPUs.
 
 #[path = "../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
 
-use slat_sim::benches::{
-    ALL, Bench, Point, Policy, Setting, Work, access_tracking::AccessTracking, demand_paging::DemandPaging,
-    host_faults::HostFaults, ksm::KsmPerf, memslot::MemslotPerf, numa::NumaBalancing,
-};
+use slat_sim::parts::point::Point;
+use slat_sim::parts::setting::{Column, EXCLUSIVE, NONE, READ_WRITE, Setting, Work};
+use slat_sim::scenario::Scenario;
+use slat_sim::scenarios::{ALL, access_tracking, demand_paging, host_faults, ksm, memslot, numa};
 use slat_sim::world::Costs;
 use std::collections::BTreeSet;
 use thorough::thorough;
 
 /// A quick run, of which every check holds.
-fn run(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64) -> Point {
+fn run(bench: &Scenario, policy: Column, vcpus: u32, seed: u64) -> Point {
     run_with(bench, policy, vcpus, seed, Work::default())
 }
 
 /// The same with other work around the engine.
-fn run_with(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64, work: Work) -> Point {
-    checked(bench, &Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work })
+fn run_with(bench: &Scenario, policy: Column, vcpus: u32, seed: u64, work: Work) -> Point {
+    checked(bench, &Setting { costs: &Costs::SERVER, vcpus, column: policy, quick: true, seed, work })
 }
 
 /// A run of which every check holds.
-fn checked(bench: &dyn Bench, setting: &Setting<'_>) -> Point {
-    let point = bench.run(setting).unwrap();
+fn checked(bench: &Scenario, setting: &Setting<'_>) -> Point {
+    let point = (bench.simulated.run)(setting).unwrap();
     let failed: Vec<_> = point.checks.iter().filter(|check| !check.ok).collect();
-    assert!(failed.is_empty(), "{} {} {}: {failed:?}", bench.name(), setting.vcpus, setting.policy.name());
+    assert!(failed.is_empty(), "{} {} {}: {failed:?}", bench.name, setting.vcpus, setting.column.name);
     point
 }
 
@@ -38,9 +38,9 @@ fn figure(point: &Point) -> f64 {
 fn two_runs_are_the_same_to_the_last_figure() {
     for &bench in ALL {
         for &vcpus in thorough(&[1, 2, 3, 4, 5, 6, 7, 8][..], &[1, 2, 5]) {
-            for &policy in bench.policies() {
+            for &policy in bench.simulated.columns {
                 let [first, second] = [1, 1].map(|seed| format!("{:?}", run(bench, policy, vcpus, seed)));
-                assert_eq!(first, second, "{} {vcpus} {}", bench.name(), policy.name());
+                assert_eq!(first, second, "{} {vcpus} {}", bench.name, policy.name);
             }
         }
     }
@@ -48,26 +48,26 @@ fn two_runs_are_the_same_to_the_last_figure() {
 
 #[test]
 fn each_line_that_cpus_share_has_a_name() {
-    let shared = |bench: &dyn Bench, policy| run(bench, policy, 8, 1).stats.lines;
+    let shared = |bench: &Scenario, policy| run(bench, policy, 8, 1).stats.lines;
     let lines =
-        ALL.iter().flat_map(|bench| bench.policies().iter().flat_map(|&policy| shared(*bench, policy)));
+        ALL.iter().flat_map(|bench| bench.simulated.columns.iter().flat_map(|&policy| shared(bench, policy)));
     let unnamed: BTreeSet<_> = lines.filter(|line| line.name == "elsewhere").map(|line| line.site).collect();
     assert_eq!(unnamed, BTreeSet::new());
 }
 
 #[test]
 fn negative_control_another_seed_is_another_run() {
-    let [first, second] = [1, 2].map(|seed| run(&DemandPaging, Policy::Exclusive, 8, seed));
+    let [first, second] = [1, 2].map(|seed| run(&demand_paging::SCENARIO, EXCLUSIVE, 8, seed));
     assert_ne!(format!("{first:?}"), format!("{second:?}"));
 }
 
 #[test]
 fn work_around_the_engine_costs_what_it_says() {
-    let alone = |policy, work| figure(&run_with(&DemandPaging, policy, 1, 1, work));
+    let alone = |policy, work| figure(&run_with(&demand_paging::SCENARIO, policy, 1, 1, work));
     let (costs, usual) = (&Costs::SERVER, Work::default());
     let wakes = 2.0 * (costs.wake + costs.wake_arrives);
     let rmw = costs.rmw + costs.step;
-    for policy in [Policy::Exclusive, Policy::None] {
+    for policy in [EXCLUSIVE, NONE] {
         let before = alone(policy, usual.clone());
         for (what, work, more) in [
             ("guest", Work { guest_ns: usual.guest_ns + 50, ..usual.clone() }, 50.0),
@@ -78,11 +78,11 @@ fn work_around_the_engine_costs_what_it_says() {
             ("handlers", Work { handlers: true, ..usual.clone() }, wakes + usual.handler_ns as f64),
         ] {
             let after = alone(policy, work);
-            assert!((after - before - more).abs() < 2.0, "{what}, {}: {before} to {after}", policy.name());
+            assert!((after - before - more).abs() < 2.0, "{what}, {}: {before} to {after}", policy.name);
         }
         // Asked in the middle of a fault, a baseline takes its lock three times.
         let after = alone(policy, Work { host_first: false, ..usual.clone() });
-        let locks = if policy == Policy::Exclusive { 4.0 * rmw } else { 0.0 };
+        let locks = if policy == EXCLUSIVE { 4.0 * rmw } else { 0.0 };
         assert!(
             after - before > locks && after - before < locks + costs.full_path + 50.0,
             "{before} to {after}"
@@ -96,9 +96,8 @@ fn work_around_the_engine_costs_what_it_says() {
 /// The TDP MMU series' claim. What is seen here is what its threads could not be without 416 processors.
 #[test]
 fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_no_vcpu_waits() {
-    let [exclusive, none] =
-        [Policy::Exclusive, Policy::None].map(|policy| run(&DemandPaging, policy, 416, 1));
-    let alone = run(&DemandPaging, Policy::None, 1, 1);
+    let [exclusive, none] = [EXCLUSIVE, NONE].map(|policy| run(&demand_paging::SCENARIO, policy, 416, 1));
+    let alone = run(&demand_paging::SCENARIO, NONE, 1, 1);
     assert!(exclusive.waiting >= 0.9, "{}", exclusive.waiting);
     assert!(exclusive.stats.lines[0].site.starts_with("sync/baselines.rs"), "{:?}", exclusive.stats.lines[0]);
     assert!(none.stats.wall_ns as f64 <= 0.11 * exclusive.stats.wall_ns as f64);
@@ -114,8 +113,8 @@ fn new_memory_on_slat_mm_costs_many_vcpus_about_what_it_costs_one() {
     for (zeroing, costs) in [(false, &Costs::SERVER), (true, &ample)] {
         let cost = |vcpus| {
             let work = Work { zeroing, ..Work::default() };
-            let setting = Setting { costs, vcpus, policy: Policy::None, quick: false, seed: 1, work };
-            let point = HostFaults.run(&setting).unwrap();
+            let setting = Setting { costs, vcpus, column: NONE, quick: false, seed: 1, work };
+            let point = (host_faults::SCENARIO.simulated.run)(&setting).unwrap();
             assert!(point.checks.iter().all(|check| check.ok), "{:?}", point.checks);
             figure(&point)
         };
@@ -129,13 +128,21 @@ fn new_memory_on_slat_mm_costs_many_vcpus_about_what_it_costs_one() {
 /// The MGLRU aging series'.
 #[test]
 fn at_112_vcpus_a_pass_without_the_lock_is_shorter_and_costs_the_guest_nothing() {
-    let at_112 = |policy| run(&AccessTracking, policy, 112, 1);
+    let at_112 = |policy| run(&access_tracking::SCENARIO, policy, 112, 1);
     let pass =
         |point: &Point| point.figures.iter().find(|figure| figure.name == "average pass").unwrap().value;
-    let [locked, lockless, slat] = [Policy::Locked, Policy::Lockless, Policy::Slat].map(at_112);
+    let [locked, lockless, slat] = [
+        access_tracking::aging_run::LOCKED,
+        access_tracking::aging_run::LOCKLESS,
+        access_tracking::aging_run::SLAT,
+    ]
+    .map(at_112);
     assert!(pass(&locked) >= 5.9 * pass(&lockless) && pass(&locked) >= 5.9 * pass(&slat));
-    assert!(figure(&slat) <= 1.02 * figure(&at_112(Policy::SlatNoAging)));
-    assert!(figure(&locked) > 1.02 * figure(&at_112(Policy::NoAging)), "the lock does cost");
+    assert!(figure(&slat) <= 1.02 * figure(&at_112(access_tracking::aging_run::SLAT_NO_AGING)));
+    assert!(
+        figure(&locked) > 1.02 * figure(&at_112(access_tracking::aging_run::NO_AGING)),
+        "the lock does cost"
+    );
 }
 
 /// The figure of that name.
@@ -146,11 +153,11 @@ fn named(point: &Point, name: &str) -> f64 {
 /// The scalable memslots series, and who pays for it that a slot moves.
 #[test]
 fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lock() {
-    let access = |policy, vcpus| named(&run(&MemslotPerf, policy, vcpus, 1), "ns per access");
-    let alone = access(Policy::None, 1);
-    assert!(access(Policy::None, 416) <= 2.0 * alone);
-    for policy in [Policy::Exclusive, Policy::ReadWrite] {
-        assert!(access(policy, 416) >= 10.0 * alone, "{}", policy.name());
+    let access = |policy, vcpus| named(&run(&memslot::SCENARIO, policy, vcpus, 1), "ns per access");
+    let alone = access(NONE, 1);
+    assert!(access(NONE, 416) <= 2.0 * alone);
+    for policy in [EXCLUSIVE, READ_WRITE] {
+        assert!(access(policy, 416) >= 10.0 * alone, "{}", policy.name);
     }
 }
 
@@ -161,10 +168,18 @@ fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges
     // A quick run is too short for the two that wait most.
     let cost = |policy| {
         let (costs, work) = (&Costs::SERVER, Work::default());
-        figure(&checked(&NumaBalancing, &Setting { costs, vcpus: 416, policy, quick: false, seed: 1, work }))
+        figure(&checked(
+            &numa::SCENARIO,
+            &Setting { costs, vcpus: 416, column: policy, quick: false, seed: 1, work },
+        ))
     };
-    let [range, yielding, page, batched] =
-        [Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched].map(cost);
+    let [range, yielding, page, batched] = [
+        numa::balancing_columns::RANGE,
+        numa::balancing_columns::RANGE_YIELDING,
+        numa::balancing_columns::PAGE,
+        numa::balancing_columns::PAGE_BATCHED,
+    ]
+    .map(cost);
     assert!(page < yielding, "what the series says: {page} and {yielding}");
     assert!(batched < 0.8 * page && batched <= 1.02 * range, "{batched}, {range} and {page}");
 }
@@ -175,9 +190,11 @@ fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges
 fn reasons_that_are_heeded_page_by_page_pay_unless_each_flush_waits_for_a_guest() {
     let points: Vec<Point> = [1, 416]
         .into_iter()
-        .flat_map(|vcpus| KsmPerf.policies().iter().map(move |&policy| run(&KsmPerf, policy, vcpus, 1)))
+        .flat_map(|vcpus| {
+            ksm::SCENARIO.simulated.columns.iter().map(move |&policy| run(&ksm::SCENARIO, policy, vcpus, 1))
+        })
         .collect();
-    let rows = KsmPerf.against_series(&points);
+    let rows = (ksm::SCENARIO.simulated.published)(&points);
     let reproduced: Vec<_> = rows.iter().map(|row| row.reproduced).collect();
     assert_eq!(reproduced, [true, false, true, true, true, true, true, true], "{rows:?}");
 }

@@ -2,7 +2,6 @@
 
 use super::store_option::StoreOption;
 use super::{Failure, other};
-use slat_pager::Request;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -20,13 +19,12 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub fn run(&self) -> Result<(), Failure> {
-        let request = Request { pid: self.pid, name: self.name.clone() };
         let instant = |pages| {
             println!("instant: the guest may run; {pages} pages to store");
             // The reader may wait at a pipe.
             _ = std::io::stdout().flush();
         };
-        let stored = slat_pager::checkpoint(&self.control, &request, instant)
+        let stored = slat_pager::checkpoint(&self.control, self.pid, &self.name, instant)
             .map_err(|error| other(format!("{}: {error}", self.control.display())))?;
         println!(
             "{}: {} pages in {} chunks, {} of them new",

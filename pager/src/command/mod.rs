@@ -4,7 +4,9 @@ mod bench;
 mod checkpoint;
 mod clones;
 pub mod config;
+mod ctl;
 mod demo;
+mod events;
 pub mod log;
 mod machine;
 mod notify;
@@ -29,6 +31,8 @@ pub enum Command {
     /// templates.
     #[command(after_long_help = serve::EVENTS)]
     Serve(serve::Serve),
+    /// List, add and remove a daemon's sockets and sessions; reload templates; drain
+    Ctl(ctl::Ctl),
     /// Show a daemon's guests, cache and store, live
     Top(top::Top),
     /// Make a template of an image of guest memory
@@ -103,6 +107,7 @@ impl Command {
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Keeper(serve) => serve.keep_on(),
+            Self::Ctl(ctl) => ctl.run(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Receive(receive) => receive.run(),

@@ -1,5 +1,6 @@
 //! `serve`: the keeper, and the worker that it starts.
 
+use super::events::{listen, tell_waiting, told};
 use super::log::{self, say};
 use super::notify::notify;
 use super::store_option::{StoreOption, seconds};
@@ -7,19 +8,18 @@ use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
-    Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, OnFailure,
-    Options, Store, TemplateSource, Trouble, Worker, WorkerError,
+    Ageing, Cache, Event, Firecracker, Guests, Keeper, Library, Listen, Lost, Monitor, OnFailure, Options,
+    Store, TemplateSource, Trouble, Worker,
 };
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The last part of `serve --help`.
 pub const EVENTS: &str = "\
@@ -53,7 +53,7 @@ pub struct Serve {
     #[command(flatten)]
     store: StoreOption,
     /// A socket, and the template of the guests that connect to it
-    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
+    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present_any = ["images", "control"], requires = "store")]
     guests: Vec<(PathBuf, String)>,
     /// A socket, and the memory image of the guests that connect to it: a file, a block device, `nbd://HOST:PORT/EXPORT`, or
     /// `nbd+unix:///EXPORT?socket=PATH`. An image needs no store, and its content is not checked
@@ -95,9 +95,12 @@ pub struct Serve {
     /// Most connections of one process: a VMM has one for each guest
     #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
     per_process: usize,
-    /// A socket for `checkpoint`, which makes snapshots of running guests
+    /// A socket for `ctl` and `checkpoint`: sockets and templates at run time, snapshots of running guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// Take sockets on which another daemon listens, for an upgrade; without it, they are refused
+    #[arg(long)]
+    replace: bool,
     /// A folder in /dev/shm for memory that clones share: VMMs map FOLDER/TEMPLATE privately, and clones share the pages that they do not write
     #[arg(long, value_name = "FOLDER")]
     share: Option<PathBuf>,
@@ -113,6 +116,11 @@ pub struct Serve {
 pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("no `=`: write SOCKET=TEMPLATE")?;
     Ok((socket.into(), template.into()))
+}
+
+/// Returns the path from the root, by which operators name a socket.
+fn absolute(path: &std::path::Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 /// Splits `SOCKET=IMAGE` at the equals sign before an address of NBD, which may contain one.
@@ -135,24 +143,32 @@ impl Serve {
     pub fn keep(&self) -> Result<(), Failure> {
         // If systemd waits for notifications, it also restarts the keeper.
         let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
-        self.run(Keeper::listen(self.sockets()).map_err(other)?.supervised(is_supervised))
+        let keeper = Keeper::listen(self.sockets(), self.replace).map_err(other)?;
+        self.run(keeper.supervised(is_supervised))
     }
 
     /// Runs the keeper that a worker started after its own was killed.
     pub fn keep_on(&self) -> Result<(), Failure> {
         let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
-        let keeper = Keeper::of_worker(worker, self.sockets()).map_err(other)?;
+        let keeper = Keeper::of_worker(worker).map_err(other)?;
         say("keeper", serde_json::json!({ "keeper": std::process::id() }));
         log::flush();
         self.run(keeper)
     }
 
-    fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
-        self.guests.iter().chain(&self.images).map(|(socket, _)| socket)
+    fn sockets(&self) -> impl Iterator<Item = Listen> {
+        let guests =
+            self.guests.iter().map(|(socket, template)| Listen::template(absolute(socket), template));
+        let images = self.images.iter().map(|(socket, image)| Listen::image(absolute(socket), image));
+        guests.chain(images)
     }
 
     fn run(&self, keeper: Keeper) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
+        let keeper = match &self.control {
+            Some(control) => keeper.control_at(&absolute(control), self.replace).map_err(other)?,
+            None => keeper,
+        };
         // Keeper and worker have several descriptors for each guest; the worker inherits the limit.
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -209,23 +225,20 @@ impl Serve {
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
-        let (mut templates, mut steady) = (Vec::new(), None);
+        let (mut library, mut steady) = (None, None);
         if self.store.store.is_some() {
             let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
-            let library = Library::new(store);
-            for (_, template) in &self.guests {
-                templates.push(TemplateSource::of_library(&library, template));
-            }
+            library = Some(Library::new(store));
         }
-        for (_, image) in &self.images {
-            let is_nbd = image.starts_with("nbd://") || image.starts_with("nbd+unix://");
-            templates.push(if is_nbd {
+        let source = move |listen: &Listen| match (&library, &listen.template, &listen.image) {
+            (Some(library), Some(template), _) => TemplateSource::of_library(library, template),
+            (_, _, Some(image)) if image.starts_with("nbd://") || image.starts_with("nbd+unix://") => {
                 TemplateSource::of_nbd(image)
-            } else {
-                TemplateSource::of_image(image.as_ref())
-            });
-        }
+            }
+            // Without a store, a template is a path that cannot be opened.
+            _ => TemplateSource::of_image(listen.name().as_ref()),
+        };
         let mut options = Options::default();
         options.threads = self.threads;
         options.window = self.window;
@@ -237,10 +250,14 @@ impl Serve {
         let cache = Arc::new(Cache::new(self.cache));
         let monitor = Monitor::new(cache.clone(), steady);
         if let Some(address) = &self.metrics {
-            listen(&monitor, address).map_err(other)?;
+            listen(&monitor, address, self.control.as_deref()).map_err(other)?;
+        }
+        if let Some(control) = &self.control {
+            monitor.others_at(&absolute(control));
         }
         tell_waiting(monitor.clone());
-        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
+        let (wire, source) = (Firecracker, Box::new(source));
+        let worker = Worker { wire, source, cache: cache.clone(), options, monitor };
         let mut guests = Guests::default();
         if let Some(folder) = &self.share {
             guests.share_in(folder);
@@ -266,63 +283,14 @@ impl Serve {
             command.arg("keeper").args(&words);
             command
         });
-        if let Some(control) = &self.control {
-            guests.answer_on(control).map_err(other)?;
-        }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         // Its line comes before those that follow from it, of the keeper.
         log::flush();
-        worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+        let served = worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache));
+        worker.monitor.stop_listening();
+        served.map_err(other)
     }
-}
-
-/// Answers requests for metrics at this address. If another process listens there, such as the worker of an earlier
-/// daemon that has guests, the log says so, and the address is taken when it is free.
-fn listen(monitor: &Monitor, address: &str) -> std::io::Result<()> {
-    match monitor.listen(address) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            say("no metrics yet", serde_json::json!({ "error": error.to_string() }));
-            let (monitor, address) = (monitor.clone(), address.to_owned());
-            std::thread::Builder::new().name("metrics".into()).spawn(move || {
-                while monitor.listen(&address).is_err() {
-                    std::thread::sleep(Duration::from_secs(1));
-                }
-                say("metrics", serde_json::json!({ "address": address }));
-            })?;
-            Ok(())
-        }
-        listens => listens,
-    }
-}
-
-/// Logs each guest that begins to wait for the store or for memory, with the reason, again every minute, and when it
-/// goes on. A thread of its own looks every second.
-fn tell_waiting(monitor: Monitor) {
-    let look = move || {
-        let mut told: HashMap<u64, Instant> = HashMap::new();
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-            let waiting = monitor.waiting();
-            told.retain(|guest, _| {
-                let waits = waiting.iter().any(|(other, ..)| other == guest);
-                if !waits {
-                    say("goes on", serde_json::json!({ "guest": guest }));
-                }
-                waits
-            });
-            for (guest, pid, faults, reason) in waiting {
-                if told.get(&guest).is_none_or(|told| told.elapsed() > Duration::from_secs(60)) {
-                    told.insert(guest, Instant::now());
-                    let line =
-                        serde_json::json!({ "guest": guest, "pid": pid, "faults": faults, "for": reason });
-                    say("waits", line);
-                }
-            }
-        }
-    };
-    // Without the thread only the metrics show it.
-    _ = std::thread::Builder::new().name("waits".into()).spawn(look);
 }
 
 /// Ends the process when a thread panics. The thread would leave its guest frozen; the next worker serves it.
@@ -365,39 +333,4 @@ fn signals() -> std::io::Result<[OwnedFd; 3]> {
         }
     })?;
     Ok([drain.into(), leave.into(), reload.into()])
-}
-
-/// Logs one line for a guest that ended.
-fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
-    match end {
-        Ok(stats) => say(
-            "ended",
-            serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache.stats() }),
-        ),
-        Err(error) => {
-            let Some(more) = refusals() else { return };
-            let mut line = serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() });
-            if more > 0 {
-                line["more"] = more.into();
-            }
-            say("refused", line);
-        }
-    }
-}
-
-/// Counts a refusal. Returns whether to log it, with the number of those before it that were not logged: a process that
-/// is refused again and again must not fill the log.
-fn refusals() -> Option<usize> {
-    /// Most that are logged in a second.
-    const MOST: usize = 20;
-    static COUNTED: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
-    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (since, count) = counted.get_or_insert_with(|| (Instant::now(), 0));
-    let mut more = 0;
-    if since.elapsed() > Duration::from_secs(1) {
-        more = count.saturating_sub(MOST);
-        (*since, *count) = (Instant::now(), 0);
-    }
-    *count += 1;
-    (*count <= MOST).then_some(more)
 }

@@ -1,5 +1,6 @@
 //! Messages between keeper and worker.
 
+use super::request::Request;
 use crate::wire::{send_with, take};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
@@ -7,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+/// The most bytes of a message.
+const MOST_MESSAGE: usize = 16 << 10;
 
 /// Pause before the next try of a send that the kernel refused for now.
 pub const REFUSED: Duration = Duration::from_millis(10);
@@ -23,9 +27,16 @@ pub struct Take {
     pub version: Option<String>,
     #[serde(default)]
     pub what: TakeKind,
-    /// With [`TakeKind::All`]: no worker of this daemon has served yet, so its arguments may be wrong.
+    /// With [`TakeKind::All`]: no worker of this daemon has served yet, so its arguments may be wrong. With
+    /// [`TakeKind::Socket`]: the socket is of the command line.
     #[serde(default)]
     pub is_first: bool,
+    /// With [`TakeKind::Socket`]: the socket. With [`TakeKind::Request`]: an operator's request.
+    #[serde(default)]
+    pub request: Option<Request>,
+    /// Milliseconds since 1970 when the guest connected.
+    #[serde(default)]
+    pub since: u64,
 }
 
 /// The kind of a keeper's message.
@@ -33,12 +44,21 @@ pub struct Take {
 pub enum TakeKind {
     #[default]
     Guest,
-    /// A socket on which guests connect: the descriptor. The worker holds it in case the keeper is killed.
+    /// A socket on which guests connect, the version that they get, and the descriptor. The worker holds the descriptor in
+    /// case the keeper is killed. Without one, the socket is not open.
     Socket,
-    /// The version of the template that new guests on a socket get.
-    Version,
-    /// New guests get the newest versions from now on.
+    /// The worker closes its descriptor of a socket.
+    Closes,
+    /// No guest of a socket is left.
+    Forgets,
+    /// The control socket: the descriptor. `connection` is the number in its name.
+    Control,
+    /// New guests on a socket get the newest version from now on.
     Reload,
+    /// An operator's request, with the connection on which to answer.
+    Request,
+    /// Another daemon needs the address of the metrics.
+    Yields,
     /// The daemon takes no further guest: close the sockets.
     Drains,
     /// The keeper ends, and must not be replaced.
@@ -62,6 +82,15 @@ pub struct Keep {
     /// The message is about the new guests on this socket: the version of their template, if there is one.
     #[serde(default)]
     pub opened: Option<usize>,
+    /// With `opened`: the answer to a request to reload.
+    #[serde(default)]
+    pub is_reload: bool,
+    /// With `opened`: why the template, or its newest version, could not be opened. With `waiting`: the reason.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// So many faults of the guest wait now.
+    #[serde(default)]
+    pub waiting: Option<u64>,
     /// The guest has files, although none may have arrived.
     #[serde(default)]
     pub has_files: bool,
@@ -114,7 +143,7 @@ impl Channel {
     /// Receives a message; `wait` says whether to wait for one. `None`: the other end is closed. `WouldBlock`: there is
     /// no message.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        let (mut text, mut fds) = ([0; 512], Vec::new());
+        let (mut text, mut fds) = ([0; MOST_MESSAGE], Vec::new());
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let got = loop {
             match take(self.0.as_fd(), &mut text, &mut fds, flags) {

@@ -1,26 +1,23 @@
-//! Requests of an operator to a running worker: snapshots of its guests.
-//!
-//! A request is one line of JSON, such as `{"pid":4711,"name":"debian.3"}`. The worker answers
-//! `{"instant":{"pages":9}}` when the guest may run on, and then `{"stored":{…}}`; or `{"error":"…"}` instead of
-//! either.
+//! The guests of a worker, and an operator's requests that concern them.
 
 use super::keeper_state::StartKeeper;
-use super::sockets::bind;
-use crate::guest::{Backing, Handle, Stored, swap_file};
+use super::request::Request;
+use crate::guest::{Backing, Handle, swap_file};
 use crate::share::Share;
 use crate::store::{StoreError, Template};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// The most bytes of a request.
-const MOST_REQUEST: u64 = 4096;
+/// Time limit for the operator to read an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The guests that a worker serves. A clone of the value refers to the same guests.
 #[derive(Clone, Default)]
@@ -36,31 +33,6 @@ pub struct Guests {
 
 /// Tells the name of a template, and the version that new guests get from now on, or why it cannot be opened.
 type TellTemplates = Arc<dyn Fn(&str, Result<&str, &StoreError>) + Send + Sync>;
-
-/// A request for a snapshot.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Request {
-    /// The VMM's process.
-    pub pid: i32,
-    /// Name of the snapshot's template.
-    pub name: String,
-}
-
-/// An answer of a worker.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Answer {
-    /// The guest may run on; the worker will store the pages.
-    Instant {
-        /// Number of pages to store.
-        pages: usize,
-    },
-    /// The snapshot is a template.
-    Stored(Stored),
-    /// There is no snapshot.
-    Error(String),
-}
 
 impl Guests {
     /// Lets clones of the worker's templates map the files in this folder, one file of each template's name. A guest
@@ -158,94 +130,39 @@ impl Guests {
         self.guests.lock().values().find(|(of, _)| *of == pid).map(|(_, guest)| guest.clone())
     }
 
-    /// Answers requests on this socket in threads of its own. Only this user may connect to it.
-    ///
-    /// This changes the process's umask for a moment, so call it before threads make files.
-    pub fn answer_on(&self, socket: &Path) -> io::Result<()> {
-        let listener = bind(socket)?;
-        listener.set_nonblocking(false)?;
-        let guests = self.clone();
-        std::thread::Builder::new().name("control".into()).spawn(move || guests.accept(&listener))?;
-        Ok(())
+    /// Answers an operator's request that the keeper passed on, in a thread of its own. If no thread can be started, the
+    /// connection is closed.
+    pub(super) fn answer(&self, request: Option<Request>, connection: OwnedFd) {
+        let (guests, connection) = (self.clone(), UnixStream::from(connection));
+        let Some(Request::Checkpoint { pid, name }) = request else { return };
+        let serve = move || {
+            // The keeper does not wait for an operator, and does not know this connection any more.
+            _ = connection.set_nonblocking(false).and(connection.set_write_timeout(Some(PATIENCE)));
+            guests.snapshot(pid, &name, |answer| {
+                let mut line = answer.to_string();
+                line.push('\n');
+                _ = (&connection).write_all(line.as_bytes());
+            });
+        };
+        _ = std::thread::Builder::new().name("control".into()).spawn(serve);
     }
 
-    fn accept(&self, listener: &UnixListener) {
-        loop {
-            let Ok((connection, _)) = listener.accept() else {
-                // For instance, no descriptor is left.
-                std::thread::sleep(std::time::Duration::from_millis(10));
-                continue;
-            };
-            let guests = self.clone();
-            // If no thread can be started, the connection is closed.
-            _ = std::thread::Builder::new().spawn(move || guests.hear(&connection));
-        }
-    }
-
-    /// Serves one request after the other, until the other end closes. If the other end does not read the answer, the
-    /// snapshot is still made.
-    fn hear(&self, connection: &UnixStream) {
-        use std::io::Read;
-        let mut reader = BufReader::new(connection);
-        loop {
-            let mut line = String::new();
-            match reader.by_ref().take(MOST_REQUEST).read_line(&mut line) {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
-            let say = |answer: &Answer| {
-                let mut line = serde_json::to_vec(answer).expect("numbers and strings are JSON");
-                line.push(b'\n');
-                _ = (&*connection).write_all(&line);
-            };
-            match serde_json::from_str(&line) {
-                Ok(request) => self.snapshot(&request, say),
-                Err(error) => say(&Answer::Error(format!("the request is not understood: {error}"))),
-            }
-        }
-    }
-
-    fn snapshot(&self, request: &Request, say: impl Fn(&Answer)) {
-        let Some(guest) = self.find(request.pid) else {
-            return say(&Answer::Error(format!("process {} is no guest of this pager", request.pid)));
+    /// If the operator does not read the answer, the snapshot is still made.
+    fn snapshot(&self, pid: i32, name: &str, say: impl Fn(Value)) {
+        let failed = |error: String| json!({ "error": error });
+        let Some(guest) = self.find(pid) else {
+            return say(failed(format!("process {pid} is no guest of this pager")));
         };
         let harvest = match guest.harvest() {
             Ok(harvest) => harvest,
-            Err(error) => return say(&Answer::Error(error.to_string())),
+            Err(error) => return say(failed(error.to_string())),
         };
         // It keeps the guest alive.
         drop(guest);
-        say(&Answer::Instant { pages: harvest.pages() });
-        match harvest.store(&request.name) {
-            Ok(stored) => say(&Answer::Stored(stored)),
-            Err(error) => say(&Answer::Error(error.to_string())),
-        }
-    }
-}
-
-/// Asks a worker for a snapshot. Calls `instant` with the number of pages when the guest may run on.
-///
-/// # Errors
-/// The worker's error, or that of the connection.
-pub fn checkpoint(socket: &Path, request: &Request, instant: impl FnOnce(usize)) -> io::Result<Stored> {
-    let connection = UnixStream::connect(socket)?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    (&connection).write_all(&line)?;
-    let (mut reader, mut instant) = (BufReader::new(&connection), Some(instant));
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the pager ended: ask the next one"));
-        }
-        match serde_json::from_str(&line)? {
-            Answer::Instant { pages } => {
-                if let Some(instant) = instant.take() {
-                    instant(pages);
-                }
-            }
-            Answer::Stored(stored) => return Ok(stored),
-            Answer::Error(error) => return Err(io::Error::other(error)),
+        say(json!({ "ok": true, "instant": { "pages": harvest.pages() } }));
+        match harvest.store(name) {
+            Ok(stored) => say(json!({ "ok": true, "stored": stored })),
+            Err(error) => say(failed(error.to_string())),
         }
     }
 }

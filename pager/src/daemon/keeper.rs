@@ -1,5 +1,7 @@
 //! The keeper holds connections and journals, and restarts the worker.
 
+mod clients;
+mod list;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -7,13 +9,15 @@ mod tests;
 use super::channel::{Channel, Take, TakeKind};
 use super::limits::{self, Closed};
 use super::peer;
+use super::request::{Listen, Request, daemons};
 use super::sockets::{Place, bind, is_in_use};
+use clients::Clients;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -21,10 +25,13 @@ use std::time::Duration;
 /// itself, the worker starts another keeper: [`Keeper::of_worker`]. Do not kill both at the same time.
 #[derive(Debug)]
 pub struct Keeper {
-    sockets: Vec<UnixListener>,
-    places: Vec<Place>,
+    /// The sockets, by number. Numbers are not used again. A closed one stays while it has guests.
+    sockets: BTreeMap<usize, Socket>,
+    next_socket: usize,
     /// Number of sockets that another process used until now.
     taken_over: usize,
+    control: Option<Control>,
+    clients: Clients,
     /// Becomes readable when the keeper is to drain.
     drain: Option<OwnedFd>,
     drains: bool,
@@ -32,18 +39,56 @@ pub struct Keeper {
     leave: Option<OwnedFd>,
     /// Another process restarts a keeper for these sockets if this one is killed.
     is_supervised: bool,
-    /// The worker that started this keeper.
+    /// The worker that started this keeper, and its id.
     adopted: Option<(Channel, Option<OwnedFd>)>,
+    adopted_id: u32,
     /// A worker has served, so its arguments were right.
     was_ready: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
-    /// The version of the template that new guests on a socket get, also from later workers.
-    versions: BTreeMap<usize, String>,
     /// Becomes readable when new guests are to get the newest versions.
     reload: Option<OwnedFd>,
     closed: Closed,
     most_of_process: usize,
+}
+
+/// A socket on which guests connect.
+#[derive(Debug)]
+struct Socket {
+    listen: Listen,
+    /// `None`: it is closed, or not open yet.
+    listener: Option<UnixListener>,
+    place: Option<Place>,
+    /// The version of the template that new guests get, also from later workers.
+    version: Option<String>,
+    /// It is of the command line.
+    is_first: bool,
+    /// It is bound when the worker has opened its template.
+    is_pending: bool,
+    /// The worker is asked for the newest version.
+    reloads: bool,
+}
+
+/// The control socket. It is removed when the keeper ends.
+#[derive(Debug)]
+struct Control {
+    listener: UnixListener,
+    /// The number in its own name.
+    number: u64,
+    /// Its own name, `PATH.NUMBER`, and `PATH`, which the daemon that started last has.
+    places: [Option<Place>; 2],
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.places.iter().flatten().for_each(Place::remove);
+    }
+}
+
+fn own_name(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
 }
 
 /// A change of a daemon's state.
@@ -72,50 +117,95 @@ struct Kept {
     /// Journal, and swap file if there is one.
     files: Vec<OwnedFd>,
     version: Option<String>,
+    /// Milliseconds since 1970 when it connected.
+    since: u64,
+    /// Faults that wait, and why the last one does.
+    waiting: u64,
+    reason: Option<String>,
 }
 
 impl Keeper {
-    /// Listens on these sockets. Only this user may connect to them. A socket that an earlier keeper left behind is
-    /// replaced.
+    /// Listens on these sockets. Only this user may connect to them, unless they say otherwise. A socket that an earlier
+    /// keeper left behind is replaced. A socket of a daemon that lives is replaced if this one `replaces` it.
     ///
     /// It changes the process's umask for a moment: call it before threads make files.
-    pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
-        let (mut listeners, mut places, mut taken_over) = (Vec::new(), Vec::new(), 0);
-        for path in sockets {
-            taken_over += usize::from(is_in_use(path.as_ref()));
-            listeners.push(bind(path.as_ref())?);
-            places.push(Place::of(path.as_ref()));
-        }
-        Ok(Self {
-            sockets: listeners,
-            places,
-            taken_over,
+    ///
+    /// # Errors
+    /// A daemon listens on one of the sockets. Then all of them stay as they were.
+    pub fn listen(sockets: impl IntoIterator<Item = Listen>, replaces: bool) -> io::Result<Self> {
+        let mut keeper = Self {
+            sockets: BTreeMap::new(),
+            next_socket: 0,
+            taken_over: 0,
+            control: None,
+            clients: Clients::default(),
             drain: None,
             drains: false,
             leave: None,
             is_supervised: false,
             adopted: None,
+            adopted_id: 0,
             was_ready: false,
             kept: BTreeMap::new(),
             next: 0,
-            versions: BTreeMap::new(),
             reload: None,
             closed: Closed::default(),
             most_of_process: limits::MOST_OF_PROCESS,
-        })
+        };
+        for listen in sockets {
+            if let Some(error) = listen.error() {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+            }
+            let is_live = is_in_use(&listen.socket);
+            keeper.taken_over += usize::from(is_live);
+            let number = keeper.insert(listen, true);
+            if let Err(error) = keeper.open(number, replaces) {
+                keeper.sockets.values().filter_map(|socket| socket.place.as_ref()).for_each(Place::remove);
+                return Err(error);
+            }
+        }
+        Ok(keeper)
     }
 
-    /// Makes the keeper that a worker started after its own was killed. `channel` is its standard input, and `sockets`
-    /// are those of the killed keeper. It gets the guests of the worker, and its sockets, unless they were closed or
-    /// now belong to another keeper.
+    /// Answers operators on a socket at this path, and at `PATH.N`, N the process id: [`Request`]. Only this user may
+    /// connect. The socket at `PATH` belongs to the daemon that started last. A keeper that a worker started has the
+    /// killed keeper's, or its own at `PATH.N` alone.
+    ///
+    /// # Errors
+    /// A daemon listens there, and this one does not `replace` it.
+    pub fn control_at(mut self, path: &Path, replaces: bool) -> io::Result<Self> {
+        if let Some(control) = &mut self.control {
+            let own = Place::of(&own_name(path, control.number));
+            control.places = [Some(own.named(path)), Some(own)];
+            return Ok(self);
+        }
+        // Sockets of killed daemons.
+        for other in daemons(path).iter().filter(|other| !is_in_use(other)) {
+            Place::of(other).remove();
+        }
+        let number = u64::from(std::process::id());
+        let name = own_name(path, number);
+        let (listener, first, own) = if self.adopted.is_some() {
+            let (listener, own) = bind(&name, false)?;
+            (listener, None, own)
+        } else {
+            let (listener, place) = bind(path, replaces)?;
+            _ = std::fs::remove_file(&name);
+            std::fs::hard_link(path, &name)?;
+            let own = place.named(&name);
+            (listener, Some(place), own)
+        };
+        self.control = Some(Control { listener, number, places: [first, Some(own)] });
+        Ok(self)
+    }
+
+    /// Makes the keeper that a worker started after its own was killed. `channel` is its standard input. It gets the
+    /// guests of the worker, and its sockets, unless they were closed.
     ///
     /// # Errors
     /// The worker ended before it had sent everything.
-    pub fn of_worker<P: AsRef<Path>>(
-        channel: OwnedFd,
-        sockets: impl IntoIterator<Item = P>,
-    ) -> io::Result<Self> {
-        let mut keeper = Self::listen::<P>([])?;
+    pub fn of_worker(channel: OwnedFd) -> io::Result<Self> {
+        let mut keeper = Self::listen([], false)?;
         let channel = Channel::new(channel);
         loop {
             let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the worker ended as well");
@@ -123,17 +213,29 @@ impl Keeper {
             let mut fds = fds.into_iter();
             match (take.what, fds.next()) {
                 (TakeKind::Guest, Some(connection)) => {
-                    let Take { connection: number, socket, version, .. } = take;
-                    let process = peer::pid(&connection);
-                    let kept = Kept { socket, connection, process, files: fds.collect(), version };
+                    let Take { connection: number, socket, version, since, .. } = take;
+                    let (process, files) = (peer::pid(&connection), fds.collect());
+                    let (waiting, reason) = (0, None);
+                    let kept = Kept { socket, connection, process, files, version, since, waiting, reason };
                     keeper.kept.insert(number, kept);
                 }
-                (TakeKind::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
-                (TakeKind::Version, _) => {
-                    keeper.versions.extend(take.version.map(|version| (take.socket, version)));
+                (TakeKind::Socket, listener) => {
+                    let Some(Request::Add(listen)) = take.request else { continue };
+                    let listener = listener.map(UnixListener::from);
+                    let place = listener.as_ref().map(|_| Place::of(&listen.socket));
+                    let Take { version, is_first, .. } = take;
+                    let (is_pending, reloads) = (false, false);
+                    let socket = Socket { listen, listener, place, version, is_first, is_pending, reloads };
+                    keeper.sockets.insert(take.socket, socket);
+                    keeper.next_socket = keeper.next_socket.max(take.socket + 1);
+                }
+                (TakeKind::Control, Some(listener)) => {
+                    let (listener, number) = (listener.into(), take.connection);
+                    keeper.control = Some(Control { listener, number, places: [None, None] });
                 }
                 (TakeKind::All, _) => {
                     keeper.next = take.connection;
+                    keeper.adopted_id = take.socket as u32;
                     // Unless the worker has ended, and another process has its number.
                     let worker = Pid::from_raw(take.socket as i32).filter(|pid| getppid() == Some(*pid));
                     let process = worker.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -143,10 +245,7 @@ impl Keeper {
                 _ => {}
             }
         }
-        keeper.drains = keeper.sockets.is_empty();
-        if !keeper.drains {
-            keeper.places = sockets.into_iter().map(|path| Place::of(path.as_ref())).collect();
-        }
+        keeper.drains = !keeper.sockets.values().any(Socket::is_open);
         keeper.was_ready = true;
         Ok(keeper)
     }

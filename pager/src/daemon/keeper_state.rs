@@ -4,6 +4,8 @@
 //! delays no other. If the keeper is killed in between, the next one gets the change with the rest.
 
 use super::channel::{Channel, Keep, Take, TakeKind};
+use crate::store::StoreError;
+use crate::wire::Foreign;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -22,11 +24,19 @@ pub(super) struct KeeperState {
 
 struct Parts {
     keeper: Arc<Line>,
-    sockets: BTreeMap<usize, Arc<OwnedFd>>,
+    sockets: BTreeMap<usize, Socket>,
+    /// The control socket, with the number in its name.
+    control: Option<(u64, Arc<OwnedFd>)>,
     guests: BTreeMap<u64, Guest>,
-    /// The versions of the new guests, by socket.
-    versions: BTreeMap<usize, String>,
     next: u64,
+}
+
+/// The keeper's data of a socket, with the version of its new guests.
+#[derive(Clone)]
+struct Socket {
+    take: Take,
+    /// `None`: it is not open.
+    fd: Option<Arc<OwnedFd>>,
 }
 
 /// The keeper's data of a guest.
@@ -73,8 +83,8 @@ impl Line {
 
 impl KeeperState {
     pub fn new(keeper: Channel) -> Self {
-        let (sockets, guests, versions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let parts = Parts { keeper: Line::new(keeper, true), sockets, guests, versions, next: 0 };
+        let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
+        let parts = Parts { keeper: Line::new(keeper, true), sockets, control: None, guests, next: 0 };
         Self { parts: Mutex::new(parts), child: Mutex::new(None) }
     }
 
@@ -83,31 +93,72 @@ impl KeeperState {
         self.parts.lock().keeper.clone()
     }
 
-    /// Adds a socket from the keeper.
-    pub fn socket(&self, number: usize, socket: OwnedFd) {
-        self.parts.lock().sockets.insert(number, Arc::new(socket));
+    /// Adds a socket from the keeper, or its descriptor.
+    pub fn socket(&self, take: Take, fd: Option<OwnedFd>) {
+        let socket = Socket { fd: fd.map(Arc::new), take };
+        self.parts.lock().sockets.insert(socket.take.socket, socket);
     }
 
-    /// Notes the version of the new guests on a socket, which the keeper knows.
-    pub fn version(&self, socket: usize, version: String) {
-        self.parts.lock().versions.insert(socket, version);
+    /// Closes a socket.
+    pub fn closes(&self, socket: usize) {
+        if let Some(socket) = self.parts.lock().sockets.get_mut(&socket) {
+            socket.fd = None;
+        }
+    }
+
+    /// Removes a socket.
+    pub fn forgets(&self, socket: usize) {
+        self.parts.lock().sockets.remove(&socket);
+    }
+
+    /// Adds the control socket.
+    pub fn control(&self, number: u64, socket: OwnedFd) {
+        self.parts.lock().control = Some((number, Arc::new(socket)));
     }
 
     /// Tells the keeper the version of the new guests on a socket. `None`: there is no template any more.
-    pub fn opened(&self, socket: usize, version: Option<&str>) {
+    pub fn opened(&self, socket: usize, version: Option<&str>, is_reload: bool) {
         let version = version.map(str::to_owned);
-        let keeper = {
+        self.tell_opened(socket, is_reload, None, |before| before.clone_from(&version));
+    }
+
+    /// Tells the keeper why a template, or its newest version, cannot be opened. New guests get the same as before.
+    pub fn not_opened(&self, socket: usize, is_reload: bool, error: &StoreError) {
+        let reason = Some(short(&error.to_string()));
+        let is_gone = is_reload && matches!(error, StoreError::Missing(_));
+        self.tell_opened(socket, is_reload, reason, |version| {
+            if is_gone {
+                *version = None;
+            }
+        });
+    }
+
+    fn tell_opened(
+        &self,
+        number: usize,
+        is_reload: bool,
+        reason: Option<String>,
+        change: impl FnOnce(&mut Option<String>),
+    ) {
+        let (keeper, version) = {
             let mut parts = self.parts.lock();
-            parts.versions.remove(&socket);
-            parts.versions.extend(version.clone().map(|version| (socket, version)));
-            parts.keeper.clone()
+            let Some(socket) = parts.sockets.get_mut(&number) else { return };
+            change(&mut socket.take.version);
+            let version = socket.take.version.clone();
+            (parts.keeper.clone(), version)
         };
-        keeper.send(&Keep { opened: Some(socket), version, ..Keep::default() }, &[]);
+        keeper.send(&Keep { opened: Some(number), version, is_reload, reason, ..Keep::default() }, &[]);
+    }
+
+    /// Tells the keeper that so many faults of a guest wait.
+    pub fn waits(&self, connection: u64, waiting: u64, reason: &str) {
+        let (waiting, reason) = (Some(waiting), Some(short(reason)));
+        self.keeper().send(&Keep { connection, reason, waiting, ..Keep::default() }, &[]);
     }
 
     /// Closes the sockets: the daemon takes no further guest.
     pub fn drains(&self) {
-        self.parts.lock().sockets.clear();
+        self.parts.lock().sockets.values_mut().for_each(|socket| socket.fd = None);
     }
 
     /// Adds a guest from the keeper.
@@ -142,19 +193,27 @@ impl KeeperState {
 
     /// Removes a guest that has ended.
     pub fn ends(&self, connection: u64) {
-        let keeper = {
+        let (keeper, guest) = {
             let mut parts = self.parts.lock();
-            parts.guests.remove(&connection);
-            parts.keeper.clone()
+            let guest = parts.guests.remove(&connection);
+            (parts.keeper.clone(), guest)
         };
+        // The connection may hold descriptors of the VMM.
+        let fds = guest.into_iter().flat_map(|guest| guest.fds).filter_map(Arc::into_inner);
+        drop(Foreign(fds.collect()));
         keeper.send(&Keep { connection, ..Keep::default() }, &[]);
     }
 
     /// Starts another keeper after a kill, if there are guests that need it, and gives it everything. Returns whether
     /// there is a keeper.
     pub fn next_keeper(&self, start: &StartKeeper) -> io::Result<bool> {
-        if self.parts.lock().guests.is_empty() {
-            return Ok(false);
+        {
+            let parts = self.parts.lock();
+            // No other process knows the sockets that were added while the daemon ran.
+            let has_added = parts.sockets.values().any(|socket| !socket.take.is_first && socket.fd.is_some());
+            if parts.guests.is_empty() && !has_added {
+                return Ok(false);
+            }
         }
         let (channel, theirs) = Channel::pair()?;
         let mut command = start();
@@ -167,19 +226,19 @@ impl KeeperState {
         }
         // Later changes wait until the keeper has what there is now.
         let line = Line::new(channel, false);
-        let (sockets, guests, versions, connection) = {
+        let (sockets, control, guests, connection) = {
             let mut parts = self.parts.lock();
             parts.keeper = line.clone();
-            (parts.sockets.clone(), parts.guests.clone(), parts.versions.clone(), parts.next)
+            (parts.sockets.clone(), parts.control.clone(), parts.guests.clone(), parts.next)
         };
         // If this keeper is killed, too, the caller sees the closed channel.
-        for (number, socket) in &sockets {
-            let take = Take { socket: *number, what: TakeKind::Socket, ..Take::default() };
-            _ = line.channel.send(&take, &[socket.as_fd()]);
+        for socket in sockets.values() {
+            let fds: Vec<_> = socket.fd.iter().map(|fd| fd.as_fd()).collect();
+            _ = line.channel.send(&socket.take, &fds);
         }
-        for (socket, version) in versions {
-            let take = Take { socket, version: Some(version), what: TakeKind::Version, ..Take::default() };
-            _ = line.channel.send(&take, &[]);
+        if let Some((connection, socket)) = &control {
+            let take = Take { connection: *connection, what: TakeKind::Control, ..Take::default() };
+            _ = line.channel.send(&take, &[socket.as_fd()]);
         }
         for guest in guests.values() {
             let fds: Vec<_> = guest.fds.iter().map(|fd| fd.as_fd()).collect();
@@ -190,4 +249,9 @@ impl KeeperState {
         line.open();
         Ok(true)
     }
+}
+
+/// Returns the beginning of a reason, which must fit into a message.
+fn short(text: &str) -> String {
+    text.chars().take(500).collect()
 }

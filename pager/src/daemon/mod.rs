@@ -15,6 +15,7 @@ mod limits;
 mod monitor;
 mod outbox;
 mod peer;
+mod request;
 mod sockets;
 mod worker;
 
@@ -22,8 +23,9 @@ pub(crate) use channel::{Channel, Keep, Take};
 pub(crate) use worker::at;
 
 pub use ageing::Ageing;
-pub use control::{Answer, Guests, Request, checkpoint};
+pub use control::Guests;
 pub use keeper::{Event, Keeper};
 pub use monitor::{Moment, Monitor, Serving};
+pub use request::{Listed, ListedSocket, Listen, Request, Session, ask, checkpoint, daemons, list};
 pub use sockets::accept_one;
-pub use worker::{Worker, WorkerError};
+pub use worker::{FindTemplate, Worker, WorkerError};

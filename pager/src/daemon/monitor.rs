@@ -3,19 +3,21 @@
 //! It serves two paths, one request for each connection, and reads no header. An HTTP server would add ten crates.
 
 use super::channel::REFUSED;
+use super::request::{Listed, daemons, list};
+use super::sockets::{Place, bind};
 use crate::cache::{Cache, CacheStats, Source};
 use crate::guest::{GuestStats, Watch};
 use crate::store::{Steady, StoreStats};
 use parking_lot::Mutex;
+use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
-use std::path::Path;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The most bytes of a request.
@@ -31,6 +33,15 @@ struct Inner {
     cache: Arc<Cache>,
     store: Option<Steady>,
     guests: Mutex<Guests>,
+    /// The path of the control sockets of this host's daemons.
+    control: OnceLock<PathBuf>,
+    listening: Mutex<Option<Listening>>,
+}
+
+/// A socket for requests, and its place if it has a path.
+struct Listening {
+    socket: OwnedFd,
+    place: Option<Place>,
 }
 
 #[derive(Default)]
@@ -60,6 +71,9 @@ pub struct Moment {
     pub cache: CacheStats,
     /// Counters of the store, if there is one.
     pub store: Option<StoreStats>,
+    /// Other daemons with the same control path, such as one that drains.
+    #[serde(default)]
+    pub others: Vec<Listed>,
 }
 
 /// A guest.
@@ -79,7 +93,20 @@ pub struct Serving {
 impl Monitor {
     /// Makes a monitor without guests.
     pub fn new(cache: Arc<Cache>, store: Option<Steady>) -> Self {
-        Self(Arc::new(Inner { cache, store, guests: Mutex::default() }))
+        let (control, listening) = (OnceLock::new(), Mutex::default());
+        Self(Arc::new(Inner { cache, store, guests: Mutex::default(), control, listening }))
+    }
+
+    /// Sets the path of the control socket. State and metrics have the guests of other daemons at this path, too.
+    pub fn others_at(&self, control: &Path) {
+        _ = self.0.control.set(control.into());
+    }
+
+    /// Returns the state of the other daemons that answer.
+    fn others(&self) -> Vec<Listed> {
+        let daemons = self.0.control.get().map(|control| daemons(control)).unwrap_or_default();
+        let answers = daemons.iter().filter_map(|daemon| list(daemon).ok());
+        answers.filter(|other| other.worker != std::process::id()).collect()
     }
 
     pub(super) fn begins(&self, guest: u64, pid: i32, template: &str, watch: Watch) {
@@ -96,8 +123,9 @@ impl Monitor {
         }
     }
 
-    /// Returns the current state.
+    /// Returns the current state. Asks other daemons, and waits for their answers for a moment.
     pub fn moment(&self) -> Moment {
+        let others = self.others();
         let guests = self.0.guests.lock();
         let serving = |(guest, (pid, template, watch)): (&u64, &(i32, String, Watch))| Serving {
             guest: *guest,
@@ -115,6 +143,7 @@ impl Monitor {
             ended_filled: guests.filled,
             cache: self.0.cache.stats(),
             store: self.0.store.as_ref().map(Steady::stats),
+            others,
         }
     }
 
@@ -132,42 +161,61 @@ impl Monitor {
     /// Prometheus, and `/state`, a [`Moment`] as JSON.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// `AddrInUse`: another process listens there. Or the address cannot be listened on.
     pub fn listen(&self, at: &str) -> io::Result<()> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{at}: {error}"));
-        let monitor = self.clone();
-        let thread = std::thread::Builder::new().name("monitor".into());
         if at.contains('/') {
-            let path = Path::new(at);
-            super::sockets::remove_socket(path).map_err(named)?;
-            let socket = UnixListener::bind(path).map_err(named)?;
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
-            thread.spawn(move || {
-                for stream in socket.incoming() {
-                    let Ok(stream) = stream else {
-                        // For instance, no descriptor is left.
-                        std::thread::sleep(REFUSED);
-                        continue;
-                    };
-                    _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
-                    _ = monitor.answer(stream);
-                }
-            })?;
+            let (socket, place) = bind(Path::new(at), false)?;
+            socket.set_nonblocking(false)?;
+            let shared = socket.as_fd().try_clone_to_owned()?;
+            self.answer_all(shared, Some(place), move || {
+                let stream = socket.accept()?.0;
+                stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)))?;
+                Ok(stream)
+            })
         } else {
             let socket = TcpListener::bind(at).map_err(named)?;
-            thread.spawn(move || {
-                for stream in socket.incoming() {
-                    let Ok(stream) = stream else {
-                        // For instance, no descriptor is left.
-                        std::thread::sleep(REFUSED);
-                        continue;
-                    };
-                    _ = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
-                    _ = monitor.answer(stream);
-                }
-            })?;
+            let shared = socket.as_fd().try_clone_to_owned()?;
+            self.answer_all(shared, None, move || {
+                let stream = socket.accept()?.0;
+                stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)))?;
+                Ok(stream)
+            })
         }
-        Ok(())
+    }
+
+    /// Answers the connections that `accept` returns, in a thread of its own, until [`Monitor::stop_listening`].
+    fn answer_all<S: Read + Write>(
+        &self,
+        socket: OwnedFd,
+        place: Option<Place>,
+        accept: impl Fn() -> io::Result<S> + Send + 'static,
+    ) -> io::Result<()> {
+        *self.0.listening.lock() = Some(Listening { socket, place });
+        let monitor = self.clone();
+        let answer = move || {
+            while monitor.0.listening.lock().is_some() {
+                match accept() {
+                    Ok(stream) => _ = monitor.answer(stream),
+                    // For instance, no descriptor is left.
+                    Err(_) => std::thread::sleep(REFUSED),
+                }
+            }
+        };
+        std::thread::Builder::new().name("monitor".into()).spawn(answer).map(drop)
+    }
+
+    /// Frees the address of the metrics, and removes the socket if it has a path.
+    pub fn stop_listening(&self) {
+        let Some(Listening { socket, place }) = self.0.listening.lock().take() else { return };
+        _ = place.map(|place| place.remove());
+        // The thread's `accept` returns.
+        _ = rustix::net::shutdown(&socket, Shutdown::Both);
+    }
+
+    /// Returns whether it listens.
+    pub fn is_listening(&self) -> bool {
+        self.0.listening.lock().is_some()
     }
 
     pub(crate) fn answer(&self, mut stream: impl Read + Write) -> io::Result<()> {
@@ -211,6 +259,14 @@ fn text(moment: &Moment) -> String {
     };
     let one = |value: u64| vec![(String::new(), value as f64)];
     family("guests", "gauge", "Guests that are served.", one(moment.guests.len() as u64));
+    let other = |value: fn(&Listed) -> u64| {
+        let one = |other: &Listed| (format!("{{keeper=\"{}\"}}", other.keeper), value(other) as f64);
+        moment.others.iter().map(one).collect::<Vec<_>>()
+    };
+    let guests = other(|other| other.sessions.len() as u64);
+    family("other_guests", "gauge", "Guests of another daemon with the same control path.", guests);
+    let waiting = other(|other| other.sessions.iter().map(|session| session.waiting).sum());
+    family("other_faults_waiting", "gauge", "Faults of its guests that wait.", waiting);
     family("guests_ended_total", "counter", "Guests that have ended.", one(moment.ended));
 
     let mut faults: BTreeMap<&str, u64> =

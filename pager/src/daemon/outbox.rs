@@ -19,9 +19,16 @@ pub enum Letter {
     Socket(usize),
     /// The connection with this number.
     Guest(u64),
-    /// The version of the new guests on the socket with this number.
-    Version(usize),
-    Reload,
+    /// The socket with this number is closed.
+    Closes(usize),
+    /// The socket with this number has no guest any more.
+    Forgets(usize),
+    Control,
+    /// New guests on the socket with this number get the newest version.
+    Reload(usize),
+    /// The request of the operator with this number.
+    Request(u64),
+    Yields,
     All,
     Drains,
     Leaves,
@@ -84,6 +91,14 @@ impl Process {
     pub fn mine(child: Child) -> Self {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
         Self::Mine(child, process)
+    }
+
+    /// Returns the id of the process. 0: it has ended.
+    pub fn id(&self, adopted: u32) -> u32 {
+        match self {
+            Self::Mine(child, _) => child.id(),
+            Self::Other(process) => process.as_ref().map_or(0, |_| adopted),
+        }
     }
 
     pub fn kill(&mut self) {

@@ -58,6 +58,11 @@ pub fn kill(connection: &impl AsFd) -> io::Result<()> {
     Ok(pidfd_send_signal(process, Signal::KILL)?)
 }
 
+/// Returns whether the process that made the connection is known and has not closed it.
+pub fn is_there(connection: &impl AsFd) -> bool {
+    process(connection).is_ok() && has_hung_up(connection).is_ok_and(|gone| !gone)
+}
+
 /// Returns whether every process has closed the other end.
 fn has_hung_up(connection: &impl AsFd) -> io::Result<bool> {
     let mut fds = [PollFd::new(connection, PollFlags::empty())];

@@ -1,12 +1,14 @@
-//! Sockets at paths.
+//! Sockets at paths. A daemon takes no socket of a process that lives, unless it is asked to, and removes only its own.
 
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::umask;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The path of a socket, and the identity of its file: device and inode.
 #[derive(Debug)]
@@ -16,6 +18,11 @@ impl Place {
     /// Returns the place of the socket that is at this path now.
     pub fn of(path: &Path) -> Self {
         Self(path.into(), identity(path))
+    }
+
+    /// Returns the place of the same socket at another path.
+    pub fn named(&self, path: &Path) -> Self {
+        Self(path.into(), self.1)
     }
 
     /// Removes the socket, unless another process has put one of its own there.
@@ -55,26 +62,102 @@ pub fn is_in_use(path: &Path) -> bool {
 ///
 /// It changes the process's umask for a moment: call it before threads make files.
 pub fn accept_one(path: &Path) -> io::Result<UnixStream> {
-    let socket = bind(path)?;
+    let (socket, place) = bind(path, false)?;
     socket.set_nonblocking(false)?;
     let (connection, _) = socket.accept()?;
-    remove_socket(path)?;
+    place.remove();
     Ok(connection)
 }
 
-/// Binds a socket to which only this user may connect. Changes the umask for a moment.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    remove_socket(path).map_err(named)?;
+fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    let path = path.to_owned();
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Binds a socket to which only this user may connect. A socket that no process listens on is replaced; another one only
+/// if this daemon `replaces` it: in one step, so that a VMM always finds one. Changes the umask for a moment.
+///
+/// # Errors
+/// `AddrInUse`: another process listens there.
+pub fn bind(path: &Path, replaces: bool) -> io::Result<(UnixListener, Place)> {
+    bind_in(path, replaces).map_err(named(path))
+}
+
+fn bind_in(path: &Path, replaces: bool) -> io::Result<(UnixListener, Place)> {
+    // Two daemons that start at the same time do not both find a socket abandoned.
+    let _lock = lock(path)?;
+    let beside = path.with_file_name(format!(".slat-{}", std::process::id()));
+    let is_live = is_in_use(path);
+    if is_live && !replaces {
+        let what = "another daemon listens here; drain it first, or start with --replace";
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+    }
+    let at = if is_live { &beside } else { path };
+    remove_socket(at)?;
     let before = umask(Mode::from_raw_mode(0o177));
-    let socket = UnixListener::bind(path).map_err(named);
+    let socket = UnixListener::bind(at);
     umask(before);
     let socket = socket?;
     socket.set_nonblocking(true)?;
-    Ok(socket)
+    let place = Place::of(at).named(path);
+    if is_live {
+        std::fs::rename(&beside, path)?;
+    }
+    Ok((socket, place))
+}
+
+/// Locks the folder of a socket against other daemons. A process that holds the lock for long is not waited for.
+fn lock(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let (folder, until) = (File::open(folder)?, Instant::now() + Duration::from_secs(1));
+    while flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(folder)
+}
+
+/// Gives the file of a socket an owner and permissions, for VMMs of another user.
+pub fn give(path: &Path, uid: Option<u32>, gid: Option<u32>, mode: Option<u32>) -> io::Result<()> {
+    if uid.is_some() || gid.is_some() {
+        std::os::unix::fs::chown(path, uid, gid).map_err(named(path))?;
+    }
+    match mode {
+        Some(mode) => std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(named(path)),
+        None => Ok(()),
+    }
 }
 
 /// Removes a socket that an earlier process left behind, and nothing else.
-pub fn remove_socket(path: &Path) -> io::Result<()> {
+fn remove_socket(path: &Path) -> io::Result<()> {
     if identity(path).is_some() { std::fs::remove_file(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_socket_is_refused_or_replaced_and_each_daemon_removes_its_own() {
+        let path = std::env::temp_dir().join(format!("slat-pager-place-{}", std::process::id()));
+        let (first, place) = bind(&path, false).unwrap();
+        let error = bind(&path, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("--replace") && is_in_use(&path), "{error}");
+        let (second, other) = bind(&path, true).unwrap();
+        place.remove();
+        drop(first);
+        assert!(is_in_use(&path), "it belongs to the second one");
+        // No process listens on a socket that was left behind.
+        drop(second);
+        let (_third, last) = bind(&path, false).unwrap();
+        other.remove();
+        assert!(is_in_use(&path));
+        last.remove();
+        assert!(!path.exists());
+        // Another file is left alone.
+        std::fs::write(&path, "mine").unwrap();
+        assert!(bind(&path, true).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -5,13 +5,16 @@ use super::control::Guests;
 use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
 use super::peer;
+use super::request::{Listen, Request};
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
 use crate::store::{StoreError, Template, TemplateSource};
 use crate::uffd::PAGE;
-use crate::wire::{Wire, WireError};
+use crate::wire::{Foreign, Wire, WireError};
+use parking_lot::Mutex;
 use rustix::fs::fcntl_get_seals;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -21,13 +24,19 @@ use std::time::Duration;
 /// Time limit of a VMM's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// Finds the template of a socket's guests. It opens nothing.
+pub type FindTemplate = Box<dyn Fn(&Listen) -> TemplateSource + Send + Sync>;
+
+/// The sources of the sockets' templates, by the sockets' numbers.
+type Sources = Mutex<BTreeMap<usize, TemplateSource>>;
+
 /// The process that serves guests. It may be killed at any instant.
 pub struct Worker<W> {
     /// The protocol of the VMMs.
     pub wire: W,
-    /// The template of the guests on each socket of the keeper. If one cannot be opened, a daemon's first worker ends with
-    /// the reason. A later one refuses new guests on that socket, and serves all other guests.
-    pub templates: Vec<TemplateSource>,
+    /// Finds the template of the guests on a socket of the keeper. If one cannot be opened, a daemon's first worker ends
+    /// with the reason. A later one refuses new guests on that socket, and serves all other guests.
+    pub source: FindTemplate,
     /// The cache that all guests share.
     pub cache: Arc<Cache>,
     /// Options for serving guests.
@@ -80,78 +89,110 @@ impl<W: Wire> Worker<W> {
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
         let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper)));
-        let ended = &ended;
+        let (ended, sources, mut has_all) = (&ended, &Sources::default(), false);
+        tell_waiting(self.monitor.clone(), keeper_state);
         std::thread::scope(|scope| {
             loop {
-                let Some((take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
+                let Some((mut take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
                     // The keeper was killed.
                     match guests.start_keeper() {
                         Some(start) if keeper_state.next_keeper(start)? => continue,
                         _ => return Ok(()),
                     }
                 };
+                let socket = take.socket;
                 match take.what {
                     TakeKind::Guest => {}
-                    TakeKind::Socket => {
-                        fds.drain(..).for_each(|socket| keeper_state.socket(take.socket, socket));
-                        continue;
-                    }
-                    TakeKind::Drains => {
-                        keeper_state.drains();
-                        continue;
-                    }
-                    TakeKind::All => {
-                        let opening = self.opening(keeper_state, guests);
-                        if take.is_first {
-                            opening.all(TemplateSource::open).map_err(io::Error::other)?;
-                        } else {
-                            opening.begin(false);
-                        }
-                        keeper_state.tell_ready();
-                        continue;
-                    }
-                    TakeKind::Version => {
-                        let source = self.templates.get(take.socket);
-                        if let (Some(source), Some(version)) = (source, take.version) {
-                            source.pin(&version);
-                            keeper_state.version(take.socket, version);
-                        }
-                        continue;
-                    }
-                    TakeKind::Reload => {
-                        self.opening(keeper_state, guests).begin(true);
-                        continue;
-                    }
                     TakeKind::Leaves => return Ok(()),
+                    what => {
+                        match what {
+                            TakeKind::Socket => {
+                                let is_new = self.note(sources, &take);
+                                keeper_state.socket(take, fds.pop());
+                                if is_new && has_all {
+                                    opening(sources, keeper_state, guests, Some(socket)).begin(false);
+                                }
+                            }
+                            TakeKind::Closes => keeper_state.closes(socket),
+                            TakeKind::Forgets => {
+                                keeper_state.forgets(socket);
+                                sources.lock().remove(&socket);
+                            }
+                            TakeKind::Control => {
+                                fds.drain(..).for_each(|fd| keeper_state.control(take.connection, fd));
+                            }
+                            TakeKind::Drains => keeper_state.drains(),
+                            TakeKind::Reload => {
+                                opening(sources, keeper_state, guests, Some(socket)).begin(true);
+                            }
+                            TakeKind::Request => {
+                                if let Some(connection) = fds.pop() {
+                                    guests.answer(take.request.take(), connection);
+                                }
+                            }
+                            TakeKind::Yields => self.monitor.stop_listening(),
+                            TakeKind::All => {
+                                has_all = true;
+                                let opening = opening(sources, keeper_state, guests, None);
+                                if take.is_first {
+                                    opening.all().map_err(io::Error::other)?;
+                                } else {
+                                    opening.begin(false);
+                                }
+                                keeper_state.tell_ready();
+                            }
+                            TakeKind::Guest | TakeKind::Leaves => {}
+                        }
+                        continue;
+                    }
                 }
                 let connection = take.connection;
-                let done = move |pid, end| {
+                let kills = self.options.on_failure == OnFailure::Kill;
+                let done = move |pid, end: Result<GuestStats, WorkerError>, peer: Option<OwnedFd>| {
                     guests.remove(connection);
+                    let (end, killed) = match end {
+                        Err(error) if kills => may_kill(error, peer),
+                        end => (end, None),
+                    };
                     ended(connection, pid, end);
+                    // The log has the reason first.
+                    _ = killed.map(|peer| peer::kill(&peer));
                     keeper_state.ends(connection);
                 };
                 // Without a descriptor this guest is refused, and the others are still served.
                 if let Err(error) = keeper_state.begins(&take, &fds) {
-                    done(0, Err(error.into()));
+                    done(0, Err(error.into()), None);
                     continue;
                 }
+                // A socket is removed after the end of its last guest.
+                let source = sources.lock().get(&socket).cloned();
                 let serve = move || {
-                    let (mut pid, kills) = (0, self.options.on_failure == OnFailure::Kill);
+                    let mut pid = 0;
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, keeper_state, guests, &mut pid);
-                    done(pid, end.map_err(|error| failed(error, peer)));
+                    let end = self.serve(&take, fds, source.as_ref(), keeper_state, guests, &mut pid);
+                    done(pid, end, peer);
                 };
                 // Likewise without a thread.
                 if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, serve) {
-                    done(0, Err(error.into()));
+                    done(0, Err(error.into()), None);
                 }
             }
         })
     }
 
-    fn opening(&self, keeper_state: &Arc<KeeperState>, guests: &Guests) -> Opening {
-        let (sources, guests) = (self.templates.clone(), guests.clone());
-        Opening { sources, guests, keeper_state: keeper_state.clone() }
+    /// Notes the template of a socket. Returns whether the socket is new.
+    fn note(&self, sources: &Sources, take: &Take) -> bool {
+        let Some(Request::Add(listen)) = &take.request else { return false };
+        let mut sources = sources.lock();
+        if sources.contains_key(&take.socket) {
+            return false;
+        }
+        let source = (self.source)(listen);
+        if let Some(version) = take.version.as_ref().or(listen.version.as_ref()) {
+            source.pin(version);
+        }
+        sources.insert(take.socket, source);
+        true
     }
 
     /// Serves a guest from its handshake to its end.
@@ -159,18 +200,20 @@ impl<W: Wire> Worker<W> {
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
+        source: Option<&TemplateSource>,
         keeper_state: &KeeperState,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
         let mut fds = fds.into_iter();
-        let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
+        let (Some(connection), Some(template)) = (fds.next(), source) else {
             return Err(WorkerError::Keeper(count, take.socket));
         };
         let connection = UnixStream::from(connection);
         *pid = peer::pid(&connection).map_or(0, |peer| peer.as_raw_nonzero().get());
-        let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        let mut handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        let mut more = Foreign(std::mem::take(&mut handshake.more));
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) => {
@@ -181,7 +224,8 @@ impl<W: Wire> Worker<W> {
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next();
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
-        let memory = handshake.more.into_iter().next().filter(is_memory);
+        let memory = (more.0.first().is_some_and(is_memory)).then(|| more.0.remove(0));
+        drop(more);
         let is_new = kept.is_none();
         let journal =
             kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
@@ -209,35 +253,45 @@ impl<W: Wire> Worker<W> {
     }
 }
 
-/// Opens the templates of all sockets.
+/// Opens the templates of sockets.
 struct Opening {
-    sources: Vec<TemplateSource>,
+    sources: Vec<(usize, TemplateSource)>,
     guests: Guests,
     keeper_state: Arc<KeeperState>,
 }
 
+/// Prepares the opening of one socket's template, or of all.
+fn opening(
+    sources: &Sources,
+    keeper_state: &Arc<KeeperState>,
+    guests: &Guests,
+    socket: Option<usize>,
+) -> Opening {
+    let is_it = |number: &usize| socket.is_none_or(|socket| socket == *number);
+    let mut all: Vec<_> = sources.lock().iter().map(|(number, source)| (*number, source.clone())).collect();
+    all.retain(|(number, _)| is_it(number));
+    Opening { sources: all, guests: guests.clone(), keeper_state: keeper_state.clone() }
+}
+
 impl Opening {
-    /// Opens each one by `open`. Ends at the first error.
-    fn all(&self, open: impl Fn(&TemplateSource) -> Result<Template, StoreError>) -> Result<(), StoreError> {
-        (0..self.sources.len()).try_for_each(|socket| self.one(socket, &open).map(drop))
+    /// Opens each one. Ends at the first error.
+    fn all(&self) -> Result<(), StoreError> {
+        self.sources.iter().try_for_each(|(socket, source)| self.one(*socket, source, false).map(drop))
     }
 
     /// Opens them in a thread of its own, for which nothing waits, not even the end of this process: each guest opens what
     /// it needs. Tells why some cannot be opened. If it is a reload, opens the newest versions, and tells them.
     fn begin(self, is_reload: bool) {
         let open = move || {
-            let open = if is_reload { TemplateSource::reload } else { TemplateSource::open };
-            for (socket, source) in self.sources.iter().enumerate() {
-                match self.one(socket, &open) {
+            for (socket, source) in &self.sources {
+                match self.one(*socket, source, is_reload) {
                     Ok(template) if is_reload => {
                         self.guests.tell_template(&source.name(), Ok(template.version()));
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        if is_reload && matches!(error, StoreError::Missing(_)) {
-                            self.keeper_state.opened(socket, None);
-                        }
                         self.guests.tell_template(&source.name(), Err(&error));
+                        self.keeper_state.not_opened(*socket, is_reload, &error);
                     }
                 }
             }
@@ -245,28 +299,50 @@ impl Opening {
         _ = std::thread::Builder::new().name("templates".into()).spawn(open);
     }
 
-    fn one(
-        &self,
-        socket: usize,
-        open: &impl Fn(&TemplateSource) -> Result<Template, StoreError>,
-    ) -> Result<Template, StoreError> {
-        let source = &self.sources[socket];
-        let template = open(source)?;
+    fn one(&self, socket: usize, source: &TemplateSource, is_reload: bool) -> Result<Template, StoreError> {
+        let template = if is_reload { source.reload() } else { source.open() }?;
         let shared = |error| StoreError::Io { key: source.name(), error };
         self.guests.share(&template).map_err(shared)?;
-        self.keeper_state.opened(socket, Some(template.version()));
+        self.keeper_state.opened(socket, Some(template.version()), is_reload);
         Ok(template)
     }
 }
 
-/// Kills the VMM at the other end, if `peer` is known and the handshake was accepted.
-fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
-    match peer {
-        Some(peer) if !matches!(error, WorkerError::Wire(_)) && peer::kill(&peer).is_ok() => {
-            WorkerError::Killed(Box::new(error))
-        }
-        _ => error,
+/// Returns the error, and the connection of a VMM that is to be killed for it: not of a process that sent no handshake, and
+/// not of one that has closed the connection.
+fn may_kill(error: WorkerError, peer: Option<OwnedFd>) -> (Result<GuestStats, WorkerError>, Option<OwnedFd>) {
+    let is_no_vmm = matches!(error, WorkerError::Wire(WireError::Closed(_) | WireError::Late(..)));
+    match peer.filter(|peer| !is_no_vmm && peer::is_there(peer)) {
+        Some(peer) => (Err(WorkerError::Killed(Box::new(error))), Some(peer)),
+        None => (Err(error), None),
     }
+}
+
+/// Tells the keeper which guests wait, in a thread of its own, which looks every second.
+fn tell_waiting(monitor: Monitor, keeper_state: &Arc<KeeperState>) {
+    let keeper_state = Arc::downgrade(keeper_state);
+    let look = move || {
+        let mut told: BTreeMap<u64, u64> = BTreeMap::new();
+        while let Some(keeper_state) = keeper_state.upgrade() {
+            let waiting = monitor.waiting();
+            told.retain(|guest, _| {
+                let waits = waiting.iter().any(|(other, ..)| other == guest);
+                if !waits {
+                    keeper_state.waits(*guest, 0, "");
+                }
+                waits
+            });
+            for (guest, _, faults, reason) in waiting {
+                if told.insert(guest, faults) != Some(faults) {
+                    keeper_state.waits(guest, faults, &reason);
+                }
+            }
+            drop(keeper_state);
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    };
+    // Without the thread only the metrics show it.
+    _ = std::thread::Builder::new().name("waiting".into()).spawn(look);
 }
 
 /// Returns whether a descriptor of a VMM is a file of shared memory. Only such files have seals, and the kernel answers

@@ -16,7 +16,7 @@ pub use image::{Image, is_page};
 pub use memory::Memory;
 pub use vcpus::Versions;
 
-use crate::daemon::{Request, checkpoint};
+use crate::daemon::checkpoint;
 use crate::uffd::{Features, HUGE_PAGE, Uffd};
 use crate::wire::send;
 use serde::{Deserialize, Serialize};
@@ -189,14 +189,14 @@ impl Checkpoints {
     }
 
     fn one(&self, shared: &vcpus::Shared, name: &str) -> io::Result<()> {
-        let request = Request { pid: std::process::id() as i32, name: name.into() };
+        let pid = std::process::id() as i32;
         let (resume, resumed) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             // It requests the snapshot when all threads have stopped, and resumes them at the instant, or at an error.
             let (asking, versions) = shared.stopped(|versions| {
                 let asking = scope.spawn(|| {
                     let resume = resume;
-                    checkpoint(&self.control, &request, move |_| drop(resume))
+                    checkpoint(&self.control, pid, name, move |_| drop(resume))
                 });
                 _ = resumed.recv();
                 (asking, versions)

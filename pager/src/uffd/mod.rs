@@ -102,14 +102,20 @@ impl Uffd {
     /// # Errors
     /// `InvalidInput`: the descriptor is something else.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        Self::check(&fd)?;
+        let uffd = Self(fd);
+        uffd.set_nonblocking()?;
+        Ok(uffd)
+    }
+
+    /// Returns an error if the descriptor is no userfaultfd.
+    pub(crate) fn check(fd: &OwnedFd) -> io::Result<()> {
         let name = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
         if name.to_bytes() != b"anon_inode:[userfaultfd]" {
             let what = format!("{} is no userfaultfd", name.to_string_lossy());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let uffd = Self(fd);
-        uffd.set_nonblocking()?;
-        Ok(uffd)
+        Ok(())
     }
 
     /// Sets `O_NONBLOCK`, without which the kernel reports no events to `poll`, but an error at once. The flag belongs to

@@ -1,6 +1,6 @@
 //! Firecracker's handshake: one message, a JSON array of mappings, with the userfaultfd as ancillary data.
 
-use super::{Handshake, Wire, WireError, receive};
+use super::{Foreign, Handshake, Wire, WireError, receive};
 use crate::layout::{MOST_REGIONS, Region};
 use crate::uffd::{HUGE_PAGE, PAGE, Uffd};
 use serde::Deserialize;
@@ -30,13 +30,13 @@ impl Wire for Firecracker {
             Err(error) => Err(WireError::Syntax(error.to_string())),
             Ok(mappings) => Ok(Some(mappings)),
         };
-        let (mappings, mut fds) = receive(connection, until, wait, is_whole)?;
-        if fds.is_empty() {
-            return Err(WireError::Descriptors(0));
-        }
-        let uffd = Uffd::from_fd(fds.remove(0)).map_err(WireError::NoUffd)?;
+        let (mappings, fds) = receive(connection, until, wait, is_whole)?;
+        let mut fds = Foreign(fds);
+        let first = fds.0.first().ok_or(WireError::Descriptors(0))?;
+        Uffd::check(first).map_err(WireError::NoUffd)?;
         let (regions, page_size) = regions(&mappings)?;
-        Ok(Handshake { regions, page_size, uffd, more: fds })
+        let uffd = Uffd::from_fd(fds.0.remove(0)).map_err(WireError::NoUffd)?;
+        Ok(Handshake { regions, page_size, uffd, more: fds.take() })
     }
 }
 

@@ -1,11 +1,13 @@
 //! Protocols by which a VMM describes its memory to the pager.
 
 mod firecracker;
+mod foreign;
 mod migration;
 mod receive;
 
 pub use firecracker::Firecracker;
 pub(crate) use firecracker::mappings;
+pub(crate) use foreign::{Foreign, MOST_CLOSING, closing};
 pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
 pub use migration::{MOST_FAULT, MigrationError};
 pub(crate) use receive::{receive, send, send_with, take};

@@ -1,5 +1,6 @@
 //! Messages with descriptors over Unix sockets.
 
+use super::foreign::Foreign;
 use super::{MOST_FDS, MOST_HANDSHAKE, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -24,13 +25,13 @@ pub(crate) fn receive<T>(
     is_whole: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
 ) -> Result<(T, Vec<OwnedFd>), WireError> {
     peek_from_the_start(connection)?;
-    let (mut bytes, mut fds) = (Vec::new(), Vec::new());
+    let (mut bytes, mut fds) = (Vec::new(), Foreign::default());
     let mut part = vec![0; 16 << 10];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         // poll does not know whether there are bytes behind the peeked ones, so the peeked length counts.
-        match look(connection, &mut part, &mut fds) {
+        match look(connection, &mut part, &mut fds.0) {
             Ok(0) => return Err(WireError::Closed(bytes.len())),
             Ok(got) => bytes.extend_from_slice(&part[..got]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -46,11 +47,11 @@ pub(crate) fn receive<T>(
             return Err(WireError::Long);
         }
         // Each piece may bring descriptors, which now belong to this process. An excess would be missing elsewhere.
-        if fds.len() > MOST_FDS {
-            return Err(WireError::Descriptors(fds.len()));
+        if fds.0.len() > MOST_FDS {
+            return Err(WireError::Descriptors(fds.0.len()));
         }
         if let Some(found) = is_whole(&bytes)? {
-            return Ok((found, fds));
+            return Ok((found, fds.take()));
         }
         // A VMM that sends byte by byte does not extend the limit.
         if left == Timespec::default() {

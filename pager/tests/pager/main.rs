@@ -1,7 +1,10 @@
 //! Tests the pager against a process that behaves as a VMM and knows each byte. Each test has a time limit.
 
+mod bluegreen;
+mod burst;
 mod clones;
 mod cloud;
+mod control;
 mod daemon;
 mod fleet;
 mod hostile;
@@ -20,6 +23,7 @@ mod snapshot;
 mod soak;
 mod steady;
 mod store;
+mod turns;
 mod twin;
 mod waits;
 mod working_set;

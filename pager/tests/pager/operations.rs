@@ -83,8 +83,11 @@ fn unlisted(source: &str, help: &str) -> Vec<String> {
 fn every_event_of_the_log_is_in_the_help_of_serve() {
     let help = Command::new(env!("CARGO_BIN_EXE_slat-pager")).args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let sources =
-        concat!(include_str!("../../src/command/serve.rs"), include_str!("../../src/command/log.rs"));
+    let sources = concat!(
+        include_str!("../../src/command/serve.rs"),
+        include_str!("../../src/command/log.rs"),
+        include_str!("../../src/command/events.rs")
+    );
     assert_eq!(unlisted(sources, &help), [""; 0]);
     assert_eq!(unlisted("say(\"not known\", 7); say(\"ready\", 7)", &help), ["not known"]);
 }

@@ -262,9 +262,7 @@ fn later_writes_are_not_in_a_snapshot_and_a_failed_snapshot_loses_nothing() {
 fn a_request_that_cannot_be_met_is_answered_in_words() {
     let control = folder("control-words").join("control");
     let Some(daemon) = Daemon::start("words", &format!("--control {}", control.display())) else { return };
-    let ask = |pid: i32, name: &str| {
-        checkpoint(&control, &Request { pid, name: name.into() }, |_| {}).unwrap_err().to_string()
-    };
+    let ask = |pid: i32, name: &str| checkpoint(&control, pid, name, |_| {}).unwrap_err().to_string();
     assert_eq!(ask(1, "a"), "process 1 is no guest of this pager");
     let mut connection = UnixStream::connect(&control).unwrap();
     connection.write_all(b"{\"pid\":\"x\"}\n").unwrap();

@@ -28,7 +28,7 @@ const SNAPSHOTS: u64 = 2;
 /// Most guests until a snapshot is stored.
 const MOST_GUESTS: u64 = 20;
 
-fn number(name: &str, default: u64) -> u64 {
+pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 

@@ -22,6 +22,8 @@ pub struct Hunt {
     pub at_most: Option<Duration>,
     /// Number of CPUs per world; `None` lets the seed choose.
     pub cpus: Option<u64>,
+    /// Whether all worlds run in rounds.
+    pub rounds: bool,
     /// Whether TLBs ignore flushes: a control, which must fail.
     pub faulty_tlbs: bool,
 }
@@ -43,7 +45,7 @@ pub const DIFFERS: &str = "two runs of one seed differ";
 impl Hunt {
     /// The plan of a seed.
     pub fn plan(&self, seed: u64) -> Plan {
-        Plan { faulty_tlbs: self.faulty_tlbs, ..draw(seed, self.cpus) }
+        Plan { faulty_tlbs: self.faulty_tlbs, ..draw(seed, self.cpus, self.rounds) }
     }
 
     /// Runs the worlds. All seeds below the returned failing seed have passed.
@@ -93,6 +95,7 @@ impl Hunt {
     pub fn command(&self, plan: &Plan) -> String {
         let mut words = vec![format!("cargo xtask explore --first {} --seeds 1", plan.seed)];
         words.extend(self.cpus.map(|cpus| format!("--cpus {cpus}")));
+        words.extend(self.rounds.then(|| "--rounds".to_owned()));
         words.extend(self.faulty_tlbs.then(|| "--faulty-tlbs".to_owned()));
         if self.plan(plan.seed) != *plan {
             words.push(format!("--only {} --turn {}", shrink::kept(plan), plan.turn));

@@ -9,13 +9,13 @@
 //! The engine is the shipped source in virtual time ([`slat_machine`]). It is built with its points of failure
 //! ([`slat::inject`]). A seed determines a run completely.
 //!
-//! | module | idea |
+//! | module | contents |
 //! |---|---|
-//! | [`plan`] | what happens in a world, as data drawn from a seed |
-//! | [`world`] | a plan, run, and what must be true meanwhile |
-//! | [`hunt`] | many seeds, until one fails |
-//! | [`shrink`] | a failing plan, made small |
-//! | [`random`] | numbers by seed |
+//! | [`plan`] | the contents of a world, as data drawn from a seed |
+//! | [`world`] | runs a plan, and checks the properties that must hold |
+//! | [`hunt`] | runs many seeds, until one fails |
+//! | [`shrink`] | makes a failing plan small |
+//! | [`random`] | pseudo-random numbers by seed |
 
 pub mod hunt;
 pub mod plan;

@@ -12,6 +12,7 @@ const USAGE: &str = "usage: cargo xtask explore [OPTION…]
   --first S       the first seed; 1 unless said otherwise
   --minutes M     no longer than that
   --cpus N        so many simulated CPUs in each world, whatever its seed says
+  --rounds        only worlds in rounds: invalidations of a few pages overlap
   --faulty-tlbs   let TLBs ignore flushes, which must be found
   --trace         tell the story of the world that fails, or of the only one
   --only LIST     of one world only these operations, as a shrunk plan is printed
@@ -28,7 +29,7 @@ struct Request {
 }
 
 fn request() -> Result<Request, String> {
-    let hunt = Hunt { first: 1, seeds: 20_000, at_most: None, cpus: None, faulty_tlbs: false };
+    let hunt = Hunt { first: 1, seeds: 20_000, at_most: None, cpus: None, rounds: false, faulty_tlbs: false };
     let mut request = Request { hunt, only: None, turn: 0, trace: false, whole: false };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -43,6 +44,7 @@ fn request() -> Result<Request, String> {
             "--only" => request.only = Some(value()?),
             "--trace" => request.trace = true,
             "--whole" => request.whole = true,
+            "--rounds" => request.hunt.rounds = true,
             "--faulty-tlbs" => request.hunt.faulty_tlbs = true,
             _ => return Err(format!("{arg}: no such option")),
         }

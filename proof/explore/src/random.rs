@@ -1,6 +1,6 @@
 //! Pseudo-random numbers: `SplitMix64` (Steele, Lea, Flood, 2014).
 //!
-//! Not a library's: another generator would change the meaning of the seeds that logs and records quote.
+//! No library is used: another generator would change the meaning of the seeds that logs and records quote.
 
 /// A sequence determined by a seed.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use slat_explore::world::{STALE, STRAYED, run};
 use tries::tries;
 
 fn hunt(seeds: u64) -> Hunt {
-    Hunt { first: 1, seeds, at_most: None, cpus: None, faulty_tlbs: false }
+    Hunt { first: 1, seeds, at_most: None, cpus: None, rounds: false, faulty_tlbs: false }
 }
 
 #[test]
@@ -19,6 +19,14 @@ fn the_first_worlds_hold() {
     let found = hunt(worlds).go();
     assert_eq!((found.failing, found.worlds), (None, worlds));
     assert!(found.steps > worlds * 1000, "worlds in which things happen: {} accesses", found.steps);
+}
+
+/// Upgrades and overlapping invalidations of two or three pages, whose rounds all CPUs begin together.
+#[test]
+fn worlds_in_rounds_hold() {
+    let worlds = tries(30);
+    let found = Hunt { rounds: true, ..hunt(worlds) }.go();
+    assert_eq!((found.failing, found.worlds), (None, worlds));
 }
 
 #[test]
@@ -32,8 +40,8 @@ fn worlds_of_many_cpus_hold() {
 #[test]
 fn two_runs_of_a_seed_are_identical_to_the_last_access() {
     for seed in 1..40 {
-        let plan = draw(seed, None);
-        assert_eq!(plan, draw(seed, None));
+        let plan = draw(seed, None, false);
+        assert_eq!(plan, draw(seed, None, false));
         let [first, second] = [run(&plan, true), run(&plan, true)];
         assert_eq!(first, second, "seed {seed}");
         // Recording the story changes nothing.
@@ -43,7 +51,7 @@ fn two_runs_of_a_seed_are_identical_to_the_last_access() {
 
 #[test]
 fn negative_control_another_turn_is_another_run() {
-    let plan = draw(1, None);
+    let plan = draw(1, None, false);
     let turned = slat_explore::plan::Plan { turn: 1, ..plan.clone() };
     assert_ne!(run(&plan, false).hash, run(&turned, false).hash);
 }
@@ -75,7 +83,7 @@ fn negative_control_faulty_tlbs_are_found_shrunk_and_repeated_by_the_command_tha
 
 #[test]
 fn what_cannot_be_kept_is_said() {
-    let plan = draw(1, None);
+    let plan = draw(1, None, false);
     for only in ["0", "x:1", "0:y", "99:1"] {
         let said = shrink::keep(&plan, only).unwrap_err();
         assert!(said.starts_with("--only "), "{said}");

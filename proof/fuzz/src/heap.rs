@@ -22,7 +22,7 @@ fn note(bytes: isize) {
     });
 }
 
-// SAFETY: each call is the system allocator's, with the same arguments; what is noted allocates nothing.
+// SAFETY: each call is the system allocator's, with the same arguments; the note allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size() as isize);

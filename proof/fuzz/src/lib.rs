@@ -1,18 +1,18 @@
 //! Targets for libFuzzer: properties that slat must keep for any bytes.
 //!
 //! ```text
-//! bytes ──▶ Input: choices, one after the other ──▶ what is asked of slat      ─┐
-//!                                             └──▶ the same of a plain model  ─┴─▶ they must agree, after each step
+//! bytes ──▶ Input: choices, one after the other ──▶ calls of slat              ─┐
+//!                                             └──▶ the same on a plain model  ─┴─▶ they must agree, after each step
 //! ```
-//! | target | asked | the model |
+//! | target | calls | the model |
 //! |---|---|---|
 //! | `vm` | memslots, faults, invalidations of every reason, huge pages, dirty logs, aging, in two address spaces | maps of leaves, tables and dirty pages, and a TLB that forgets nothing by itself |
 //! | `slots` | `KVM_SET_USER_MEMORY_REGION`, fields at the edges of its rules | the brute-force oracle of slat's own tests |
 //! | `trace` | a memory trace, cut anywhere | its lines, one by one |
 //! | `lru_gen` | commands as text | the same commands as numbers, and the pages that there are |
 //! | `sound` | anything that safe code can ask: extreme arguments, leaked guards, panics in callbacks, calls from inside a fault, two VMs | the host's own pages, and processors that forget nothing by themselves |
-//! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
-//! | `nested` | a guest's guest, whose hypervisor's tables are whatever bytes say | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
+//! | `swap` | pages stored, damaged, read back | the stored bytes, or an error |
+//! | `nested` | a guest's guest, whose hypervisor's tables have arbitrary words | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
 //! | `map` | a table without a VM, in seven formats, whose memory may run out | a list of mapped ranges |
 //! | `pager` | handshakes, objects of a store, a server of NBD, configurations | a value or an error, in bounded memory |
 //!

@@ -5,44 +5,31 @@
 //! flushes. So a translation is right if one of those walks gives its frame of L1, and the memslots and the host give
 //! that frame's page **now**.
 //!
-//! | asked | judged |
+//! | operation | check |
 //! |---|---|
-//! | an access of L2, with all the faults that it takes | what the TLB holds then, and each leaf of the shadow |
-//! | a refusal | T refuses it, and afterwards the vCPU has nothing of what T said before |
+//! | an access of L2, with all the faults that it takes | each translation in the TLB then, and each leaf of the shadow |
+//! | a refusal | T refuses it, and afterwards the vCPU has no older result of T |
 //! | a device, no memory | there is no memslot, or our tables cannot say it |
 //! | A and D, stores of L2 | are in the dirty log |
 //!
 //! One thread does everything, so all comparisons are exact.
 
+mod drawn;
 mod ram;
 mod world;
 
 use crate::Input;
+use drawn::Drawn;
+use slat::Format;
 use slat::nested::{
     EptFeatures, EptTable, GStageFeatures, GStageTable, L1Format, NptMode, NptTable, Stage2Features,
     Stage2Table,
 };
 use slat::table::formats::{Arm64L48, Ept4, Npt4, Sv48x4};
-use slat::{Format, Gfn};
-use world::World;
+use world::{ROOTS, World};
 
 /// Most steps of one input; the rest is ignored.
 const STEPS: usize = 96;
-/// L1's roots.
-const ROOTS: [u64; 2] = [4, 8];
-
-/// How the words of one format are drawn: the bits of a link and of a leaf, and the position of the frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drawn {
-    link: u64,
-    leaf: u64,
-    /// The bit of a leaf above the lowest level.
-    large: u64,
-    /// Optional bits of a leaf.
-    some: u64,
-    shift: u32,
-}
-
 /// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
@@ -114,37 +101,5 @@ fn with<F: Format, T: L1Format>(mut input: Input<'_>, tables: [T; 2], drawn: Dra
             eprintln!("{} {step}", F::NAME);
         }
         world.look();
-    }
-}
-
-impl Drawn {
-    /// Draws a word that may be an entry of a table of `level` above the lowest.
-    fn word(self, input: &mut Input<'_>, level: u64) -> u64 {
-        let frame = input.below(40);
-        let link = self.link | frame << self.shift;
-        match input.below(16) {
-            0..6 if level > 0 => link,
-            0..9 => self.leaf_of(frame, level),
-            9..12 => self.leaf_of(frame, level) & !(input.word() & self.some),
-            12 => 0,
-            13 => link ^ 1 << input.below(64),
-            14 => self.leaf_of(frame, level) ^ 1 << input.below(64),
-            _ => input.word(),
-        }
-    }
-
-    /// Returns a leaf of `level` above the lowest. It maps more frames than L1 has, so the frame is truncated.
-    fn leaf_of(self, frame: u64, level: u64) -> u64 {
-        match level {
-            0 => self.leaf | frame << self.shift,
-            // On Arm the bit is set in entries that are not blocks.
-            level if self.large == 2 => self.leaf & !2 | (frame & !511) << (9 * (level - 1)) << self.shift,
-            level => self.leaf | self.large | (frame & !511) << (9 * (level - 1)) << self.shift,
-        }
-    }
-
-    /// Returns the link to a frame.
-    fn link_to(self, frame: Gfn) -> u64 {
-        self.link | frame.0 << self.shift
     }
 }

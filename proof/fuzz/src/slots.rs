@@ -108,7 +108,7 @@ fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &R
     }
 }
 
-/// Draws a request that is probably allowed, with an invalid field now and then.
+/// Draws a request that is probably allowed, sometimes with an invalid field.
 fn request(input: &mut Input<'_>, oracle: &Oracle) -> Request {
     let space = input.below(u64::from(SPACES)) as u32;
     let id = input.below(24) as u32;

@@ -105,7 +105,7 @@ pub fn run(bytes: &[u8]) {
             2..4 => {
                 let pages =
                     Span::new(at, (at + (1 + input.below(PAGES)) * PAGE_SIZE).min(BASE + PAGES * PAGE_SIZE));
-                space.pageout(&mut idle, pages).expect("what cannot be stored stays");
+                space.pageout(&mut idle, pages).expect("a page that cannot be stored stays");
             }
             4 => {
                 let disk = &mut *disk.0.lock().unwrap();

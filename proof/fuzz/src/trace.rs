@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(counts, expected.1, "lines, skipped, garbled");
     for access in accesses {
         let again = read(access.to_string().into_bytes(), piece, 1).unwrap();
-        assert_eq!(again, (vec![access], [1, 0, 0]), "what is printed is read back");
+        assert_eq!(again, (vec![access], [1, 0, 0]), "the printed form is read back");
     }
 }
 

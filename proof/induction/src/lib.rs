@@ -6,6 +6,7 @@
 
 mod ast;
 mod check;
+mod code;
 mod parse;
 mod reader;
 mod smt;
@@ -15,6 +16,7 @@ mod structure;
 
 pub use ast::{Action, Bound, Clause, Formula, Item, Kind, Mistake, Sort, Symbol, System, Update};
 pub use check::{Question, Verdict, questions};
+pub use code::{Code, Step};
 pub use parse::parse;
 pub use smt::Query;
 pub use solver::{Answer, Solver};

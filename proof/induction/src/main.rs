@@ -140,7 +140,7 @@ fn mistakes(options: &Options) -> bool {
     let told = side_by_side(&all, |(system, mistake)| {
         let mut text = String::new();
         for (_, action) in &mistake.actions {
-            match refuted(system, action, options.seconds.min(10)) {
+            match refuted(system, action, options.seconds) {
                 Ok(story) => return (true, story),
                 Err(why) => writeln!(text, "    {}: {why}", action.name).expect("a string takes all"),
             }

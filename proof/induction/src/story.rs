@@ -1,6 +1,7 @@
 //! A counterexample: a finite state, an action, and the clause that it breaks.
 
-use crate::ast::{Action, Sort, Symbol, System};
+use crate::ast::{Action, Formula, Sort, Symbol, System};
+use crate::code::{Code, Step};
 use crate::smt::Query;
 use crate::solver::{Answer, Solver};
 use crate::structure::Structure;
@@ -83,11 +84,12 @@ pub fn counterexample(
     let arguments: Vec<_> =
         action.parameters.iter().map(|(_, sort)| number(Some(*sort))).collect::<Result<_, _>>()?;
     let known = system.axioms.iter().chain(&system.clauses);
-    if let Some(broken) = known.into_iter().find(|clause| !before.holds(&clause.formula)) {
+    if let Some(broken) = known.into_iter().find(|clause| !before.holds(&Code::new(&clause.formula))) {
         return Err(format!("the solver's state violates {}", broken.name));
     }
-    let after = before.step(action, &arguments).ok_or("the solver's step has a false guard")?;
-    if after.holds(&system.clauses[clause].formula) {
+    let mut after = before.clone();
+    after.take(&Step::new(action), &arguments).map_err(|_| "the solver's step has a false guard")?;
+    if after.holds(&Code::new(&system.clauses[clause].formula)) {
         return Err("the solver's step keeps the clause".to_owned());
     }
     Ok(Some(Counterexample { before, arguments, after, clause }))
@@ -154,8 +156,9 @@ impl Counterexample {
         let changes =
             symbols.iter().map(|&symbol| self.changes(system, symbol)).filter(|changes| !changes.is_empty());
         lines.extend(changes.map(|changes| format!("      now {}", changes.join(", "))));
-        let witness = self.after.witness(&clause.formula).into_iter();
-        let witness: Vec<_> = witness.map(|(name, sort, at)| named(&name, sort, at)).collect();
+        let bound = if let Formula::Quantified(true, bound, _) = &clause.formula { &bound[..] } else { &[] };
+        let witness = bound.iter().zip(self.after.witness(&Code::new(&clause.formula)));
+        let witness: Vec<_> = witness.map(|((name, sort), at)| named(name, *sort, at)).collect();
         lines.push(format!(
             "    broken: {}, where {}\n    {}\n",
             clause.name,
@@ -177,7 +180,7 @@ impl Counterexample {
                     rest /= self.before.sizes[sort];
                 }
                 arguments.reverse();
-                (arguments.join(", "), old, new)
+                (arguments.join(", "), old.into(), new.into())
             },
         )
     }

@@ -1,6 +1,6 @@
 //! Checks without a solver: the rules are well formed, and random walks of the actions keep every clause.
 
-use slat_proof::{Action, Kind, Structure, System, parse, systems};
+use slat_proof::{Action, Code, Kind, Step, Structure, System, parse, systems};
 use std::collections::BTreeSet;
 
 /// A small generator of numbers: the multiplier is Knuth's.
@@ -17,6 +17,7 @@ impl Random {
 /// satisfy the axioms, one after the other.
 fn initial(system: &System, random: &mut Random, numbers: usize) -> Structure {
     let sizes: Vec<_> = system.sorts.iter().map(|sort| if sort.ordered { numbers } else { 2 }).collect();
+    let axioms: Vec<_> = system.axioms.iter().map(|axiom| Code::new(&axiom.formula)).collect();
     for _ in 0..1_000_000 {
         let mut state = Structure::new(system, &sizes, |symbol, most| {
             // Numbers begin at the lowest.
@@ -26,7 +27,7 @@ fn initial(system: &System, random: &mut Random, numbers: usize) -> Structure {
                 random.below(most)
             }
         });
-        if system.axioms.iter().all(|axiom| state.holds(&axiom.formula)) {
+        if axioms.iter().all(|axiom| state.holds(axiom)) {
             state.begin(system);
             return state;
         }
@@ -48,17 +49,18 @@ fn walk(
 ) -> (Option<String>, BTreeSet<String>) {
     let mut happened = BTreeSet::new();
     let mut state = first.clone();
+    let clauses: Vec<_> = system.clauses.iter().map(|clause| Code::new(&clause.formula)).collect();
+    let ready: Vec<_> = actions.iter().map(Step::new).collect();
     for _ in 0..steps {
-        let action = &actions[random.below(actions.len())];
-        let arguments = arguments(action, &state, random);
-        let Some(next) = state.step(action, &arguments) else { continue };
-        happened.insert(action.name.clone());
+        let at = random.below(actions.len());
+        let arguments = arguments(&actions[at], &state, random);
+        let Ok(changed) = state.take(&ready[at], &arguments) else { continue };
+        happened.insert(actions[at].name.clone());
         // Clauses whose symbols the action leaves alone hold still.
-        let mut touched = system.clauses.iter().filter(|clause| action.touches(&clause.formula));
-        if let Some(broken) = touched.find(|clause| !next.holds(&clause.formula)) {
-            return (Some(broken.name.clone()), happened);
+        let is_touched = |code: &Code| code.reads().iter().any(|symbol| changed.contains(symbol));
+        if let Some(broken) = clauses.iter().position(|code| is_touched(code) && !state.holds(code)) {
+            return (Some(system.clauses[broken].name.clone()), happened);
         }
-        state = next;
     }
     (None, happened)
 }

@@ -147,7 +147,7 @@ impl Shared {
     }
 }
 
-/// What [`Shared::arm_entry`] met.
+/// The result of [`Shared::arm_entry`].
 enum Armed {
     /// The entry is frozen: check it after the thaw.
     Wait,

@@ -9,7 +9,8 @@ const PATHS: Refinement = Refinement { seed: 1, actors: 6, steps: 15_000, checks
 fn every_step_of_the_model_is_one_of_the_proof() {
     let matched = PATHS.go();
     assert_eq!(matched.unmatched, None);
-    assert!(matched.states >= 20, "{}", matched.states);
+    assert_eq!(matched.states, matched.steps);
+    assert!(matched.full >= 20, "{}", matched.full);
     let rare = matched.actions.len();
     assert!(rare > 40, "{rare} actions of the proof: {:?}", matched.actions);
 }

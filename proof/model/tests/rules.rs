@@ -41,7 +41,7 @@ fn rules(page: &str) -> Vec<(usize, &str)> {
     sections.map(|text| (text.split(':').next().unwrap().parse().unwrap(), text)).collect()
 }
 
-/// What stands between marks of code in the line of this label.
+/// The texts between marks of code in the line of this label.
 fn names<'a>(rule: &'a str, label: &str) -> Vec<&'a str> {
     let line = rule.lines().find_map(|line| line.strip_prefix(&*format!("* **{label}**: ")));
     line.into_iter().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()

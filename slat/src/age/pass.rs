@@ -19,7 +19,7 @@ const LOOK: u64 = 64;
 /// The level whose entries link leaf tables, or map pages of 2 MiB.
 const LINKS: Level = Level::M2;
 
-/// What a pass does with the bits that it finds.
+/// The action of a pass on the bits that it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// The pass keeps them.

@@ -1,5 +1,5 @@
-//! What a leaf may map, decided from memslot, host page, access and level. Faults that install, upgrade or take the
-//! quick path use it, and so does recovery.
+//! The leaf that a fault may map, decided from memslot, host page, access and level. Faults that install, upgrade or
+//! take the quick path use it, and so does recovery.
 
 use super::pursuit::Answer;
 use crate::space::Space;

@@ -66,7 +66,7 @@ pub(crate) struct Memo {
     pub(super) reach: Level,
 }
 
-/// What was confirmed under N.
+/// Facts that were confirmed under N.
 #[derive(Clone, Copy, Debug)]
 struct Quiet {
     number: QuietNumber,
@@ -99,7 +99,7 @@ const NO_TABLE: u64 = u64::MAX;
 /// invalidates without pause, the vCPU reads N once for so many tables.
 const PAUSE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// What was confirmed under N about a frame's leaf table.
+/// A fact about a frame's leaf table that was confirmed under N.
 #[derive(Clone, Copy)]
 pub(super) enum ConfirmedTable {
     /// The table itself.
@@ -168,7 +168,7 @@ impl Memo {
         self.has(gfn) && self.slot.is_private() == private
     }
 
-    /// What was confirmed about `gfn` under N.
+    /// Returns the fact about `gfn` that was confirmed under N.
     #[inline(always)]
     pub(super) fn known(&self, gfn: Gfn) -> Option<ConfirmedTable> {
         let tag = gfn.0 >> Level::M2.shift();

@@ -21,7 +21,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// What look-ups may find during an operation, besides the old and the new.
+/// The results that look-ups may find during an operation, besides the old and the new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Between {
     /// Nothing else.

@@ -7,7 +7,7 @@ use core::cell::Cell;
 #[derive(Clone, Copy)]
 enum Which {
     None,
-    /// The one with this number, counted from 0.
+    /// The place with this number, counted from 0.
     Nth(u64),
     /// Every place whose number is one less than a multiple of this.
     Every(u64),

@@ -1,6 +1,6 @@
 //! `Snapshot`: one version of the memslots, held for look-ups that agree with each other.
 
-use super::Generation;
+use super::generation::Generation;
 use crate::dirty::mark::KnownLogs;
 use crate::slots::Hint;
 use crate::slots::publish::Reading;

@@ -36,7 +36,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// What a fault learns from one attempt to the next.
+/// The facts that a fault learns from one attempt to the next.
 #[derive(Default)]
 struct Learned {
     /// The host's answer.

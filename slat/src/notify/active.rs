@@ -113,20 +113,6 @@ impl Active {
         self.lines.at(line).newest()
     }
 
-    /// Returns N, if no invalidation is active.
-    pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
-        // Before the caller reads the epoch; and as in `is_at`.
-        let word = self.head.n.load(order!(quiet.load, Acquire));
-        (word & COUNT == 0).then(|| QuietNumber::new(word))
-    }
-
-    /// Whether no invalidation has begun or ended since `number` was read.
-    #[inline(always)]
-    pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
-        // Pairs with the Release in `drop`: the host of each ended invalidation has changed.
-        self.head.n.load(order!(quiet.load, Acquire)) == number.word
-    }
-
     /// Whether an active invalidation covers any of `gfns` or `hvas`, which lie in the region of `line`.
     #[inline]
     pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
@@ -137,7 +123,7 @@ impl Active {
 
     /// Whether an active invalidation among the `listed` covers any of `gfns` or `hvas`.
     #[inline(never)]
-    fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    pub(crate) fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
         listed.any(|slot| is_over(slot, gfns, hvas))
     }
@@ -325,15 +311,6 @@ impl Ticket<'_> {
             visit(&self.active.lines.epoch);
         }
         self.each_region(visit);
-    }
-
-    /// Whether no other active invalidation covers `gfns` or `hvas`, and `start` stands. Scans all places.
-    pub(crate) fn is_alone(&self, start: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
-        // is not seen here will see the frozen entry.
-        let _ = self.active.head.n.load(order!(active.alone, Acquire));
-        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
-        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == start
     }
 
     /// Like [`Active::unflushed`], among the other invalidations.

@@ -260,6 +260,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
         match kind {
             Kind::Table(pfn) => {
+                // Rule 9: a fault that stands in a dead table of links finds that the epoch has moved.
+                debug_assert!(
+                    level <= Level::M2 || self.ticket.is_wide(),
+                    "unhooked by a narrow invalidation"
+                );
                 self.owed.owe(covers);
                 // Rule 9, but the subtree is not overwritten (`table/retire.rs` says why).
                 // SAFETY: the table was linked until this walk unhooked it just now, in its section.

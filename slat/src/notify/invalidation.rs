@@ -210,7 +210,7 @@ impl<F: Format, H: Host + 'static> Vm<F, H> {
     /// #     }
     /// # }
     ///
-    /// /// What the kernel calls when it changes its page tables.
+    /// /// The kernel calls this when it changes its page tables.
     /// struct Notifier {
     ///     vm: Arc<Vm<Npt4, Identity>>,
     ///     open: Mutex<BTreeMap<Hva, Invalidation<'static, Npt4, Identity>>>,

@@ -51,7 +51,7 @@ pub struct Again;
 
 errors! { Again: Self => "it would have to wait: try again"; }
 
-/// What an aging query does with the Accessed bits of a range.
+/// The action of an aging query on the Accessed bits of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Young {
     /// Only look, up to the first accessed page.

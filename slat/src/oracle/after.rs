@@ -59,7 +59,7 @@ fn find_left<F: Format, H: Host>(steps: &mut Steps<'_, '_, F, H, Shared>, why: R
     let mut left = None;
     while let Some((_, step)) = steps.next() {
         let is_left = match step.at.word.kind::<F>(step.at.level) {
-            Kind::Leaf | Kind::Withdrawn if super::ghost::keeps_frames(why) => {
+            Kind::Leaf | Kind::Withdrawn if super::state::keeps_frames(why) => {
                 let leaf = F::decode(step.at.word);
                 leaf.perms.allows(Access::Write) || leaf.host_writable
             }

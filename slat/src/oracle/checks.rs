@@ -1,6 +1,6 @@
 //! The settings of an oracle, and its handle for the embedder.
 
-use super::ghost::World;
+use super::state::World;
 #[cfg(doc)]
 use super::violation::Rule;
 use super::violation::Violation;
@@ -104,10 +104,17 @@ impl Oracle {
         self.step(|world| world.frees(pfn));
     }
 
-    /// The VMM has stored to this frame itself, and marked it dirty. The next harvest must have it: let none run between
-    /// the mark and this call.
-    pub fn stores(&self, space: SpaceId, gfn: Gfn) {
-        self.step(|world| world.stores(space, gfn));
+    /// The VMM has stored to this frame itself, and marks it dirty by `mark`. The next harvest must have it, unless one
+    /// begins meanwhile.
+    pub fn stores<R>(&self, space: SpaceId, gfn: Gfn, mark: impl FnOnce() -> R) -> R {
+        let before = self.step(|world| world.takes);
+        let result = mark();
+        self.step(|world| {
+            if before == Some(world.takes) {
+                world.stores(space, gfn);
+            }
+        });
+        result
     }
 }
 

@@ -11,10 +11,12 @@
 //!
 //! | part | contents |
 //! |---|---|
-//! | `ghost` | the ghost state, and the rules |
+//! | `spec` | the specification: each step, and the rules that it may break |
+//! | `state` | the ghost state, and look-ups in it |
 //! | `chunks` | its sparse arrays |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
+//! | `stay` | a vCPU's stay in the guest: its root, its processor, its kicks |
 //! | `after` | what an invalidation must have changed in the tables |
 //! | `off` | the same hooks in a build without the feature: nothing |
 //!
@@ -26,19 +28,25 @@ mod after;
 mod checks;
 #[cfg(feature = "oracle")]
 mod chunks;
-#[cfg(feature = "oracle")]
-mod ghost;
 #[cfg(not(feature = "oracle"))]
 mod off;
 #[cfg(feature = "oracle")]
 mod seam;
+#[cfg(feature = "oracle")]
+mod spec;
+#[cfg(feature = "oracle")]
+mod state;
+#[cfg(feature = "oracle")]
+mod stay;
+#[cfg(all(test, feature = "oracle", not(any(loom, shuttle))))]
+mod tests;
 #[cfg(feature = "oracle")]
 mod violation;
 
 #[cfg(not(feature = "oracle"))]
 pub(crate) use off::*;
 #[cfg(feature = "oracle")]
-pub(crate) use {after::edited, seam::*};
+pub(crate) use {after::edited, seam::*, stay::*};
 #[cfg(feature = "oracle")]
 pub use {
     checks::{Checks, Oracle},

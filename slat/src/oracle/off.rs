@@ -86,6 +86,11 @@ impl<'a> Stay<'a> {
     pub(crate) fn runs(&self, _: Pfn) {}
 
     #[inline(always)]
+    pub(crate) fn polls(&self, kicked: bool) -> bool {
+        kicked
+    }
+
+    #[inline(always)]
     pub(crate) fn answers(&self, _: bool) {}
 }
 

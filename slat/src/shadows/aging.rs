@@ -4,7 +4,8 @@
 //! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
 //! changes.
 
-use super::{LeafRow, Rows, Shadows, Stretches, g2s_of};
+use super::reach::g2s_of;
+use super::{LeafRow, Rows, Shadows, Stretches};
 use crate::table::cursor::{Cursor, Step};
 use crate::{Format, Gfn, Level, Span, TableMemory, Word};
 

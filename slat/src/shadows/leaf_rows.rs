@@ -111,7 +111,7 @@ impl Rows<'_> {
     /// `node` is a table of a shadow, made of pages of `memory`, and stays linked for `'a`.
     #[inline(always)]
     pub(crate) unsafe fn of<'a>(memory: &impl TableMemory, node: Node) -> Option<Rows<'a>> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller promises a table of a shadow that stays linked for `'a`.
         unsafe { Some(RowsOf::table(memory, node)?.rows()) }
     }
 }
@@ -127,7 +127,8 @@ impl RowsOf {
     /// `node` is a table of a shadow, made of pages of `memory`, and linked.
     #[inline(always)]
     pub(crate) unsafe fn table(memory: &impl TableMemory, node: Node) -> Option<Self> {
-        // SAFETY: linked, says the caller. Written before it was linked, and not again before it is in a list.
+        // SAFETY: the caller promises that the table is linked. The place was written before it was linked, and not
+        // again before it is in a list.
         unsafe { node.note_in(memory) }.next.get().map(Self)
     }
 

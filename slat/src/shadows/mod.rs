@@ -26,6 +26,7 @@ mod invalidate;
 mod leaf_rows;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod reach;
 mod reclaim;
 mod reverse;
 mod shadow;
@@ -39,7 +40,7 @@ pub(crate) use hooks::Shadowed;
 pub(crate) use leaf_rows::{LeafRow, Rows, RowsOf, Spare};
 
 pub(crate) use reverse::Stretches;
-pub(crate) use shadow::{FlushLine, Frozen, HOLE, Shadow, drop_leaf, edit, frozen, is_leaf, maps};
+pub(crate) use shadow::{FlushLine, Frozen, HOLE, Reach, Shadow, drop_leaf, edit, frozen, is_leaf, maps};
 pub(crate) use split::SplitPages;
 pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]
@@ -92,15 +93,6 @@ pub(crate) struct Pin {
     pub(crate) index: usize,
     /// The number at which it got this table of L1.
     pub(crate) since: Version,
-}
-
-/// The edit of leaves that are reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reach {
-    /// A leaf becomes a hole.
-    Zap,
-    /// A leaf loses write permission: the next store faults. Holes stay.
-    WithdrawWrite,
 }
 
 impl<F: Format> Shadows<F> {
@@ -246,48 +238,6 @@ impl<F: Format> Shadows<F> {
         level == Level::M2 && entries.iter().enumerate().all(is_other)
     }
 
-    /// Edits all leaves made of a stretch of `left`, frames of `all`. A leaf that is zapped and reaches out of `all` is
-    /// [split] first. Returns true if any leaf was ever made of them whose hint no invalidation has removed. **The caller
-    /// then owes a flush of L2's tag**, whatever leaf is there now: a fault may have replaced a leaf that a TLB still holds
-    /// by that of another L1 frame.
-    ///
-    /// Call it after the invalidation is announced: a fault whose hint comes too late then begins again.
-    pub(crate) fn reach<M: TableMemory>(
-        &self,
-        memory: &M,
-        active: &Active,
-        (left, all): (&mut Stretches, Span<Gfn>),
-        how: Reach,
-        pages: &mut SplitPages<'_>,
-    ) -> bool {
-        let (mut any, taking) = (false, self.drops.taking(active));
-        // After the fence in `Ticket::announce`, which pairs with the one in `stands`.
-        self.reverse.stretch(memory, left, |at, page, part| {
-            any = true;
-            let hint = at.hint();
-            let Some((shadow, inside)) = self.visit(hint.shadow) else { return 1 };
-            let g2s = (g2s_of(page, hint.g2, part), g2s_of(page, hint.g2, all));
-            self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages)
-        });
-        any
-    }
-
-    /// Like [`reach`](Self::reach), for all of `g1s`: one page, or frames that a thread in no section visits.
-    pub(crate) fn reach_whole<M: TableMemory>(
-        &self,
-        memory: &M,
-        active: &Active,
-        g1s: Span<Gfn>,
-        how: Reach,
-        pages: &mut SplitPages<'_>,
-    ) -> bool {
-        let (mut any, mut left) = (false, Stretches::new(g1s));
-        while !left.is_over() {
-            any |= self.reach(memory, active, (&mut left, g1s), how, pages);
-        }
-        any
-    }
-
     /// Returns the number of table pages in shadows and in the reverse map.
     pub(crate) fn pages<M: TableMemory>(&self, memory: &M) -> u64 {
         let in_shadow = |shadow: &Shadow<F>| {
@@ -305,10 +255,4 @@ impl<F: Format> Shadows<F> {
             + self.shadows().map(in_shadow).sum::<u64>()
             + self.reverse.roots(memory).map(in_plane).sum::<u64>()
     }
-}
-
-/// Returns the frames of L2 made of `g1s`, by a hint of `page` that names `g2`.
-fn g2s_of(page: Span<Gfn>, g2: Gfn, g1s: Span<Gfn>) -> Span<Gfn> {
-    let part = g1s.clamp(&page);
-    Span::sized(g2 + (part.start.0 - page.start.0), part.len())
 }

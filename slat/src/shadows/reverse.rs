@@ -109,7 +109,7 @@ unsafe fn block<'a, M: TableMemory>(memory: &M, word: Word) -> &'a HintBlock {
 
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        // Those that were made go back if memory runs out, or if the host panics.
+        // Trees that were made go back if memory runs out, or if the host panics.
         let mut made = Finally::with(Vec::with_capacity(SIZES.len()), |made: &mut Vec<_>| {
             // SAFETY: made just now.
             unsafe { give_back(made.drain(..), memory, pool) };

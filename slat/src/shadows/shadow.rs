@@ -11,9 +11,9 @@
 //! entry, and then checks that the line is as it was before it read T. A flush can therefore leave holes as they are:
 //! it meets the frozen entry, or the fault finds the line moved.
 
+use super::Dropping;
 use super::counted_walks::WalkCount;
 use super::reverse::STRETCH;
-use super::{Dropping, Reach};
 use crate::notify::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::{At, Cursor, Entry, Pool, Radix, Version};
@@ -183,6 +183,15 @@ impl Drop for Frozen<'_> {
             let _ = self.entry.cas(condemned(self.mine), HOLE);
         }
     }
+}
+
+/// The edit of leaves that are reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// A leaf becomes a hole.
+    Zap,
+    /// A leaf loses write permission: the next store faults. Holes stay.
+    WithdrawWrite,
 }
 
 /// Edits one entry until `how` is done. Returns the link if the entry is one.

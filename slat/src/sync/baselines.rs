@@ -29,7 +29,8 @@ pub enum MmuLock {
     Exclusive,
 }
 
-/// What a VM does as KVM did before. Fixed when the VM is built ([`Builder::baseline`](crate::vm::Builder::baseline)).
+/// KVM's earlier policies that a VM follows. Fixed when the VM is built
+/// ([`Builder::baseline`](crate::vm::Builder::baseline)).
 ///
 /// ```
 /// use slat::baselines::{Baseline, MmuLock};
@@ -233,7 +234,7 @@ mod spinning {
 
     impl RawMutexFair for super::RawMutex {
         unsafe fn bump(&self) {
-            // SAFETY: held, says the caller.
+            // SAFETY: the caller holds the lock.
             unsafe { self.unlock() };
             lock_api::RawMutex::lock(self);
         }
@@ -241,13 +242,13 @@ mod spinning {
 
     impl RawRwLockFair for super::RawRwLock {
         unsafe fn bump_shared(&self) {
-            // SAFETY: held so, says the caller.
+            // SAFETY: the caller holds the lock, shared.
             unsafe { self.unlock_shared() };
             self.lock_shared();
         }
 
         unsafe fn bump_exclusive(&self) {
-            // SAFETY: held so, says the caller.
+            // SAFETY: the caller holds the lock, exclusively.
             unsafe { self.unlock_exclusive() };
             self.lock_exclusive();
         }

@@ -276,7 +276,8 @@ impl<F: Format, M: TableMemory, E: TableEvents> DeadTables<'_, F, M, E> {
             all.busy += 1;
             all.tops.split_off(pages)
         };
-        // What this thread has in hand. Whatever the host does, it is no longer busy at the end, and loses no child.
+        // The nodes that this thread has in hand. At the end they are no longer busy, and no child is lost, even if the
+        // host panics.
         let in_hand = self.grace;
         let mut children = Finally::with(NodeList::default(), |children: &mut NodeList| {
             let mut all = in_hand.dead.lock();

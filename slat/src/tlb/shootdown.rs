@@ -113,7 +113,7 @@ struct Ranged {
     end: AtomicU64,
 }
 
-/// What the flusher needs to know of one vCPU; and the vCPU's counters, on the second of two lines.
+/// The flusher's view of one vCPU; and the vCPU's counters, on the second of two lines.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuTlb {
     in_guest: AtomicBool,

@@ -240,7 +240,7 @@ impl InGuest<'_> {
     /// calls this between accesses. Costs one load of the vCPU's own cache line.
     #[inline(always)]
     pub fn kicked(&self) -> bool {
-        Tlb::kicked(self.vcpu)
+        self.stay.polls(Tlb::kicked(self.vcpu))
     }
 
     /// Whether a token that this vCPU waits for is ready ([`Vm::ready`](crate::Vm::ready)): leave the guest, and

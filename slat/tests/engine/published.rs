@@ -180,7 +180,7 @@ fn of_memslots_with_the_same_host_memory_only_the_deleted_one_is_unmapped() {
         vm.memory().commit(&mut idle, |tx| tx.delete(SlotId(deleted))).unwrap();
         let mapped = gfns.map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn)).is_some());
         assert_eq!(mapped, [0, 1, 2].map(|nth| nth != deleted));
-        // What the host takes back goes from each that is left.
+        // A page that the host takes back leaves each remaining slot.
         drop(vm.invalidate(Span::sized(HVA, 64 * PAGE_SIZE), Reason::Unmap).apply(&mut idle).settle());
         assert_eq!(gfns.map(|gfn| vm.memory().translate(&mut idle, Gfn(gfn)).is_some()), [false; 3]);
     }

@@ -6,7 +6,7 @@ use slat::*;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub struct Machine {
     /// Answers whatever the access is.
     pub answers_all: AtomicBool,
     pub broadcasts: AtomicBool,
+    /// Number of table pages that were given back.
+    pub given_back: Arc<AtomicUsize>,
 }
 
 impl Machine {
@@ -59,6 +61,11 @@ impl Machine {
             Access::Fetch => page.execute,
         };
         (allows || self.answers_all.load(Relaxed)).then_some(page)
+    }
+
+    /// Number of table pages that were lent.
+    pub fn lent(&self) -> usize {
+        self.tables.lock().unwrap().len()
     }
 
     pub fn set(&self, gfn: u64, page: impl Into<Option<HostPage>>) {
@@ -87,7 +94,9 @@ unsafe impl TableMemory for Machine {
     }
 
     // Leaked: a case may lend a page that it must not.
-    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, _: usize) {}
+    unsafe fn take_back(&self, _: NonNull<u8>, _: Pfn, pages: usize) {
+        self.given_back.fetch_add(pages, Relaxed);
+    }
 
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         if self.at_is_wrong.load(Relaxed) { NonNull::dangling() } else { self.tables.lock().unwrap()[&pfn].0 }

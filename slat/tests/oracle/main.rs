@@ -80,6 +80,28 @@ fn each_rule_is_broken_by_a_case() {
     assert!(cases.len() >= 25, "{}", cases.len());
 }
 
+/// The panic about an invalidation that was leaked comes after the table pages were given back.
+#[test]
+fn a_vm_with_an_open_invalidation_gives_its_table_pages_back() {
+    for is_leaked in [true, false] {
+        let mut pages = None;
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            machine::with_default_checks(|fixture| {
+                fixture.ask(5, slat::Access::Read);
+                let vm = fixture.vm;
+                let open = vm.invalidate(machine::hvas(5), slat::Why::Unmap).apply(fixture.idle).settle();
+                if is_leaked {
+                    std::mem::forget(open);
+                }
+                pages = Some((vm.host().given_back.clone(), vm.host().lent()));
+            });
+        }));
+        assert_eq!(dropped.is_err(), is_leaked);
+        let (given_back, lent) = pages.expect("the case has run");
+        assert_eq!(given_back.load(std::sync::atomic::Ordering::Relaxed), lent);
+    }
+}
+
 /// A report says the call, the rule, the values and the cure; by default it is a panic.
 #[test]
 fn a_report_is_a_panic_that_says_what_to_do() {

@@ -6,17 +6,17 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`BootFiles`] has the needed files; [`machine`] runs a PC and reads its serial port. A boot has succeeded when the
-//! guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If a
-//! tool is missing, the chore names it and is skipped.
+//! [`BootFiles`] has the needed files; [`emulated_pc`] runs a PC and reads its serial port. A boot has succeeded when
+//! the guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If
+//! a tool is missing, the chore names it and is skipped.
 
-mod machine;
+mod emulated_pc;
 
 use crate::emulator::{Program, REQUIRED, find, or_skipped};
+use crate::outcome::{Outcome, misuse};
 use crate::process::{answer, emptied, succeed, tail};
-use crate::{Outcome, misuse};
 use anyhow::{Context as _, Result, bail, ensure};
-use machine::{BOCHS_NPT, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
+use emulated_pc::{BOCHS_NPT, BootFiles, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -46,10 +46,10 @@ pub struct Args {
     /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
-    /// The machine's, where they are fewer
+    /// The machine's processors, if fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     processors: Option<u32>,
-    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "What maps the guest's memory")]
+    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "Largest page that maps the guest's memory")]
     pages: String,
     #[arg(long, help = "Unmap everything on each timer interrupt")]
     zap: bool,
@@ -66,7 +66,7 @@ pub struct Args {
         help = "Boot once, and record every fault there: a trace"
     )]
     trace: Option<PathBuf>,
-    #[arg(last = true, help = "More words, which proof/walkers/hypervisor/src/options.rs lists")]
+    #[arg(last = true, help = "Further options, listed in proof/walkers/hypervisor/src/options.rs")]
     words: Vec<String>,
 }
 
@@ -177,21 +177,6 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
 
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-
-/// The needs of a boot: an emulator, our hypervisor, and its files: Debian's kernel and a file system of busybox, or an
-/// image. Fetched and generated files stay in `target/boot`.
-struct BootFiles {
-    pc: Pc,
-    /// Folder for generated files.
-    folder: PathBuf,
-    emulator: PathBuf,
-    /// Name of the booted system.
-    what: String,
-    files: Vec<PathBuf>,
-    hypervisor: PathBuf,
-    /// The file is an image that runs on the bare machine alone.
-    is_image: bool,
-}
 
 impl BootFiles {
     /// Finds, fetches and builds the files of Linux, of Linux with a KVM, or of an image. An error of the type

@@ -8,7 +8,7 @@
 //! shipped, neither hidden from the documentation nor behind the feature `baselines`, and not in `crates/slots/src`. Functions of
 //! traits have no `pub` and are not counted.
 
-use super::Source;
+use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

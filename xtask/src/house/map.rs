@@ -1,9 +1,9 @@
 //! Rules for the documents that lead through the repository: the map of the rooms, and paths in texts.
 
-use super::{Finding, Source, read_all};
+use crate::source::{Finding, Source, read_all, without_dots};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The document with the map.
@@ -20,7 +20,8 @@ pub fn manifests() -> Result<Vec<(PathBuf, Table)>> {
 }
 
 /// The map has a row for each room that has a manifest. The row names the rooms that the room's manifests import by
-/// path, except for tests, and no other room.
+/// path, except for tests, and no other room. Where names in brackets follow a room, the others below it are not
+/// imported.
 pub fn rooms(map: &Source, manifests: &[(PathBuf, Table)]) -> Vec<Finding> {
     let imports = imports(manifests);
     let mut findings = Vec::new();
@@ -28,14 +29,20 @@ pub fn rooms(map: &Source, manifests: &[(PathBuf, Table)]) -> Vec<Finding> {
     for (at, line) in map.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| `")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let Some([room, _, allowed, _]) = cells.get(1..5) else { continue };
-        let named = |cell: &str| -> BTreeSet<String> {
-            cell.split('`').skip(1).step_by(2).map(|name| name.trim_end_matches('/').to_owned()).collect()
-        };
-        let (room, allowed) = (named(room).into_iter().collect::<String>(), named(allowed));
+        let (room, allowed) = (named(room).into_keys().collect::<String>(), named(allowed));
         let found = imports.get(&room).cloned().unwrap_or_default();
-        for wrong in found.symmetric_difference(&allowed) {
-            let does = if found.contains(wrong) { "imports" } else { "does not import" };
-            findings.push(map.finding(at, format!("{room}/ {does} {wrong}/")));
+        let mut find = |what: String| findings.push(map.finding(at, format!("{room}/ {what}")));
+        for (other, packages) in &found {
+            match allowed.get(other) {
+                None => find(format!("imports {other}/")),
+                Some(only) => {
+                    let more = packages.iter().filter(|package| !only.is_empty() && !only.contains(*package));
+                    more.for_each(|package| find(format!("imports {package} of {other}/")));
+                }
+            }
+        }
+        for unused in allowed.keys().filter(|allowed| !found.contains_key(*allowed)) {
+            find(format!("does not import {unused}/"));
         }
         rows.insert(room);
     }
@@ -44,29 +51,46 @@ pub fn rooms(map: &Source, manifests: &[(PathBuf, Table)]) -> Vec<Finding> {
     findings
 }
 
-/// The rooms that each room imports.
-fn imports(manifests: &[(PathBuf, Table)]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut imports = BTreeMap::<String, BTreeSet<String>>::new();
+/// Names of packages, or of folders of packages, by room.
+type Rooms = BTreeMap<String, BTreeSet<String>>;
+
+/// Returns the rooms that a cell of the map names, with the names in brackets.
+fn named(cell: &str) -> Rooms {
+    let rooms = cell.split('`').skip(1).collect::<Vec<_>>();
+    let rooms = rooms.chunks(2).map(|pair| {
+        let below = pair.get(1).and_then(|after| after.trim_start().strip_prefix('(')?.split(')').next());
+        let below = below.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned());
+        (pair[0].trim_end_matches('/').to_owned(), below.collect())
+    });
+    rooms.collect()
+}
+
+/// Returns what each room imports of other rooms.
+fn imports(manifests: &[(PathBuf, Table)]) -> BTreeMap<String, Rooms> {
+    let mut imports = BTreeMap::<String, Rooms>::new();
     for (path, manifest) in manifests {
-        let Some(room) = room(path) else { continue };
-        let own = imports.entry(room.clone()).or_default();
+        let Some((own, _)) = room(path) else { continue };
+        let rooms = imports.entry(own.clone()).or_default();
         for (name, dependency) in dependencies(manifest) {
             let target = if dependency.get("workspace").is_some() {
                 shared(manifests, path, name)
             } else {
                 target(path, dependency)
             };
-            own.extend(target.filter(|target| *target != room));
+            if let Some((other, package)) = target.filter(|(other, _)| *other != own) {
+                rooms.entry(other).or_default().insert(package);
+            }
         }
     }
     imports
 }
 
-/// The folder at the root that has this file; none of a file at the root.
-fn room(path: &Path) -> Option<String> {
-    let mut parts = path.components();
-    let first = parts.next()?;
-    parts.next().map(|_| first.as_os_str().to_string_lossy().into_owned())
+/// Returns the folder at the root that has this file, and the name below it that leads to the file; none of a file at
+/// the root.
+fn room(path: &Path) -> Option<(String, String)> {
+    let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    let (first, second) = (parts.next()?, parts.next()?);
+    Some((first, second))
 }
 
 /// All dependencies of a manifest except those of its tests.
@@ -77,20 +101,14 @@ fn dependencies(manifest: &Table) -> impl Iterator<Item = (&String, &Value)> {
     lists.flatten().filter_map(Value::as_table).flatten()
 }
 
-/// The room of a dependency by path; none of one from a registry.
-fn target(manifest: &Path, dependency: &Value) -> Option<String> {
-    let mut target = manifest.parent()?.to_owned();
-    for part in Path::new(dependency.get("path")?.as_str()?).components() {
-        match part {
-            Component::ParentDir => _ = target.pop(),
-            part => target.push(part),
-        }
-    }
-    room(&target.join("Cargo.toml"))
+/// The room and name of a dependency by path; none of one from a registry.
+fn target(manifest: &Path, dependency: &Value) -> Option<(String, String)> {
+    let target = manifest.parent()?.join(dependency.get("path")?.as_str()?).join("Cargo.toml");
+    room(&without_dots(&target))
 }
 
-/// The room of a dependency that the workspace around this manifest names.
-fn shared(manifests: &[(PathBuf, Table)], path: &Path, name: &str) -> Option<String> {
+/// The room and name of a dependency that the workspace around this manifest names.
+fn shared(manifests: &[(PathBuf, Table)], path: &Path, name: &str) -> Option<(String, String)> {
     let above = path.ancestors().skip(1).map(|folder| folder.join("Cargo.toml"));
     let mut above = above.filter_map(|path| manifests.iter().find(|(other, _)| *other == path));
     let (root, workspace) = above.find_map(|(path, table)| Some((path, table.get("workspace")?)))?;
@@ -127,7 +145,10 @@ mod tests {
                 "b/x/Cargo.toml",
                 "[dependencies]\na.workspace = true\n[target.'cfg(y)'.dependencies]\nz.path = \"../z\"",
             ),
-            ("d/x/y/Cargo.toml", "[build-dependencies]\nz = { path = \"../../../b/z\" }"),
+            (
+                "d/x/y/Cargo.toml",
+                "[build-dependencies]\nz = { path = \"../../../b/z\" }\nw.path = \"../../../b/w\"",
+            ),
         ];
         let parse = |(path, text): (&str, &str)| (PathBuf::from(path), text.parse().unwrap());
         let findings = rooms(&Source::new(MAP, rows), &manifests.map(parse));
@@ -136,9 +157,11 @@ mod tests {
 
     #[test]
     fn the_map_says_what_each_room_imports() {
-        let right = "| `a/` | it | – | x |\n| `b/` | it | `a/` (x) | x |\n| `d/` | it | `b/` | x |\n";
+        let right = "| `a/` | it | – | x |\n| `b/` | it | `a/` | x |\n| `d/` | it | `b/` | x |\n";
         assert_eq!(found(right), [""; 0]);
-        assert_eq!(found(&right.replace("`a/` (x)", "–")), ["b/ imports a/"]);
+        assert_eq!(found(&right.replace("| it | `a/` |", "| it | – |")), ["b/ imports a/"]);
+        assert_eq!(found(&right.replace("| it | `b/` |", "| it | `b/` (w, z) |")), [""; 0]);
+        assert_eq!(found(&right.replace("| it | `b/` |", "| it | `b/` (w) |")), ["d/ imports z of b/"]);
         assert_eq!(found(&right.replace('–', "`b/`")), ["a/ does not import b/"]);
         assert_eq!(found(&right.replace("| `d/`", "| d")), ["the map has no row for d/"]);
     }

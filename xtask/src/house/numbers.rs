@@ -4,8 +4,7 @@
 //! The rule covers parameters and results of `pub fn` and of methods of a `pub trait`, and `pub` fields. It does not
 //! cover the types that hold the number themselves, constants, and private and `pub(crate)` items.
 
-use super::rules::words;
-use super::{Finding, Source};
+use crate::source::{Finding, Source, words};
 
 /// Excepted files: conversions of numbers to types, counters, and hooks for tests.
 const FILES: [&str; 3] = ["crates/slots/src/addr.rs", "slat/src/stats.rs", "slat/src/inject/planned.rs"];
@@ -19,13 +18,16 @@ const NUMBERS: [(&str, &str); 8] = [
     ("prefault populate progress split recover map unmap", "pages mapped, split, or recovered"),
     ("dirty_bits clear_dirty collect_ring reset_rings reset_rings_in_part", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
-    ("number get serial since", "a generation's, a version's, a log's or a flush's, for who writes it down"),
+    (
+        "number get serial since",
+        "the number of a generation, a version, a log or a flush, as a record names it",
+    ),
     ("bits into touch touch_link touch_store words", "64 pages, bits of an entry, or a packed slot"),
     (
         "pointer ncr3 pat vttbr vtcr hgatp info1 hpfar cause htval htinst carried cr0 cr3 cr4 efer pdptes",
         "a register of a guest's",
     ),
-    ("mark", "what freezes an entry: any number that no other one uses"),
+    ("mark", "the mark of a frozen entry: any number that no other one uses"),
 ];
 
 pub fn check(source: &Source) -> Vec<Finding> {

@@ -1,6 +1,6 @@
 //! Rules for one file, one for all of the engine, and the count of all `unsafe`.
 
-use super::{Finding, Source};
+use crate::source::{Finding, Source, words};
 use crate::verify::kept::{cells, table};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -186,14 +186,20 @@ pub fn rows(file: &Source) -> Vec<Finding> {
     twice.collect()
 }
 
-/// The book's chapters have at most 20,000 words, without the files that they include: an afternoon's reading.
-pub fn words_of_the_book(texts: &[Source]) -> Option<Finding> {
-    const MOST: usize = 20_000;
-    let chapters: Vec<_> = texts.iter().filter(|text| text.path.starts_with("book/src")).collect();
-    let words = |text: &&Source| text.lines.iter().map(|line| line.split_whitespace().count()).sum::<usize>();
-    let all: usize = chapters.iter().map(words).sum();
-    let longest = chapters.iter().max_by_key(|text| words(text))?;
-    (all > MOST).then(|| longest.finding(0, format!("the book has {all} words, over {MOST}")))
+/// The book's chapters have at most 20,000 words, without the files that they include: an afternoon's reading. The
+/// documents at the root have at most 5,000.
+pub fn words_of_documents(texts: &[Source]) -> Vec<Finding> {
+    let of = |name: &str, most: usize, is_of: fn(&Path) -> bool| {
+        let documents: Vec<_> = texts.iter().filter(|text| is_of(&text.path)).collect();
+        let words =
+            |text: &&Source| text.lines.iter().map(|line| line.split_whitespace().count()).sum::<usize>();
+        let all: usize = documents.iter().map(words).sum();
+        let longest = documents.iter().max_by_key(|text| words(text))?;
+        (all > most).then(|| longest.finding(0, format!("{name} {all} words, over {most}")))
+    };
+    let book = of("the book has", 20_000, |path| path.starts_with("book/src"));
+    let root = of("the documents at the root have", 5_000, |path| path.components().count() == 1);
+    book.into_iter().chain(root).collect()
 }
 
 /// The chapter whose tables list features.
@@ -226,11 +232,6 @@ pub fn inventory(sources: &[Source], text: &str) -> Option<Finding> {
     let at = file.lines.iter().position(|line| line.starts_with("| folder")).unwrap_or(0);
     let is_there = text.contains(&format!("\n{now}\n"));
     (!is_there).then(|| file.finding(at, format!("the table of `unsafe` is now\n{now}")))
-}
-
-/// Identifiers and numbers.
-pub fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|char: char| !char.is_alphanumeric() && char != '_')
 }
 
 #[cfg(test)]
@@ -339,16 +340,20 @@ mod tests {
     }
 
     #[test]
-    fn a_book_that_has_grown_too_long_is_found_at_its_longest_chapter() {
-        let book = |words: usize| {
+    fn documents_that_have_grown_too_long_are_found_at_the_longest_of_them() {
+        let found = |folder: &str, words: usize| {
             let long = "a word\n".repeat(words / 2);
-            let texts = [("book/src/a.md", &*long), ("book/src/b.md", "one more"), ("slat/c.md", &long)];
-            words_of_the_book(&texts.map(|(path, text)| Source::new(path, text)))
+            let texts = [("a.md", &*long), ("b/c.md", "one more")];
+            let texts = texts.map(|(path, text)| Source::new(Path::new(folder).join(path), text));
+            words_of_documents(&texts).into_iter().map(|found| (found.path, found.line)).collect::<Vec<_>>()
         };
-        assert_eq!(book(19_998), None);
-        let found = book(20_000).expect("20,002 words");
-        assert_eq!((&*found.path, found.line), (Path::new("book/src/a.md"), 1));
-        assert_eq!(words_of_the_book(&[]), None);
+        assert_eq!(
+            [found("book/src", 19_998), found("", 5_000), found("slat", 20_002)],
+            [vec![], vec![], vec![]]
+        );
+        assert_eq!(found("book/src", 20_000), [("book/src/a.md".into(), 1)]);
+        assert_eq!(found("", 5_002), [("a.md".into(), 1)]);
+        assert_eq!(words_of_documents(&[]), []);
     }
 
     #[test]

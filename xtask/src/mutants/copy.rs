@@ -1,8 +1,8 @@
 //! The copy of the workspace that has every mistake.
 
 use super::record::{Edit, Mistake};
-use crate::house::Source;
 use crate::process::{COMPILERS, answer};
+use crate::source::Source;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-/// Where the copy lies.
+/// The folder of the copy.
 const FOLDER: &str = "target/mutants";
 
 /// The packages' sources, by path.
@@ -22,7 +22,8 @@ pub type Sources = BTreeMap<String, String>;
 /// The variable that chooses a mistake.
 pub const VARIABLE: &str = "SLAT_MISTAKE";
 
-/// What each mutated package gets: whether a mistake is made. Names become numbers when the copy is built.
+/// The module that each mutated package gets: it decides whether a mistake is made. Names become numbers when the copy
+/// is built.
 const CHOICE: &str = "
 #[doc(hidden)]
 pub mod mistakes {
@@ -100,9 +101,9 @@ impl Copied {
         Ok(Self { folder, _alone: alone })
     }
 
-    /// Makes cargo build the copy, beside what is built in a folder of the workspace: what both need is built once. One of
-    /// [`COMPILERS`] builds the workspace's crates, whose path, the copy's, keeps them apart from the shipped ones. Programs
-    /// have no such path, and so lie in a folder of the copy.
+    /// Makes cargo build the copy, beside the outputs in a folder of the workspace, so that common dependencies are
+    /// built once. One of [`COMPILERS`] builds the workspace's crates, whose path, the copy's, keeps them apart from
+    /// the shipped ones. Programs have no such path, and so lie in a folder of the copy.
     pub fn builds<'a>(
         &self,
         cargo: &'a mut Command,
@@ -204,7 +205,7 @@ pub fn mutated(sources: &Sources, mistakes: &[Mistake]) -> Result<Sources> {
     Ok(mutated)
 }
 
-/// Returns where the text that `find` marks stands.
+/// Returns the place of the text that `find` marks.
 fn place(text: &str, find: &str) -> Result<Range<usize>> {
     let plain = find.replace(['«', '»'], "");
     let at = text.find(&plain).with_context(|| format!("there is no\n{plain}"))?;
@@ -219,7 +220,7 @@ fn place(text: &str, find: &str) -> Result<Range<usize>> {
     Ok(at + begin..at + end)
 }
 
-/// Returns whether a place of a file is code of a package's library: what a mistake says there, its tests do not.
+/// Returns whether a place of a file is shipped code of a package's library, and not of its tests.
 fn is_shipped(path: &str, text: &str, at: usize, sources: &Sources) -> bool {
     let library = root(path).is_some_and(|root| sources.contains_key(&root));
     library && text[..at].matches('\n').count() < Source::new(path, text).own()

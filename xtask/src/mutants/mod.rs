@@ -18,7 +18,7 @@ pub mod record;
 mod run;
 mod tried;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::on_every_processor;
 use anyhow::{Context as _, bail, ensure};
 use copy::Copied;
@@ -37,7 +37,7 @@ pub struct Args {
     /// Run all tests of the tools with each mistake, or with Loom, and name those that fail
     #[arg(long, requires = "only")]
     anywhere: bool,
-    /// Make a mistake of your own: replace this line of this file, and run the tests that are responsible for it
+    /// Make another mistake: replace this line of this file, and run the tests that are responsible for it
     #[arg(long, num_args = 3, value_names = ["FILE", "LINE", "REPLACEMENT"], conflicts_with_all = ["only", "tool", "anywhere"])]
     r#try: Vec<String>,
 }

@@ -29,7 +29,7 @@ use std::{fmt, fs};
 pub struct Mistake {
     pub name: String,
     pub what: String,
-    /// What finds it; the reason why nothing does.
+    /// The test that finds it, or the reason why no test does.
     pub seen: Result<Seen, String>,
     pub edits: Vec<Edit>,
 }
@@ -69,7 +69,7 @@ pub enum Tool {
     Unit,
     /// Panics of each callback in turn, and memory that runs out: `inject_tests`.
     Inject,
-    /// Whole worlds on simulated CPUs, with an oracle that looks on at each write: `proof/explore`.
+    /// Whole worlds on simulated CPUs, with an oracle that checks each write: `proof/explore`.
     Explore,
     /// Operations against a plain model, drawn by libFuzzer: `proof/fuzz`. The test is a target.
     Fuzz,
@@ -80,7 +80,7 @@ pub enum Tool {
     /// `slat/tests/engine` under `AddressSanitizer`, `slat/tests/soak` under `ThreadSanitizer`: the test begins with the
     /// program's name.
     Sanitizer,
-    /// Guests that store beside everything else, and what was told of them: `crates/vcpu/tests`.
+    /// Guests that store beside everything else, and the dirty log that must report the stores: `crates/vcpu/tests`.
     Worlds,
     /// Guests on processors that they share: `crates/vcpu/tests/vcpu`.
     Shared,
@@ -125,7 +125,7 @@ struct Table {
     edit: Vec<Edit>,
 }
 
-/// Where the records lie.
+/// The folder of the records.
 const FOLDER: &str = "proof/mistakes";
 
 /// Reads all records, in the order of their files and names.

@@ -18,7 +18,7 @@ pub struct Program {
     pub kind: Kind,
 }
 
-/// How a program is built.
+/// The build of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The unit tests, on loom's atomics.
@@ -92,7 +92,7 @@ fn workspace(package: &str) -> &'static str {
     if package == "pager" { "pager" } else { "" }
 }
 
-/// Returns where a package lies.
+/// Returns the folder of a package.
 fn folder(package: &str) -> PathBuf {
     let room = match package {
         "slat" | "pager" => "",
@@ -166,7 +166,7 @@ impl Programs {
             Kind::Address(_) => ("test --no-run", "target", "chaos"),
             Kind::Thread(_) => ("test --no-run --profile fuzz", "target/thread", "mutants"),
             Kind::Fuzz => ("build", "target/fuzz-mutants", "mutants"),
-            // Cargo builds and runs these tests in one go, and is what stands for their program.
+            // Cargo builds and runs these tests at once, so it takes the place of their program.
             Kind::Miri(_) => return Ok(String::new()),
         };
         cargo.args(words.split(' ')).args(["--locked", "--message-format=json-render-diagnostics"]);
@@ -195,7 +195,7 @@ impl Programs {
         let (built, mut test) = (&self.built[&program], &*seen.test);
         let mut command = match program.kind {
             Kind::Fuzz => fuzz::hunt(built, test, &self.copied.folder.join("target/found").join(found))?,
-            Kind::Miri(program) => miri::test(program)?,
+            Kind::Miri(program) => miri::test(program, VARIABLE)?,
             Kind::Address(program) | Kind::Thread(program) => {
                 test = test.trim_start_matches(program).trim_start_matches("::");
                 bounded(3 * TEST, built)

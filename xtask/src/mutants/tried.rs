@@ -3,7 +3,7 @@
 use super::copy::{Copied, Sources, sources};
 use super::record::{Mistake, Tool};
 use super::run::{Kind, Program, Programs};
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::path::Path;
 

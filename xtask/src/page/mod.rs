@@ -8,8 +8,8 @@
 //! has the same origin as the checks. Without Chromium the chore is skipped with one line; if `SLAT_REQUIRE_CHROMIUM=1`
 //! is set, as CI does, a skip is a failure.
 
-use crate::Outcome;
 use crate::emulator::{find, or_skipped};
+use crate::outcome::Outcome;
 use crate::process::{bounded, emptied, said};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;

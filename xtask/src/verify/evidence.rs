@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! EXECUTIONS <Tool> <what was explored> <how many>       explored, and nothing was wrong
-//! BUG <name> <Tool> <what is wrong>                      a mistake that can be made on purpose, and who must find it
+//! BUG <name> <Tool> <what is wrong>                      a mistake that can be made on purpose, and the tool that must find it
 //! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
 //! SKIPPED <name> <Tool>: <why>                           this machine cannot run the test that finds it
 //! ```
@@ -12,7 +12,7 @@
 //! number of executions changes with any change; the list of mistakes and their tools must be right.
 
 use super::kept::{cells, table};
-use crate::Outcome;
+use crate::outcome::Outcome;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

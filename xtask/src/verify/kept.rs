@@ -3,7 +3,7 @@
 //! later row.
 
 use super::steps::{STEPS, Tier};
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::process::answer;
 use anyhow::Result;
 use std::fmt::Write as _;

@@ -13,8 +13,8 @@ mod evidence;
 pub mod kept;
 pub mod steps;
 
+use crate::outcome::{Outcome, misuse};
 use crate::process::{bounded, tail, was_ended};
-use crate::{Outcome, misuse};
 use anyhow::{Result, bail, ensure};
 use evidence::Evidence;
 use kept::Kept;

@@ -25,7 +25,7 @@ pub struct Step {
 pub struct Line {
     pub tiers: &'static [Tier],
     pub environment: &'static [(&'static str, &'static str)],
-    /// The folder in which it runs, below the repository's; that one if empty.
+    /// The folder in which it runs, relative to the repository's root.
     pub folder: &'static str,
     pub words: &'static str,
     /// Tools that must print `EXECUTIONS` or `SEEDED` here, because a renamed test would otherwise pass unnoticed; all

@@ -4,8 +4,8 @@
 //! walker with the expected ones, look-up by look-up. Its output is kept in `target/walkers` and summed up here. Any
 //! difference is a failure.
 
-use crate::Outcome;
 use crate::emulator::{Bochs, Program, REQUIRED, find, or_skipped, qemu, run as heard};
+use crate::outcome::Outcome;
 use crate::process::on_every_processor;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
@@ -25,7 +25,7 @@ pub struct Args {
     /// Only the rows of one machine
     #[arg(long, value_parser = ["npt", "ept", "arm64", "riscv"])]
     only: Option<String>,
-    /// Look twenty times as often, with other tables every night
+    /// Twenty times as many look-ups, with other tables every night
     #[arg(long)]
     nightly: bool,
 }

@@ -1,11 +1,11 @@
 //! The receiving process: rounds of pages fill its memory while its vCPUs recall their traces.
 
-use super::address::{Address, Listener};
 use super::send::ranges;
 use super::state::{Guest, Position};
 use crate::error::Error;
 use crate::migration::{failed, store};
-use crate::run::machine::Machine;
+use crate::run::address::{Address, Listener};
+use crate::run::guest_vm::Machine;
 use crate::thread::idle;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
@@ -29,8 +29,8 @@ pub struct Arrived {
 impl fmt::Display for Arrived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, resumed_ms, compared_pages, wrong_pages } = self;
-        write!(f, "from {at}: ran {resumed_ms:.1} ms after it was complete")?;
-        write!(f, "; {compared_pages} pages compared in the end, {wrong_pages} wrong")
+        write!(f, "from {at}: resumed {resumed_ms:.1} ms after it was complete")?;
+        write!(f, "; {compared_pages} pages compared at the end, {wrong_pages} wrong")
     }
 }
 

@@ -4,7 +4,7 @@
 use super::arrive::Arrivals;
 use crate::error::Error;
 use crate::run::feed::Jobs;
-use crate::run::machine::Machine;
+use crate::run::guest_vm::Machine;
 use slat::{Format, Idle, PAGE_SIZE, Span};
 use slat_vcpu::guest::Replay;
 

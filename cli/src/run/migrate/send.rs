@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::migration::failed;
 use crate::run::args::Run;
 use crate::run::events::Events;
-use crate::run::machine::Machine;
+use crate::run::guest_vm::Machine;
 use crate::thread::idle;
 use serde::Serialize;
 use slat::{DirtyPage, DirtyWord, Format, Gfn, Hva, Idle, PAGE_SIZE, SlotId, SpaceId, Span};
@@ -26,7 +26,7 @@ pub struct Sent {
     pub failed_rounds: usize,
     pub bytes: u64,
     pub took_ms: f64,
-    /// Milliseconds for which the guest stood still: until the receiver had everything.
+    /// Downtime of the guest in milliseconds, until the receiver had everything.
     pub halted_ms: f64,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Sent {
             f,
             "to {to}: {mib} MiB in {rounds} rounds, {failed_rounds} of them failed, in {took_ms:.0} ms"
         )?;
-        write!(f, "; the guest stood still for {halted_ms:.1} ms")
+        write!(f, "; downtime {halted_ms:.1} ms")
     }
 }
 
@@ -133,8 +133,8 @@ impl<F: Format> Source for Sending<'_, F> {
         self.log.session()
     }
 
-    /// Each memslot logs from its first page on. So the first harvest has all pages anyway, and those that were never
-    /// written need not be read and sent.
+    /// Does nothing: each memslot logs from its first page on, so the first harvest has all written pages. Other pages
+    /// need not be read and sent.
     fn mark_all(&mut self) -> Result<(), Error> {
         let slots = self.slots();
         if std::mem::replace(&mut self.whole, false) {
@@ -144,7 +144,7 @@ impl<F: Format> Source for Sending<'_, F> {
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
-        // Those that were placed since, too.
+        // Includes the memslots placed since the last call.
         let slots = self.slots();
         self.log.watch(slots)?;
         let mut words = self.machine.harvesting(|| self.log.harvest(self.idle))?;

@@ -1,7 +1,7 @@
 //! The answers of the socket, and the files that it refuses to bind.
 
 use super::*;
-use crate::run::watch::Live;
+use crate::live::{Live, Watching};
 use slat_mm::{AddressSpace, Arena, LruSettings};
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -145,7 +145,7 @@ fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"data").unwrap();
     drop(socket);
-    refused("no socket");
+    refused("is not a socket");
     assert_eq!(fs::read(&path).unwrap(), b"data");
     fs::remove_file(&path).unwrap();
 }

@@ -3,15 +3,15 @@
 //! ```text
 //! a look: region after region of guest memory, from where the last look stopped, until enough pages were looked at
 //!   Accessed bits, cleared ─▶ the number of this round for each page          without an LRU
-//!   what the LRU remembers ─▶ the page's generation                           with one: its bits are its own
-//!   leaves as they are ─────▶ mapped, large, written (D bits, or what the dirty log has told)
+//!   the LRU's generations ──▶ the page's generation                           with one: it owns the bits
+//!   leaf entries ───────────▶ mapped, large, written (D bits, or pages in the dirty log)
 //! ```
 //! A guest of up to 512 MiB is scanned whole at each look; a larger one takes several looks. The map takes a
 //! thousandth of guest memory, from the first look on.
 
-use super::live::Live;
-use crate::run::machine::Machine;
-use crate::top::sample::{Age, Ages, AgesBy, Heat as Cells};
+use crate::live::Live;
+use crate::run::guest_vm::Machine;
+use crate::sample::{Age, Ages, AgesBy, Heat as Cells};
 use slat::{Format, Gfn, Idle, Level, PAGE_SIZE, SecondaryMmu, Span};
 use slat_mm::Lru;
 use slat_vcpu::guest::Layout;

@@ -4,13 +4,12 @@
 //! vCPU threads ──▶ live: a line of counters each ─┐
 //! the dirty log ─▶ live: pages written ───────────┤
 //! engine, LRU ───▶ sums of their own counters ────┼──▶ sampler ──▶ Sample ──▶ this terminal, or a socket
-//! tables, LRU ───▶ heat: what was used, and when ─┘
+//! tables, LRU ───▶ heat: time of last use ────────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `live` | what the threads of a run publish; each writes to lines of its own |
-//! | `heat` | which guest memory is in use: a few regions at each look, so that no look takes long |
-//! | `sampler` | all of it put together, when a watcher asks |
+//! | `heat` | a map of guest memory in use; each look scans a few regions, so it is short |
+//! | `sampler` | a sample of all of these, when a watcher asks |
 //!
 //! **Cost.** Without a watcher: an uncontended lock per batch of accesses. A watcher's own thread sums the counters
 //! and walks the tables without a lock. The guest pays for cleared Accessed bits: after each sample its TLBs are
@@ -18,8 +17,6 @@
 //! the LRU and clears nothing.
 
 mod heat;
-mod live;
 mod sampler;
 
-pub use live::{Live, Watching};
-pub use sampler::{Sampler, Samples};
+pub use sampler::Sampler;

@@ -1,24 +1,15 @@
 //! Takes a sample of a run.
 
 use super::heat::Heat;
-use super::live::{Live, Watching};
-use crate::run::ahead::Ahead;
+use crate::figures::Ahead;
+use crate::figures::{TlbCounts, VcpuCounts};
+use crate::live::{Live, Watching};
 use crate::run::args::Run;
-use crate::run::figures::{TlbCounts, VcpuCounts};
-use crate::run::machine::Machine;
-use crate::top::sample::{Caused, Dirty, Lock, Sample, Swapped};
+use crate::run::guest_vm::Machine;
+use crate::sample::{Caused, Dirty, Lock, Sample, Samples, Swapped};
 use parking_lot::Mutex;
 use slat::{Format, Idle};
 use std::time::Instant;
-
-/// A run that can be watched.
-pub trait Samples: Sync {
-    /// Takes a sample now.
-    fn sample(&self, idle: &mut Idle) -> Sample;
-
-    /// Registers a watcher until the returned value is dropped.
-    fn watch(&self) -> Watching<'_>;
-}
 
 /// Takes samples of one run.
 pub struct Sampler<'m, F: Format> {

@@ -1,4 +1,4 @@
-//! A rectangle of the screen with its own coordinates. What does not fit is clipped.
+//! A rectangle of the screen with its own coordinates. Text that does not fit is clipped.
 //!
 //! It puts text and bars into ratatui's buffer. ratatui's widgets would be a crate for two functions.
 

@@ -5,8 +5,8 @@ use super::canvas::Canvas;
 use super::history::History;
 use super::look::Ink;
 use super::state::{Shown, State};
-use crate::top::sample::{AgesBy, Heat};
-use crate::top::words::{bytes, time};
+use crate::sample::{AgesBy, Heat};
+use crate::top::figure_text::{bytes, time};
 use slat::PAGE_SIZE;
 
 /// Columns of the time axis, where there is room.

@@ -1,7 +1,7 @@
 //! The last sample, its rates, and as much of the past as a screen can show.
 
+use crate::sample::{Heat, Sample};
 use crate::top::rates::Rates;
-use crate::top::sample::{Heat, Sample};
 use std::collections::VecDeque;
 
 /// More rows than any terminal has.

@@ -1,13 +1,13 @@
 //! The screen of `slat top`.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `terminal` | taken at the start, given back whatever happens |
-//! | `ansi`, `keys` | what is written to it, and read from it |
-//! | `state` | what keys change |
-//! | `history` | what has been seen: rates now, faults and maps of the past |
+//! | `terminal` | takes the terminal, and restores it at the end, also after a panic |
+//! | `ansi`, `keys` | the terminal's output and input |
+//! | `state` | the state that keys change |
+//! | `history` | the last sample, its rates, and the past |
 //! | `look` | colours and glyphs that this terminal has |
-//! | `view` | what goes where, by the size of the terminal |
+//! | `view` | the layout, by the size of the terminal |
 //! | `panels` | faults, flushes, memory, ages, vCPUs |
 //! | `heat` | guest memory from left to right, the past downwards |
 //! | `help` | the help text |
@@ -29,8 +29,8 @@ mod terminal;
 mod tests;
 mod view;
 
+use super::options::{End, Wanted};
 use super::source::{Item, Source};
-use super::{End, Wanted};
 use crate::error::Error;
 use history::History;
 use look::Look;

@@ -3,9 +3,9 @@
 use super::canvas::Canvas;
 use super::history::History;
 use super::look::Ink;
-use crate::run::figures;
-use crate::top::sample::{Age, AgesBy};
-use crate::top::words::{bytes, count, percent, time};
+use crate::figures;
+use crate::sample::{Age, AgesBy};
+use crate::top::figure_text::{bytes, count, percent, time};
 use slat::PAGE_SIZE;
 
 /// Faults per second by result, with their history.

@@ -1,18 +1,18 @@
 //! The state that keys change.
 
 use super::keys::Key;
-use crate::top::sample::Heat;
+use crate::sample::Heat;
 use std::time::Duration;
 
-/// What the map shows.
+/// The property that the map shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shown {
-    /// How recently pages were used.
+    /// The time since pages were used.
     #[default]
     Used,
-    /// Which pages were written.
+    /// Written pages.
     Written,
-    /// Which pages are parts of large pages.
+    /// Pages that are parts of large pages.
     Large,
 }
 

@@ -1,7 +1,7 @@
 //! The tests of `AddrSpace` in axaddrspace 0.1.5's own file, unchanged: `run` cuts them out of it. This file defines
 //! the names that they use, from slat's crate.
 
-#![allow(clippy::all, reason = "what is not ours stays as it is")]
+#![allow(clippy::all, reason = "code of other authors stays unchanged")]
 
 use axaddrspace::{AxMmHal, HostPhysAddr, HostVirtAddr};
 

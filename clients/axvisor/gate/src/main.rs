@@ -5,11 +5,11 @@
 //! enters again. The gate is axvm 0.8.5's file, the address space axaddrspace 0.6.0, and the table page-table-generic
 //! 0.9.1, all unchanged from the registry. The code around them is written here after axvm, which does not build alone.
 
-mod guest;
 mod ours;
+mod software_guest;
 mod theirs;
 
-use guest::{Counts, Workload};
+use software_guest::{Counts, Workload};
 use std::time::Duration;
 
 /// The number of runs of each; the result is their median.

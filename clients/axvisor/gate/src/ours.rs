@@ -1,6 +1,6 @@
 //! Demand paging by slat: vCPUs fault in parallel.
 
-use crate::guest::{self, Counts, Cpu, Exit, Turns, Workload};
+use crate::software_guest::{self, Counts, Cpu, Exit, Turns, Workload};
 use slat::table::formats::Npt4;
 use slat::{
     Access, CpuId, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId, Span,
@@ -24,7 +24,7 @@ impl Host for Memory {
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        let _ = self.page(hva).compare_exchange(0, guest::frame(), SeqCst, SeqCst);
+        let _ = self.page(hva).compare_exchange(0, software_guest::frame(), SeqCst, SeqCst);
         self.lookup(hva, access).ok_or(HostError::NoMemory)
     }
 }
@@ -50,7 +50,7 @@ impl Translations for Tlb<'_, '_> {
 
 /// A VM with this many pages on demand.
 fn vm(vcpus: usize, pages: u64) -> Vm<Npt4, Memory> {
-    guest::prepare(pages + 64);
+    software_guest::prepare(pages + 64);
     let memory = Memory((0..pages).map(|_| AtomicU64::new(0)).collect());
     let vm = Vm::builder(memory).vcpus(vcpus as u32).build().expect("memory");
     let ram = Slot::new(SlotId(0), Gfn(0), pages, Hva(0));
@@ -67,7 +67,7 @@ pub fn two_faults_keep_a_store() -> bool {
             (Idle::take().expect("a thread's own"), vm.vcpu(VcpuId(id)).expect("its number"));
         vcpu.fault(&mut idle, Fault { gpa: Gfn(0).gpa(), access: Access::Write }).expect("memory");
     };
-    let kept = guest::stores_between([0, 1], fault, vm.memory().root().address());
+    let kept = software_guest::stores_between([0, 1], fault, vm.memory().root().address());
     drop(vm);
     kept
 }
@@ -76,7 +76,7 @@ pub fn run(workload: &Workload) -> (Counts, bool) {
     let vm = vm(workload.vcpus, workload.pages);
     let root = vm.memory().root().address();
     let turns = Turns::new(workload);
-    let counts = guest::threads(workload, &turns, |nth| {
+    let counts = software_guest::threads(workload, &turns, |nth| {
         let mut idle = Idle::take().expect("a thread's own");
         let mut vcpu = vm.vcpu(VcpuId(nth as u32)).expect("its number");
         let mut cpu = Cpu::new(workload, &turns, nth);
@@ -97,7 +97,7 @@ pub fn run(workload: &Workload) -> (Counts, bool) {
             }
         }
     });
-    let is_whole = guest::is_whole(workload, root);
+    let is_whole = software_guest::is_whole(workload, root);
     drop(vm);
     (counts, is_whole)
 }

@@ -5,7 +5,7 @@
 #[path = "../../target/crates/axvm-0.8.5/src/vm/translation.rs"]
 mod translation;
 
-use crate::guest::{self, Counts, Cpu, Exit, PAGE, Turns, Workload};
+use crate::software_guest::{self, Counts, Cpu, Exit, PAGE, Turns, Workload};
 use ax_memory_addr::{PhysAddr, VirtAddr};
 use ax_memory_set::MappingError;
 use axaddrspace::{AddrSpace, AddrSpaceResult, MappingFlags, NestedPageTableOps, PageSize};
@@ -20,7 +20,7 @@ struct Frames;
 
 impl ptg::FrameAllocator for Frames {
     fn alloc_frame(&self) -> Option<ptg::PhysAddr> {
-        Some(PhysAddr::from(guest::frame() as usize))
+        Some(PhysAddr::from(software_guest::frame() as usize))
     }
 
     // `prepare` takes all of them back at once.
@@ -192,7 +192,7 @@ impl Vm {
 
 /// A VM with this many pages on demand, and its root.
 fn vm(vcpus: usize, pages: u64) -> (Vm, u64) {
-    guest::prepare(pages + 64);
+    software_guest::prepare(pages + 64);
     let table = Table(ptg::PageTable::new(Frames).expect("memory"));
     let (start, bytes) = (GuestPhysAddr::from(0), pages as usize * PAGE);
     let mut space = AddrSpace::new_empty(table, start, bytes).expect("a range");
@@ -211,7 +211,7 @@ fn vm(vcpus: usize, pages: u64) -> (Vm, u64) {
 /// VM handles the second one's. Returns whether the store is still there.
 pub fn two_faults_keep_a_store() -> bool {
     let (vm, root) = vm(2, 1);
-    let kept = guest::stores_between([0, 1], |_| assert!(vm.fault(0, || {})), root);
+    let kept = software_guest::stores_between([0, 1], |_| assert!(vm.fault(0, || {})), root);
     drop(vm);
     kept
 }
@@ -219,7 +219,7 @@ pub fn two_faults_keep_a_store() -> bool {
 pub fn run(workload: &Workload) -> (Counts, bool) {
     let (vm, root) = vm(workload.vcpus, workload.pages);
     let turns = Turns::new(workload);
-    let counts = guest::threads(workload, &turns, |vcpu| {
+    let counts = software_guest::threads(workload, &turns, |vcpu| {
         let mut cpu = Cpu::new(workload, &turns, vcpu);
         let mut seen = 0;
         loop {
@@ -243,7 +243,7 @@ pub fn run(workload: &Workload) -> (Counts, bool) {
             }
         }
     });
-    let is_whole = guest::is_whole(workload, root);
+    let is_whole = software_guest::is_whole(workload, root);
     drop(vm);
     (counts, is_whole)
 }

@@ -33,8 +33,8 @@ pub struct AddrSpace<H: PagingHandler> {
 
 /// The token of this thread.
 fn idle() -> Idle {
-    // SAFETY: each function below makes one, and drops it before it returns. None of them is called by another that has one, nor by
-    // what the engine asks of the host.
+    // SAFETY: each function below makes one, and drops it before it returns. While a function has one, it calls no
+    // other function that makes one, and the host's functions that the engine calls make none.
     unsafe { Idle::assume() }
 }
 
@@ -272,7 +272,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         Some((self.translate(vaddr)?, area.gpas().len() as usize))
     }
 
-    /// Tells the log what the engine has done, and holds.
+    /// Logs the engine's counters.
     fn tell(&mut self) {
         let stats = self.vm.stats();
         if core::mem::replace(&mut self.told, stats) == stats {

@@ -1,10 +1,13 @@
 //! The pager, started as users start it, and killed with `kill -9`.
 
-use crate::Outcome;
+use std::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+
+/// The result of what a drive does.
+pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The name of the template.
 pub const TEMPLATE: &str = "debian";

@@ -3,21 +3,18 @@
 //! `drive WORK KERNEL PAGER PRELOAD [--vmm qemu] [--store STORE] [--kill-pager N]`; `run`, beside this, prepares what it needs.
 
 mod daemon;
-mod machine;
+mod qemu;
 
-use daemon::{Daemon, TEMPLATE};
-use machine::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
+use daemon::{Daemon, Outcome, TEMPLATE};
+use qemu::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
 use serde_json::json;
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
 /// Files of 1 MiB of random bytes that the guest writes before it is saved, and reads after it was restored.
 const FILES: usize = 96;
-/// How long to wait for a machine with a pager.
+/// The time to wait for a machine with a pager.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Drive {

@@ -6,13 +6,13 @@
 pub use real::*;
 
 #[cfg(feature = "backend-mmap")]
-mod memory;
+mod guest_memory_mmap;
 #[cfg(feature = "backend-mmap")]
-pub use memory::{GuestMemoryMmap, GuestRegionMmap};
+pub use guest_memory_mmap::{GuestMemoryMmap, GuestRegionMmap};
 
 /// The same types, at their original path.
 #[cfg(feature = "backend-mmap")]
 pub mod mmap {
-    pub use crate::memory::{GuestMemoryMmap, GuestRegionMmap};
+    pub use crate::guest_memory_mmap::{GuestMemoryMmap, GuestRegionMmap};
     pub use real::mmap::*;
 }

@@ -4,16 +4,16 @@
 //! Everything is in memory and deterministic: a seed decides the guests' stores and what the network does. A receiver
 //! runs on its own thread, and each side waits for the other's bytes.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `network` | connections that are cut, late, replayed; receivers that are replaced |
-//! | `guest` | a guest, its log, and the memory at the receiver |
+//! | `stamped_guest` | a guest, its log, and the memory at the receiver |
 //! | `world` | several guests and one address; the oracle |
 //!
 //! `SLAT_MIGRATIONS` sets the number of seeds, and `SLAT_MIGRATION` runs one.
 
-mod guest;
 mod network;
+mod stamped_guest;
 mod world;
 
 use network::Plan;

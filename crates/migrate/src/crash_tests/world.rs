@@ -1,7 +1,7 @@
 //! Several guests that are sent to one address, and the receivers there.
 
-use super::guest::{Event, Guest, PAGES, wrong_pages};
 use super::network::{Here, Plan, Random, There, connection, replay};
+use super::stamped_guest::{Event, Guest, PAGES, wrong_pages};
 use crate::error::MigrateError;
 use crate::identity::Session;
 use crate::precopy::PreCopy;

@@ -2,7 +2,8 @@
 
 pub mod breaks;
 
-use crate::guest::{MemoryRange, Target};
+use crate::frame::MemoryRange;
+use crate::source_target::Target;
 use slat::{Gfn, PAGE_SIZE, Span};
 use std::convert::Infallible;
 

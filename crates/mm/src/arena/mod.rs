@@ -29,8 +29,8 @@ use crate::error::MmError;
 use crate::frames::BLOCK;
 use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
+use crate::nodes::{Node, NodeFrames};
 use crate::notes::Notes;
-use crate::numa::{Node, NodeFrames};
 use crate::prim::{bytes_are_copied, zero_page};
 use crate::shards::Shards;
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ pub struct Arena {
     unmapped: Mutex<BTreeSet<Pfn>>,
 }
 
-/// What an arena holds. Exact if no thread uses the arena meanwhile.
+/// Counts of an arena's frames. Exact if no thread uses the arena meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ArenaStats {
     /// Number of frames.
@@ -94,7 +94,7 @@ pub struct ArenaStats {
     pub stale_writes: u64,
 }
 
-/// What a node holds. Exact if no thread uses the node meanwhile.
+/// Counts of a node's frames. Exact if no thread uses the node meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeStats {
     /// Number of frames.
@@ -139,7 +139,7 @@ impl Arena {
         Node(((block * u64::from(self.nodes()) - 1) / (self.frames / BLOCK)) as u8)
     }
 
-    /// Returns what one node holds.
+    /// Returns the counts of one node's frames.
     pub fn node_stats(&self, node: Node) -> NodeStats {
         let node = self.node(node);
         let frames = node.frames().len();
@@ -178,7 +178,7 @@ impl Arena {
         state.load(Relaxed) & AHEAD != 0 && state.fetch_and(!AHEAD, Relaxed) & AHEAD != 0
     }
 
-    /// Returns what the arena holds.
+    /// Returns the counts of its frames.
     pub fn stats(&self) -> ArenaStats {
         let free: u64 = self.nodes.iter().map(NodeFrames::free).sum();
         ArenaStats {

@@ -1,7 +1,7 @@
-//! Groups of address spaces with one limit, like memory cgroups: what is charged to which group, and how a
-//! group makes room.
+//! Groups of address spaces with one limit, like memory cgroups: the charges of each group, and how a group
+//! makes room.
 //!
-//! | what | is charged to |
+//! | memory | is charged to |
 //! |---|---|
 //! | a page of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it |
 //! | a page that a fork shares | the parent's group, as before; a fork is in its parent's group |
@@ -23,7 +23,6 @@
 //! oldest copies move to a device. Other groups keep their working sets.
 
 mod stat;
-mod tenant;
 
 pub use stat::GroupStats;
 
@@ -39,7 +38,7 @@ use std::sync::{Arc, Weak};
 /// Number of pages that a thread reclaims at once.
 const CLUSTER: u64 = 32;
 
-/// What a group needs from each of its address spaces.
+/// A group's view of each of its address spaces.
 pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
     /// Charges the tables that it has now.
     fn count_tables(&self);
@@ -115,7 +114,7 @@ impl Group {
     }
 
     /// Returns its address spaces that still exist.
-    fn members(&self) -> Vec<Arc<dyn Tenant>> {
+    pub(crate) fn members(&self) -> Vec<Arc<dyn Tenant>> {
         let mut members = self.members.lock();
         members.retain(|space| space.strong_count() > 0);
         // The clones are dropped after the lock is released, since one may be the last reference.
@@ -123,7 +122,7 @@ impl Group {
     }
 
     /// Evicts pages of its address spaces; returns whether the caller should try again.
-    fn make_room(&self, idle: &mut Idle) -> bool {
+    pub(crate) fn make_room(&self, idle: &mut Idle) -> bool {
         let members = self.members();
         let sizes = members.iter().map(|space| space.resident()).collect::<Vec<_>>();
         let all = sizes.iter().sum::<u64>().max(1);
@@ -168,7 +167,7 @@ impl Member {
         self.group.members.lock().push(space);
     }
 
-    fn ledger(&self) -> Option<&Ledger> {
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
         self.group.ledger()
     }
 
@@ -180,7 +179,7 @@ impl Member {
     }
 
     /// Sets the bytes of its own tables.
-    fn count_tables(&self, bytes: u64) {
+    pub(crate) fn count_tables(&self, bytes: u64) {
         if self.tables.load(Relaxed) != bytes
             && let Some(ledger) = self.group.ledger()
         {

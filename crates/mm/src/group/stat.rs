@@ -6,7 +6,7 @@ use slat::PAGE_SIZE;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is charged to a [`Group`] now, in bytes, and what its existing address spaces have done. `Display`
+/// The charges of a [`Group`] now, in bytes, and event counts of its existing address spaces. `Display`
 /// prints the lines of `memory.stat` with the kernel's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupStats {
@@ -24,7 +24,7 @@ pub struct GroupStats {
     pub swapped: u64,
     /// Number of faults.
     pub faults: u64,
-    /// What the LRUs did.
+    /// Event counts of the LRUs.
     pub lru: LruStats,
 }
 

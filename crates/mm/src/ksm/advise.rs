@@ -1,7 +1,8 @@
 //! Advice: which mappings take part in merging.
 
 use crate::error::MmError;
-use crate::pte::{Pte, pages_of};
+use crate::pages::pages_of;
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::vma::aligned;
 use slat::{Hva, Idle, Span};

@@ -1,4 +1,4 @@
-//! What is stored about each page between two passes: the checksum gate.
+//! The state of each page between two passes: the checksum gate.
 //!
 //! A page whose checksum changed since the last pass is **volatile** and not a candidate: it would be written,
 //! and copied, soon after the merge. A pass meets the pages of an address space in order, so two ordered lists

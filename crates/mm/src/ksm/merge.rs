@@ -21,7 +21,8 @@
 use super::contents;
 use crate::held::{Held, Released};
 use crate::page_lock::RegionLock;
-use crate::pte::{Pte, hva_of, hvas_of, pages_of};
+use crate::pages::{hva_of, hvas_of, pages_of};
+use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::State;
 use crate::table::Entry;
@@ -66,7 +67,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What the scan has found.
+/// A page that the scan has found.
 pub(super) enum Sight {
     /// A page that could be merged: its entry is the frame's sole owner.
     Alone { pfn: Pfn, checksum: u64 },

@@ -6,7 +6,7 @@
 //! | `advise` | which mappings take part |
 //! | `settings` | how much is scanned, and how often a frame may be shared |
 //! | `scan` | the scan, page by page; the unstable tree |
-//! | `items` | what is stored about a page between passes: the checksum gate |
+//! | `items` | the state of each page between passes: the checksum gate |
 //! | `contents` | checksums and comparisons |
 //! | `stable` | the shared frames, and why they never change |
 //! | `merge` | write-protect, compare, replace: one page becomes a share |
@@ -100,12 +100,7 @@ impl Ksm {
         self.scan.lock().scan(idle, pages)
     }
 
-    /// Starts a thread that scans by the settings.
-    pub fn start(self: &Arc<Self>) -> Result<Scanner, MmError> {
-        Scanner::start(self)
-    }
-
-    /// Returns what was found so far. Waits for a scan to end.
+    /// Returns the counts so far. Waits for a scan to end.
     pub fn stats(&self) -> KsmStats {
         self.scan.lock().stats()
     }

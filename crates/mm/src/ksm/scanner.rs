@@ -24,8 +24,15 @@ struct Stop {
     bell: Condvar,
 }
 
+impl Ksm {
+    /// Starts a thread that scans by the settings.
+    pub fn start(self: &Arc<Self>) -> Result<Scanner, MmError> {
+        Scanner::start(self)
+    }
+}
+
 impl Scanner {
-    pub(super) fn start(ksm: &Arc<Ksm>) -> Result<Self, MmError> {
+    fn start(ksm: &Arc<Ksm>) -> Result<Self, MmError> {
         let stop = Arc::<Stop>::default();
         let (ksm, asked) = (ksm.clone(), stop.clone());
         let run = move || {

@@ -1,6 +1,6 @@
 //! Statistics of KSM, in the kernel's terms.
 
-/// What [`Ksm`](super::Ksm) has found so far. Exact if nothing changes meanwhile: frames are counted by their
+/// Counts of [`Ksm`](super::Ksm) so far. Exact if nothing changes meanwhile: frames are counted by their
 /// references, pages by their state in the last scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KsmStats {

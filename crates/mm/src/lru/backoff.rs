@@ -43,19 +43,19 @@ impl Sum for ReclaimState {
 
 /// The state at the last failed reclaim of an LRU.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     last: Mutex<Option<ReclaimState>>,
     refused: AtomicU32,
 }
 
 impl Backoff {
     /// Whether the next reclaim would fail too. False for one of [`RETRY_EVERY`] calls.
-    pub(super) fn is_pending(&self, now: ReclaimState) -> bool {
+    pub(crate) fn is_pending(&self, now: ReclaimState) -> bool {
         *self.last.lock() == Some(now) && self.refused.fetch_add(1, Relaxed) % RETRY_EVERY != RETRY_EVERY - 1
     }
 
     /// Records a reclaim that found no page to try, unless the state changed during it.
-    pub(super) fn record_failure(&self, before: ReclaimState, after: ReclaimState) {
+    pub(crate) fn record_failure(&self, before: ReclaimState, after: ReclaimState) {
         *self.last.lock() = Some(after).filter(|_| before == after);
     }
 }

@@ -27,10 +27,10 @@ impl Filter {
 
 /// Two filters: one for generations with an even number, one for odd.
 #[derive(Debug)]
-pub(super) struct Filters([Filter; 2]);
+pub(crate) struct Filters([Filter; 2]);
 
 impl Filters {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self([0, 1].map(|_| Filter((0..WORDS).map(|_| AtomicU64::new(0)).collect())))
     }
 
@@ -39,13 +39,13 @@ impl Filters {
     }
 
     /// Whether the pass that ends generation `seq` should scan the region.
-    pub(super) fn contains(&self, seq: u64, region: u64) -> bool {
+    pub(crate) fn contains(&self, seq: u64, region: u64) -> bool {
         let filter = self.of(seq);
         Filter::keys(region).iter().all(|&(word, bit)| filter.0[word].load(Relaxed) & bit != 0)
     }
 
     /// Makes the pass that ends generation `seq` scan the region.
-    pub(super) fn insert(&self, seq: u64, region: u64) {
+    pub(crate) fn insert(&self, seq: u64, region: u64) {
         let filter = self.of(seq);
         for (word, bit) in Filter::keys(region) {
             filter.0[word].fetch_or(bit, Relaxed);
@@ -53,13 +53,13 @@ impl Filters {
     }
 
     /// Makes the pass that ends generation `seq` scan no region.
-    pub(super) fn clear(&self, seq: u64) {
+    pub(crate) fn clear(&self, seq: u64) {
         self.of(seq).0.iter().for_each(|word| word.store(0, Relaxed));
     }
 }
 
 /// Whether a region is dense: at least one young page per cache line of its table on average.
-pub(super) fn is_dense(young: u64, present: u64) -> bool {
+pub(crate) fn is_dense(young: u64, present: u64) -> bool {
     young > 0 && young * 8 >= present
 }
 

@@ -1,5 +1,5 @@
-//! What counts towards the limit of an address space ([`super::limit`]). Faulting threads share no cache line
-//! of it.
+//! The memory that counts towards the limit of an address space ([`crate::reclaim::limit`]). Faulting threads share no
+//! cache line of it.
 
 use crate::ledger::Count;
 use crate::shards::Shards;
@@ -13,8 +13,8 @@ const FLUSHES_PER_GENERATION: u64 = 16;
 
 /// Pages and table pages charged to an address space.
 #[derive(Debug)]
-pub(super) struct Charge {
-    pub(super) limit: u64,
+pub(crate) struct Charge {
+    pub(crate) limit: u64,
     // ORDER(charge): Relaxed, all: numbers; no other memory depends on them.
     resident: Count,
     lent: AtomicI64,
@@ -26,7 +26,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    pub(super) fn new(limit: Option<u64>) -> Self {
+    pub(crate) fn new(limit: Option<u64>) -> Self {
         let [lent, since_generation] = [const { AtomicI64::new(0) }; 2];
         let limit = limit.unwrap_or(u64::MAX);
         let flush_at =
@@ -35,7 +35,7 @@ impl Charge {
     }
 
     /// Adds pages that were brought in, or subtracts pages that left.
-    pub(super) fn add_resident(&self, pages: i64) {
+    pub(crate) fn add_resident(&self, pages: i64) {
         self.resident.add(pages);
         if pages > 0 && self.limit < u64::MAX {
             let pending = self.pending.mine();
@@ -48,29 +48,29 @@ impl Charge {
     }
 
     /// Adds pages lent for tables of VMs, or subtracts returned ones.
-    pub(super) fn add_lent(&self, pages: i64) {
+    pub(crate) fn add_lent(&self, pages: i64) {
         self.lent.fetch_add(pages, Relaxed);
     }
 
     /// Starts counting for a new generation.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.since_generation.store(0, Relaxed);
     }
 
     /// Whether another generation should begin ahead of need. Returns true to one of the threads that ask.
-    pub(super) fn is_time(&self) -> bool {
+    pub(crate) fn is_time(&self) -> bool {
         let enough = |since_generation: i64| {
             self.limit < u64::MAX && since_generation as u64 * PAGE_SIZE > self.limit / GENERATIONS_PER_LIMIT
         };
         enough(self.since_generation.load(Relaxed)) && enough(self.since_generation.swap(0, Relaxed))
     }
 
-    pub(super) fn pages(&self) -> u64 {
+    pub(crate) fn pages(&self) -> u64 {
         self.with_lent(self.resident.exact())
     }
 
     /// An upper bound of `pages`, from one value that other threads seldom write.
-    pub(super) fn pages_at_most(&self) -> u64 {
+    pub(crate) fn pages_at_most(&self) -> u64 {
         self.with_lent(self.resident.at_most())
     }
 

@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-/// What one member of a family asks of another.
+/// The request that one member of a family makes to another.
 pub(crate) trait FamilyMember: Send + Sync + Debug {
     /// Evicts those of these pages of one region that it maps to these frames and has not accessed, as its
     /// settings allow. The caller holds no lock except its own `reclaimers`.
@@ -32,7 +32,7 @@ impl ForkFamily {
     }
 
     /// Returns all living members except `one`.
-    pub(super) fn others(&self, one: &dyn FamilyMember) -> Vec<Arc<dyn FamilyMember>> {
+    pub(crate) fn others(&self, one: &dyn FamilyMember) -> Vec<Arc<dyn FamilyMember>> {
         let all = self.0.lock();
         all.iter().filter(|other| !ptr::addr_eq(other.as_ptr(), one)).filter_map(Weak::upgrade).collect()
     }

@@ -14,7 +14,7 @@
 //! consistent numbers and counters, and the sums are exact. A shard may be negative: one thread can remove a
 //! page that another brought in.
 
-use crate::numa::Node;
+use crate::nodes::Node;
 use crate::shards::Shards;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Deref;
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Number of youngest generations that are not evicted, since their pages had no chance to be used again.
-pub(super) const MIN_GENS: u64 = 2;
+pub(crate) const MIN_GENS: u64 = 2;
 /// Most generations at a time.
-pub(super) const MAX_GENS: u64 = 4;
+pub(crate) const MAX_GENS: u64 = 4;
 const SLOTS: usize = MAX_GENS as usize;
 
 /// Kind of a page.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::Anon, Self::File];
+    pub(crate) const ALL: [Self; 2] = [Self::Anon, Self::File];
 }
 
 /// Pages of one kind in each generation, indexed by its number modulo `SLOTS`.
@@ -45,7 +45,7 @@ type Slots = [i64; SLOTS];
 
 /// The generations of one address space.
 #[derive(Debug)]
-pub(super) struct Generations {
+pub(crate) struct Generations {
     // ORDER(generations): Relaxed, all of these. They change while all shards are locked; threads that depend
     // on them hold a shard, others only report them.
     max_seq: AtomicU64,
@@ -58,7 +58,7 @@ pub(super) struct Generations {
 
 impl Generations {
     /// Starts with the most generations, all empty.
-    pub(super) fn new(nodes: u8) -> Self {
+    pub(crate) fn new(nodes: u8) -> Self {
         let shards: Shards<Mutex<Vec<[Slots; 2]>>> = Shards::new();
         shards.iter().for_each(|shard| shard.lock().resize(usize::from(nodes), Default::default()));
         Self {
@@ -71,33 +71,33 @@ impl Generations {
     }
 
     /// Number of the youngest generation.
-    pub(super) fn max_seq(&self) -> u64 {
+    pub(crate) fn max_seq(&self) -> u64 {
         self.max_seq.load(Relaxed)
     }
 
     /// Number of the oldest generation of a node and kind.
-    pub(super) fn min_seq(&self, node: Node, kind: Kind) -> u64 {
+    pub(crate) fn min_seq(&self, node: Node, kind: Kind) -> u64 {
         self.min_seq[usize::from(node.0)][kind as usize].load(Relaxed)
     }
 
     /// Returns all nodes.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
         (0..self.min_seq.len() as u8).map(Node)
     }
 
     /// Returns how long ago a generation began.
-    pub(super) fn age(&self, seq: u64) -> Duration {
+    pub(crate) fn age(&self, seq: u64) -> Duration {
         let birth = Duration::from_nanos(self.births[seq as usize % SLOTS].load(Relaxed));
         self.start.elapsed().saturating_sub(birth)
     }
 
     /// Locks this thread's counters. The thread takes no other lock while it holds them.
-    pub(super) fn counters(&self) -> CountersGuard<'_> {
+    pub(crate) fn counters(&self) -> CountersGuard<'_> {
         CountersGuard { of: self, shard: self.shards.mine().lock() }
     }
 
     /// Returns the pages in a generation. Exact if no thread changes them meanwhile.
-    pub(super) fn pages(&self, node: Node, kind: Kind, seq: u64) -> u64 {
+    pub(crate) fn pages(&self, node: Node, kind: Kind, seq: u64) -> u64 {
         let slot = |shard: &Mutex<Vec<[Slots; 2]>>| {
             shard.lock()[usize::from(node.0)][kind as usize][seq as usize % SLOTS]
         };
@@ -105,7 +105,7 @@ impl Generations {
     }
 
     /// Begins the next generation. Merges the oldest two where their number is at its maximum.
-    pub(super) fn begin_next(&self) {
+    pub(crate) fn begin_next(&self) {
         let mut all = self.lock_all();
         let max = self.max_seq();
         for node in self.nodes() {
@@ -121,7 +121,7 @@ impl Generations {
 
     /// Drops empty oldest generations of a node. With `can_swap` the oldest of anonymous pages is never younger
     /// than the oldest of files.
-    pub(super) fn pass_by_empty(&self, node: Node, can_swap: bool) {
+    pub(crate) fn pass_by_empty(&self, node: Node, can_swap: bool) {
         let is_empty = |kind| {
             let seq = self.min_seq(node, kind);
             seq + MIN_GENS <= self.max_seq() && self.pages(node, kind, seq) == 0
@@ -169,14 +169,14 @@ fn slot(shard: &[[Slots; 2]], node: Node, kind: Kind, seq: u64) -> i64 {
 }
 
 /// One locked shard of the counters. No generation begins or ends while it is held.
-pub(super) struct CountersGuard<'a> {
+pub(crate) struct CountersGuard<'a> {
     of: &'a Generations,
     shard: MutexGuard<'a, Vec<[Slots; 2]>>,
 }
 
 impl CountersGuard<'_> {
     /// Adds `pages`, which may be negative, to the generation that `seq` counts as.
-    pub(super) fn add(&mut self, node: Node, kind: Kind, seq: u64, pages: i64) {
+    pub(crate) fn add(&mut self, node: Node, kind: Kind, seq: u64, pages: i64) {
         let seq = seq.max(self.min_seq(node, kind));
         self.shard[usize::from(node.0)][kind as usize][seq as usize % SLOTS] += pages;
     }

@@ -4,12 +4,12 @@ use super::Lru;
 use super::generations::Kind;
 use super::region::{Mark, PAGES, index};
 use super::young::YoungPages;
-use crate::numa::Node;
+use crate::nodes::Node;
 use slat::{Gfn, Level, Span};
 
 impl Lru {
     /// Drops empty oldest generations, and lets the tier counts of their kind fade.
-    pub(super) fn pass_by_empty(&self, node: Node, can_swap: bool) {
+    pub(crate) fn pass_by_empty(&self, node: Node, can_swap: bool) {
         let oldest = || Kind::ALL.map(|kind| self.generations.min_seq(node, kind));
         let before = oldest();
         self.generations.pass_by_empty(node, can_swap);
@@ -21,7 +21,7 @@ impl Lru {
     }
 
     /// Returns the kind whose oldest generation is the oldest; between equals, the kind that refaults less.
-    pub(super) fn first_to_go(
+    pub(crate) fn first_to_go(
         &self,
         node: Node,
         kinds: impl Iterator<Item = Kind>,
@@ -32,7 +32,7 @@ impl Lru {
     }
 
     /// Whether a pass found any page of an entry accessed while the page lock was taken. Clears that record.
-    pub(super) fn was_found_late(&self, entry: Span<Gfn>) -> bool {
+    pub(crate) fn was_found_late(&self, entry: Span<Gfn>) -> bool {
         let mut asked = YoungPages::default();
         asked.add(entry);
         let late = self.regions.with(entry.start, |region| region.take_late(&asked));
@@ -41,7 +41,7 @@ impl Lru {
 
     /// Returns up to `most` pages of the oldest generation, in order, from one region, starting at the hand.
     /// Takes no page lock, so the caller checks them again. Empty if a whole round finds none.
-    pub(super) fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
+    pub(crate) fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
         let mut hand = self.hands[usize::from(node.0)][kind as usize].lock();
         let oldest = self.generations.min_seq(node, kind);
         let (begin, mut wrapped) = (*hand, false);
@@ -73,7 +73,7 @@ impl Lru {
 
     /// Moves pages that stay although they are old to the next generation; returns how many. The caller holds
     /// the page lock.
-    pub(super) fn pass_over(&self, pages: Span<Gfn>) -> u64 {
+    pub(crate) fn pass_over(&self, pages: Span<Gfn>) -> u64 {
         let mut passed = 0;
         self.change(pages, |mark| {
             passed += 1;

@@ -8,17 +8,19 @@
 //!      ▲                                                                                       │
 //!      └───────────────────────────── a fault; the page keeps its tier ────────────────────────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `generations` | numbers, ages and page counts of generations |
-//! | `region`, `young` | what is stored about a page: a word beside its entry; which of 512 pages were accessed |
-//! | `track` | what the address space reports: pages come, go, move |
-//! | `aging`, `bloom` | a pass over Accessed bits; which regions it skips |
-//! | `evict`, `hand`, `tiers` | eviction of the coldest; which pages it looks at next; which old pages it spares |
-//! | `fork_family` | evicting a shared page from all forks |
-//! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
+//! | `region`, `young` | the word that the LRU stores for each page; a set of accessed pages of one region |
+//! | `marks` | the words of pages that come, go, move |
+//! | `bloom` | the regions that an aging pass skips |
+//! | `hand`, `tiers` | the pages that eviction looks at next; the old pages that it spares |
+//! | `fork_family` | address spaces related by forks, from all of which a shared page is evicted |
+//! | `charge` | the memory that counts towards the limit |
 //! | `backoff` | refusing reclaims at once while none can succeed |
-//! | `evictor`, `wakeup` | threads that make room ahead of need |
+//! | `wakeup` | how a fault wakes the threads that make room ahead of need |
+//!
+//! Passes and evictions walk an address space: [`crate::reclaim`].
 //!
 //! **Whose Accessed bits count.** A guest accesses memory through a secondary MMU; the primary table sees only
 //! its first fault. So a pass asks, without a lock, every secondary MMU that answers about many pages at once
@@ -33,34 +35,29 @@
 //! **Cost** to a fault: a per-thread lock, a lookup in an ordered map, and a store: some tens of nanoseconds.
 //! Each page of a region in use takes 8 bytes. Without an LRU each of these places costs a branch.
 
-mod aging;
 mod backoff;
-mod bloom;
+pub(crate) mod bloom;
 mod charge;
 mod error;
-mod evict;
-mod evictor;
-mod fork_family;
-mod generations;
+pub(crate) mod fork_family;
+pub(crate) mod generations;
 mod hand;
-mod limit;
-mod region;
-mod stats;
-mod tiers;
-mod track;
+pub(crate) mod marks;
+pub(crate) mod region;
+pub(crate) mod stats;
+pub(crate) mod tiers;
 mod wakeup;
-mod young;
+pub(crate) mod young;
 
 pub use error::LruError;
-pub use evictor::Evictor;
 pub use stats::LruStats;
 
 pub(crate) use backoff::ReclaimState;
 pub(crate) use fork_family::ForkFamily;
 pub(crate) use generations::Kind;
 
-use crate::numa::Node;
-use crate::pte::{hva_of, page_of};
+use crate::nodes::Node;
+use crate::pages::{hva_of, page_of};
 use backoff::Backoff;
 use bloom::Filters;
 use charge::Charge;
@@ -123,22 +120,22 @@ type OnEvict = Box<dyn Fn(Hva) + Send + Sync>;
 
 /// The LRU of an [`AddressSpace`](crate::AddressSpace) that was [built with one](crate::AddressSpaceBuilder::lru).
 pub struct Lru {
-    settings: RwLock<LruSettings>,
-    generations: Generations,
-    regions: Regions,
-    filters: Filters,
-    tiers: Tiers,
+    pub(crate) settings: RwLock<LruSettings>,
+    pub(crate) generations: Generations,
+    pub(crate) regions: Regions,
+    pub(crate) filters: Filters,
+    pub(crate) tiers: Tiers,
     /// Held by the thread that makes a pass.
-    walker: Mutex<()>,
+    pub(crate) walker: Mutex<()>,
     /// Position of eviction, for each node and kind.
-    hands: Box<[[Mutex<Gfn>; 2]]>,
-    charge: Charge,
-    wakeup: EvictorWakeup,
-    backoff: Backoff,
+    pub(crate) hands: Box<[[Mutex<Gfn>; 2]]>,
+    pub(crate) charge: Charge,
+    pub(crate) wakeup: EvictorWakeup,
+    pub(crate) backoff: Backoff,
     /// Held for reading by reclaimers; for writing by a reclaimer that found no page, to wait for the others.
-    reclaimers: RwLock<()>,
-    counters: Counters,
-    on_evict: RwLock<Option<OnEvict>>,
+    pub(crate) reclaimers: RwLock<()>,
+    pub(crate) counters: Counters,
+    pub(crate) on_evict: RwLock<Option<OnEvict>>,
 }
 
 impl fmt::Debug for Lru {
@@ -201,7 +198,7 @@ impl Lru {
         }
     }
 
-    /// Returns counts of what the LRU has done so far.
+    /// Returns the event counts so far.
     pub fn stats(&self) -> LruStats {
         self.counters.sum()
     }

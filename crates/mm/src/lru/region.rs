@@ -1,4 +1,4 @@
-//! What the LRU stores about the pages of an address space: a word for each, in regions of 2 MiB.
+//! The LRU's marks of the pages of an address space: a word for each, in regions of 2 MiB.
 //!
 //! ```text
 //! 63 .......... 16 | 15 .......... 8 | 7 .. 4 |  3   |  2 1  |  0
@@ -15,8 +15,8 @@
 
 use super::generations::Kind;
 use super::young::YoungPages;
-pub(super) use super::young::{PAGES, index};
-use crate::numa::Node;
+pub(crate) use super::young::{PAGES, index};
+use crate::nodes::Node;
 use crate::shards::Shards;
 use parking_lot::RwLock;
 use slat::{Gfn, Level, Span};
@@ -25,15 +25,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What the LRU stores about a present page.
+/// The LRU's mark of a present page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     /// Its generation when it was last looked at. A number below the oldest counts as the oldest.
-    pub(super) seq: u64,
-    pub(super) node: Node,
-    pub(super) kind: Kind,
+    pub(crate) seq: u64,
+    pub(crate) node: Node,
+    pub(crate) kind: Kind,
     /// How often it was found accessed, up to 3.
-    pub(super) tier: u8,
+    pub(crate) tier: u8,
 }
 
 impl Mark {
@@ -41,7 +41,7 @@ impl Mark {
     const GONE: u64 = 1 << 3;
 
     /// Whether both have the same generation, node and kind.
-    pub(super) fn is_counted_with(self, other: Self) -> bool {
+    pub(crate) fn is_counted_with(self, other: Self) -> bool {
         Self { tier: 0, ..self } == Self { tier: 0, ..other }
     }
 
@@ -66,12 +66,12 @@ impl Mark {
 
 /// The words of a 2 MiB region. They change under its page lock; other threads may read them as a hint.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(crate) struct Region {
     // ORDER(marks): Relaxed, all of them: the page lock orders the threads that write them.
     words: [AtomicU64; PAGES],
     present: AtomicU32,
     /// Number of the last pass that scanned it; 0 if none has.
-    pub(super) seen: AtomicU64,
+    pub(crate) seen: AtomicU64,
     /// Pages that a pass found accessed while another thread held the page lock. The next holder of that lock
     /// makes them young.
     late: [AtomicU64; PAGES / 64],
@@ -88,14 +88,14 @@ impl Region {
     }
 
     /// Records accessed pages without the page lock; they are not marked young yet.
-    pub(super) fn add_late(&self, young: &YoungPages) {
+    pub(crate) fn add_late(&self, young: &YoungPages) {
         for (late, &bits) in self.late.iter().zip(young.words()) {
             late.fetch_or(bits, Relaxed);
         }
     }
 
     /// Takes those of `asked` that are recorded and not marked young yet. The caller marks them.
-    pub(super) fn take_late(&self, asked: &YoungPages) -> YoungPages {
+    pub(crate) fn take_late(&self, asked: &YoungPages) -> YoungPages {
         let take = |(late, &asked): (&AtomicU64, &u64)| {
             // Mostly there are none, and a load does not take the cache line away from others.
             if late.load(Relaxed) & asked == 0 { 0 } else { late.fetch_and(!asked, Relaxed) & asked }
@@ -104,12 +104,12 @@ impl Region {
         YoungPages::of(std::array::from_fn(|_| words.next().unwrap_or(0)))
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<Mark> {
+    pub(crate) fn get(&self, index: usize) -> Option<Mark> {
         Mark::of(self.words[index].load(Relaxed))
     }
 
     /// Sets the mark of a page, and returns the old one.
-    pub(super) fn set(&self, index: usize, mark: Option<Mark>) -> Option<Mark> {
+    pub(crate) fn set(&self, index: usize, mark: Option<Mark>) -> Option<Mark> {
         let new = mark.map_or(0, Mark::word);
         let old = Mark::of(self.words[index].load(Relaxed));
         self.words[index].store(new, Relaxed);
@@ -123,25 +123,25 @@ impl Region {
     }
 
     /// Changes the mark of a present page.
-    pub(super) fn update(&self, index: usize, mark: Mark) {
+    pub(crate) fn update(&self, index: usize, mark: Mark) {
         self.words[index].store(mark.word(), Relaxed);
     }
 
     /// Records the mark of an evicted page. Does nothing if a page is present there again.
-    pub(super) fn set_gone(&self, index: usize, mark: Mark) {
+    pub(crate) fn set_gone(&self, index: usize, mark: Mark) {
         if self.words[index].load(Relaxed) == 0 {
             self.words[index].store(mark.word() | Mark::GONE, Relaxed);
         }
     }
 
     /// Returns the mark of the page that was evicted from there.
-    pub(super) fn gone(&self, index: usize) -> Option<Mark> {
+    pub(crate) fn gone(&self, index: usize) -> Option<Mark> {
         let word = self.words[index].load(Relaxed);
         if word & Mark::GONE == 0 { None } else { Mark::decode(word) }
     }
 
     /// Forgets evicted pages that cannot come back.
-    pub(super) fn forget_gone(&self, indices: Range<usize>) {
+    pub(crate) fn forget_gone(&self, indices: Range<usize>) {
         for word in &self.words[indices] {
             if word.load(Relaxed) & Mark::GONE != 0 {
                 word.store(0, Relaxed);
@@ -150,7 +150,7 @@ impl Region {
     }
 
     /// Returns the number of pages present.
-    pub(super) fn present(&self) -> u64 {
+    pub(crate) fn present(&self) -> u64 {
         u64::from(self.present.load(Relaxed))
     }
 }
@@ -160,15 +160,15 @@ type Map = BTreeMap<u64, Arc<Region>>;
 /// The regions that have pages: several equal maps, one for each shard of threads. A fault reads its own
 /// shard's map, so faults share no lock. Adding or removing a region locks and changes all maps.
 #[derive(Debug)]
-pub(super) struct Regions(Shards<RwLock<Map>>);
+pub(crate) struct Regions(Shards<RwLock<Map>>);
 
 impl Regions {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Shards::new())
     }
 
     /// Runs `with` on the region of a page, if it exists.
-    pub(super) fn with<T>(&self, page: Gfn, with: impl FnOnce(&Region) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, page: Gfn, with: impl FnOnce(&Region) -> T) -> Option<T> {
         self.0.mine().read().get(&number(page)).map(|region| with(region))
     }
 
@@ -181,7 +181,7 @@ impl Regions {
     }
 
     /// Like `with`, but creates the region if needed. The caller holds its page lock.
-    pub(super) fn with_new<T>(&self, page: Gfn, with: impl Fn(&Region) -> T) -> T {
+    pub(crate) fn with_new<T>(&self, page: Gfn, with: impl Fn(&Region) -> T) -> T {
         if let Some(done) = self.with(page, &with) {
             return done;
         }
@@ -192,7 +192,7 @@ impl Regions {
     }
 
     /// Returns the first region that begins at `from` or later, with its first page.
-    pub(super) fn next(&self, from: Gfn) -> Option<(Gfn, Arc<Region>)> {
+    pub(crate) fn next(&self, from: Gfn) -> Option<(Gfn, Arc<Region>)> {
         let from = number(from + (Level::M2.pages() - 1));
         let regions = self.0.mine().read();
         let (&number, region) = regions.range(from..).next()?;
@@ -200,7 +200,7 @@ impl Regions {
     }
 
     /// Removes a region without pages. The caller holds its page lock.
-    pub(super) fn forget_empty(&self, page: Gfn) {
+    pub(crate) fn forget_empty(&self, page: Gfn) {
         if self.with(page, Region::present) == Some(0) {
             self.change(|map| drop(map.remove(&number(page))));
         }
@@ -208,7 +208,7 @@ impl Regions {
 }
 
 /// Returns the number of the region around a page.
-pub(super) fn number(page: Gfn) -> u64 {
+pub(crate) fn number(page: Gfn) -> u64 {
     page.0 >> Level::M2.shift()
 }
 
@@ -217,7 +217,7 @@ fn first_page(number: u64) -> Gfn {
 }
 
 /// Returns all pages of the region around `page`.
-pub(super) fn region_of(page: Gfn) -> Span<Gfn> {
+pub(crate) fn region_of(page: Gfn) -> Span<Gfn> {
     Span::sized(page.base(Level::M2), Level::M2.pages())
 }
 

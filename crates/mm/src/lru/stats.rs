@@ -1,4 +1,4 @@
-//! What the LRU has done: sharded counters, summed when they are read.
+//! Event counts of the LRU: sharded counters, summed when they are read.
 
 use crate::shards::Shards;
 use std::ops::AddAssign;
@@ -27,7 +27,7 @@ const COUNTERS: usize = Counted::Refused as usize + 1;
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
-/// What the LRU of an address space has done so far. Pages are 4 KiB; a huge page counts as 512.
+/// Event counts of the LRU of an address space. Pages are 4 KiB; a huge page counts as 512.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LruStats {
     /// Aging passes that were completed.

@@ -29,11 +29,11 @@ struct TierCounts {
 
 /// Counts by kind and tier, for all nodes together.
 #[derive(Debug, Default)]
-pub(super) struct Tiers(Mutex<[[TierCounts; TIERS]; 2]>);
+pub(crate) struct Tiers(Mutex<[[TierCounts; TIERS]; 2]>);
 
 impl Tiers {
     /// Returns the highest tier of a kind that is not spared.
-    pub(super) fn highest_that_goes(&self, kind: Kind) -> u8 {
+    pub(crate) fn highest_that_goes(&self, kind: Kind) -> u8 {
         let counts = self.0.lock()[kind as usize];
         let spared = (1..TIERS).find(|&tier| is_worse(counts[0], counts[tier]));
         spared.map_or(TIERS as u8, |tier| tier as u8) - 1
@@ -41,7 +41,7 @@ impl Tiers {
 
     /// Whether files are evicted before equally old anonymous pages: compares the lowest tiers, weighted by
     /// swappiness.
-    pub(super) fn files_go_first(&self, swappiness: u8) -> bool {
+    pub(crate) fn files_go_first(&self, swappiness: u8) -> bool {
         let [anon, file] = self.0.lock().map(|tiers| tiers[0]);
         let weight = u64::from(swappiness);
         file.refaulted < NOISE
@@ -50,17 +50,17 @@ impl Tiers {
     }
 
     /// Counts a page of a tier that was evicted or spared.
-    pub(super) fn passed(&self, kind: Kind, tier: u8) {
+    pub(crate) fn passed(&self, kind: Kind, tier: u8) {
         self.0.lock()[kind as usize][usize::from(tier)].total += 1;
     }
 
     /// Counts a page that refaulted.
-    pub(super) fn refaulted(&self, kind: Kind, tier: u8) {
+    pub(crate) fn refaulted(&self, kind: Kind, tier: u8) {
         self.0.lock()[kind as usize][usize::from(tier)].refaulted += 1;
     }
 
     /// Halves the counts of a kind.
-    pub(super) fn fade(&self, kind: Kind) {
+    pub(crate) fn fade(&self, kind: Kind) {
         for counts in &mut self.0.lock()[kind as usize] {
             counts.total /= 2;
             counts.refaulted /= 2;
@@ -77,19 +77,20 @@ fn is_worse(lowest: TierCounts, tier: TierCounts) -> bool {
 /// Bits for a generation's number in a shadow.
 const SEQ_BITS: u32 = Shadow::BITS - 2;
 
-/// What the entry of an evicted anonymous page stores: the oldest generation at that time, and the page's tier.
-pub(super) fn shadow(oldest: u64, tier: u8) -> Shadow {
+/// Encodes the shadow in the entry of an evicted anonymous page: the oldest generation at that time, and the page's
+/// tier.
+pub(crate) fn shadow(oldest: u64, tier: u8) -> Shadow {
     Shadow::new((oldest as u32) << 2 | u32::from(tier))
 }
 
 /// Decodes a shadow. Only the low bits of the generation's number are left.
-pub(super) fn of_shadow(shadow: Shadow) -> (u64, u8) {
+pub(crate) fn of_shadow(shadow: Shadow) -> (u64, u8) {
     (u64::from(shadow.bits() >> 2), (shadow.bits() & 3) as u8)
 }
 
 /// Whether a page that was evicted while `oldest` was the oldest generation was evicted fewer than `MAX_GENS`
 /// generations ago; `now` is the oldest now.
-pub(super) fn went_lately(oldest: u64, now: u64) -> bool {
+pub(crate) fn went_lately(oldest: u64, now: u64) -> bool {
     now.wrapping_sub(oldest) & ((1 << SEQ_BITS) - 1) < MAX_GENS
 }
 

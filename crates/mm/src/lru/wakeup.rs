@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// State shared by an evictor and the faults.
 #[derive(Debug, Default)]
-pub(super) struct EvictorWakeup {
+pub(crate) struct EvictorWakeup {
     /// Whether threads of an evictor wait to be woken.
     // ORDER(evictor): Relaxed: a hint; if one fault misses it, a later fault sees it.
-    pub(super) waits: AtomicBool,
-    pub(super) stop: Mutex<bool>,
-    pub(super) changed: Condvar,
+    pub(crate) waits: AtomicBool,
+    pub(crate) stop: Mutex<bool>,
+    pub(crate) changed: Condvar,
 }
 
 impl EvictorWakeup {
     /// Wakes the evictor's threads if any wait.
     #[inline]
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if self.waits.load(Relaxed) {
             self.wake_waiting();
         }

@@ -1,38 +1,38 @@
 //! A bit for each page of a region that was accessed, collected from several tables.
 
-use crate::pte::page_of;
+use crate::pages::page_of;
 use slat::{AccessedPages, Gfn, Hva, Level, Span};
 
 /// Number of pages in a region.
-pub(super) const PAGES: usize = Level::M2.pages() as usize;
+pub(crate) const PAGES: usize = Level::M2.pages() as usize;
 
 /// Returns the index of a page in its region.
-pub(super) fn index(page: Gfn) -> usize {
+pub(crate) fn index(page: Gfn) -> usize {
     (page.0 - page.base(Level::M2).0) as usize
 }
 
 /// A set of accessed pages of one region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct YoungPages([u64; PAGES / 64]);
+pub(crate) struct YoungPages([u64; PAGES / 64]);
 
 impl YoungPages {
     /// Adds these pages, which lie in the region.
-    pub(super) fn add(&mut self, pages: Span<Gfn>) {
+    pub(crate) fn add(&mut self, pages: Span<Gfn>) {
         self.merge(index(pages.start), AccessedPages::all(pages).bits());
     }
 
     /// Adds the answer of the primary table.
-    pub(super) fn add_own(&mut self, accessed: &AccessedPages<Gfn>) {
+    pub(crate) fn add_own(&mut self, accessed: &AccessedPages<Gfn>) {
         self.merge(index(accessed.first()), accessed.bits());
     }
 
     /// Adds the answer of a secondary MMU.
-    pub(super) fn add_secondary(&mut self, accessed: &AccessedPages<Hva>) {
+    pub(crate) fn add_secondary(&mut self, accessed: &AccessedPages<Hva>) {
         self.merge(index(page_of(accessed.first())), accessed.bits());
     }
 
     /// Adds all pages of another set.
-    pub(super) fn add_all(&mut self, other: &Self) {
+    pub(crate) fn add_all(&mut self, other: &Self) {
         self.merge(0, &other.0);
     }
 
@@ -50,27 +50,27 @@ impl YoungPages {
     }
 
     /// Builds a set from a bit for each page.
-    pub(super) fn of(words: [u64; PAGES / 64]) -> Self {
+    pub(crate) fn of(words: [u64; PAGES / 64]) -> Self {
         Self(words)
     }
 
     /// All pages of a region.
-    pub(super) const ALL: Self = Self([u64::MAX; PAGES / 64]);
+    pub(crate) const ALL: Self = Self([u64::MAX; PAGES / 64]);
 
-    pub(super) fn words(&self) -> &[u64; PAGES / 64] {
+    pub(crate) fn words(&self) -> &[u64; PAGES / 64] {
         &self.0
     }
 
-    pub(super) fn contains(&self, page: Gfn) -> bool {
+    pub(crate) fn contains(&self, page: Gfn) -> bool {
         self.0[index(page) / 64] & 1 << (index(page) % 64) != 0
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns the indices of the pages, in order.
-    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(word, mut left)| {
             std::iter::from_fn(move || {
                 let bit = left.trailing_zeros() as usize;

@@ -8,17 +8,17 @@
 //!           5       9004         96          0
 //!           6         12        311          0
 //! ```
-//! | written | what happens | errors |
+//! | command | effect | errors |
 //! |---|---|---|
 //! | `+ memcg node max_seq [can_swap [force_scan]]` | begins a new generation after `max_seq`; pages used since the last one stay in `max_seq` | EINVAL: no such generation yet. ERANGE: no room, and `force_scan` is 0 |
 //! | `- memcg node min_seq [swappiness [nr]]` | evicts the generations up to `min_seq`, at most `nr` pages | EINVAL: one of the two youngest. EINTR: [interrupted](LruGen::interrupt) |
 //!
 //! A reclaimer ages periodically, reads how old the generations are, and evicts the old ones.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `command` | parses what is written |
-//! | `print` | formats what is read |
+//! | `command` | the parser of commands |
+//! | `print` | the output format |
 //! | `settings` | `enabled` and `min_ttl_ms` |
 //!
 //! **Differences from the kernel.** A number that does not fit is refused, not truncated. There are no memcgs:
@@ -32,7 +32,7 @@ mod settings;
 pub use command::Command;
 pub use error::LruGenError;
 
-use crate::numa::Node;
+use crate::nodes::Node;
 use crate::space::AddressSpace;
 use parking_lot::RwLock;
 use slat::Idle;

@@ -1,6 +1,6 @@
 //! `enabled` and `min_ttl_ms`: settings for all address spaces at once.
 //!
-//! | bit of `enabled` | what it switches |
+//! | bit of `enabled` | effect |
 //! |---|---|
 //! | 0x0001 | the LRU itself; always on |
 //! | 0x0002 | aging scans the Accessed bits of pages |

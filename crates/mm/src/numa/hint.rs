@@ -8,10 +8,10 @@
 //! flushed yet. Its store through a stale translation during the copy would be lost. The engine knows which
 //! flushes are owed, so the notification mostly needs none.
 
-use super::stats::Counted;
 use crate::pte::Pte;
 use crate::space::AddressSpace;
 use crate::state::State;
+use crate::stats::numa::Counted;
 use slat::{Gfn, Idle, Level, Pfn, Reason, Span};
 
 impl AddressSpace {

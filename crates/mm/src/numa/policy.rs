@@ -13,27 +13,16 @@
 //! A page is zapped when it is reported, and flushed before the notification ends. So after the scan no thread
 //! uses it without a hint fault.
 
-use super::Settings;
-use super::stats::{Counted, Skip};
+use super::settings::{Policy, Settings};
 use crate::error::MmError;
-use crate::pte::{Pte, hvas_of};
+use crate::pages::hvas_of;
+use crate::pte::Pte;
 use crate::space::{AddressSpace, Found};
 use crate::state::State;
+use crate::stats::numa::{Counted, Skip};
 use slat::{Gfn, Hva, Idle, Level, Reason, Span};
 
-/// How the balancer notifies secondary MMUs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Policy {
-    /// Linux's baseline: unmaps whole ranges, whatever changes in them.
-    Range,
-    /// Page by page, as in the NUMA protection series.
-    Page,
-    /// Page by page, with one flush for many pages.
-    #[default]
-    PageBatched,
-}
-
-/// What a stretch contains.
+/// The pages of a stretch.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     /// Whether any page is mapped.

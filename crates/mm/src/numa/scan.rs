@@ -1,11 +1,11 @@
 //! The scan: round and round an address space, a piece at a time.
 
-use super::Settings;
 use super::policy::stretch_end;
-use super::stats::{Counted, Skip};
+use super::settings::Settings;
 use crate::error::MmError;
-use crate::pte::pages_of;
+use crate::pages::pages_of;
 use crate::space::AddressSpace;
+use crate::stats::numa::{Counted, Skip};
 use crate::vma::{ADDRESSES, Prot};
 use parking_lot::Mutex;
 use slat::{Hva, Idle, PAGE_SIZE, Span};

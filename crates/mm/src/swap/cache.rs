@@ -61,7 +61,7 @@ impl CopyTable {
 
 impl Swap {
     /// Returns the copy that equals the frame, if one is known. The caller has a reference to the frame.
-    pub(super) fn copy_of(&self, pfn: Pfn) -> Option<HeldCopy<'_>> {
+    pub(crate) fn copy_of(&self, pfn: Pfn) -> Option<HeldCopy<'_>> {
         if !self.arena.is_cached(pfn) {
             return None;
         }
@@ -72,7 +72,7 @@ impl Swap {
     }
 
     /// Returns the frame that equals the copy, if there is one, with a reference.
-    pub(super) fn frame_of(&self, copy: &HeldCopy<'_>) -> Option<Held<'_>> {
+    pub(crate) fn frame_of(&self, copy: &HeldCopy<'_>) -> Option<Held<'_>> {
         let table = self.table.lock();
         let pfn = table.rows[copy.entry().0 as usize].frame?;
         self.arena.share(Span::sized(pfn, 1));
@@ -81,7 +81,7 @@ impl Swap {
 
     /// Returns the frame to map after the copy was read into `fresh`, which no entry maps yet. Other entries
     /// that refer to the copy will share it.
-    pub(super) fn share_loaded<'a>(&'a self, copy: &HeldCopy<'_>, fresh: Held<'a>) -> Held<'a> {
+    pub(crate) fn share_loaded<'a>(&'a self, copy: &HeldCopy<'_>, fresh: Held<'a>) -> Held<'a> {
         // One reference is the caller's, one the entry's.
         let mut table = self.table.lock();
         if table.rows[copy.entry().0 as usize].references > 2 {
@@ -93,7 +93,7 @@ impl Swap {
 
     /// Caches the frame if other entries still map it; returns whether they do. The caller is about to make an
     /// entry that maps it point to the copy, and has a reference to both.
-    pub(super) fn keep_for_others(&self, copy: &HeldCopy<'_>, pfn: Pfn) -> bool {
+    pub(crate) fn keep_for_others(&self, copy: &HeldCopy<'_>, pfn: Pfn) -> bool {
         // One reference is the caller's, one the entry's.
         if self.arena.references(pfn) <= 2 {
             return false;

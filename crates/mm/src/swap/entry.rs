@@ -9,7 +9,7 @@ impl SwapEntry {
     pub(super) const ZERO: Self = Self(0);
 }
 
-/// What an entry stores about the evicted page for the LRU: when it was evicted, and how it was used. Swap does
+/// The LRU's record of an evicted page, in the page's entry: when it was evicted, and how it was used. Swap does
 /// not interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shadow(u32);

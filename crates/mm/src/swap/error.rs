@@ -1,6 +1,8 @@
 //! Errors of storing and loading pages.
 
 use super::device::Failed;
+use crate::error::MmError;
+use slat::Hva;
 
 /// Why a page was not stored or not read back. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +19,18 @@ pub(crate) enum SwapError {
     Corrupt,
     /// There is no swap.
     NoSwap,
+}
+
+impl SwapError {
+    /// Converts to the error of an access to `hva`.
+    pub(crate) fn at(self, hva: Hva) -> MmError {
+        match self {
+            Self::Io { errno } => MmError::SwapIo { hva, errno },
+            Self::Corrupt | Self::Full | Self::NoFrame | Self::Incompressible | Self::NoSwap => {
+                MmError::SwapCorrupt(hva)
+            }
+        }
+    }
 }
 
 impl From<Failed> for SwapError {

@@ -26,14 +26,14 @@ pub(crate) struct KeptCopies {
 
 impl KeptCopies {
     /// Records that the page equals the copy.
-    pub(super) fn insert(&self, page: Gfn, copy: HeldCopy<'_>) {
+    pub(crate) fn insert(&self, page: Gfn, copy: HeldCopy<'_>) {
         // A fault that grants write permission to the page holds the same page lock as this caller.
         self.used.store(true, Relaxed);
         self.copies.lock().insert(page, copy.keep());
     }
 
     /// Takes the page's copy, if it has one, with its reference.
-    pub(super) fn take<'a>(&self, swap: &'a Swap, page: Gfn) -> Option<HeldCopy<'a>> {
+    pub(crate) fn take<'a>(&self, swap: &'a Swap, page: Gfn) -> Option<HeldCopy<'a>> {
         let entry = self.used.load(Relaxed).then(|| self.copies.lock().remove(&page)).flatten();
         entry.map(|entry| HeldCopy::new(swap, entry))
     }

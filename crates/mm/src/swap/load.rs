@@ -20,7 +20,7 @@ impl Swap {
     /// Loads several copies; reads neighbours on a device at once. May sleep.
     ///
     /// Counts only an error of the first, since no access has asked for the others.
-    pub(super) fn load_all(&self, copies: &[(&HeldCopy<'_>, Pfn)]) -> Vec<Result<(), SwapError>> {
+    pub(crate) fn load_all(&self, copies: &[(&HeldCopy<'_>, Pfn)]) -> Vec<Result<(), SwapError>> {
         let mut table = self.table.lock();
         let found: Vec<(Place, u64)> =
             copies.iter().map(|(copy, _)| table.find_to_read(copy.entry())).collect();

@@ -18,10 +18,8 @@
 //! | `write_back` | moving copies from the pool to a device |
 //! | `readahead` | which pages are read ahead of need |
 //! | `settings`, `stats` | settings and statistics |
-//! | `swap_out`, `swap_in` | a page's way out of an address space, and back in |
 //! | `cache` | frames that equal a copy, for entries that share both |
 //! | `kept_copies` | copies of pages that came back, so that an unwritten page need not be stored again |
-//! | `files` | a page's way out of a file, and back in |
 //!
 //! A copy never changes. It lives while it has references: from entries (forks share), and from threads that
 //! read it. Each copy has a **checksum** of the page, kept apart from its contents. So a load returns what was
@@ -44,10 +42,8 @@ mod copy_table;
 mod device;
 mod entry;
 mod error;
-pub(crate) mod files;
 mod kept_copies;
 mod load;
-mod neighbours;
 mod pool;
 mod port;
 mod readahead;
@@ -59,8 +55,6 @@ mod settings;
 mod stats;
 mod store;
 mod swap_file;
-mod swap_in;
-mod swap_out;
 #[cfg(test)]
 mod tests;
 mod write_back;
@@ -75,7 +69,6 @@ pub(crate) use entry::{Shadow, SwapEntry};
 pub(crate) use error::SwapError;
 pub(crate) use kept_copies::KeptCopies;
 pub(crate) use readahead::Readahead;
-pub(crate) use swap_out::{Leaving, SwappedOut};
 
 use crate::arena::Arena;
 use copy_table::CopyTable;
@@ -99,23 +92,18 @@ pub struct Swap {
     /// [`kept_copies`].
     keep_copies: bool,
     /// [`readahead`].
-    read_ahead: u8,
+    pub(crate) read_ahead: u8,
     /// An innermost lock, not held during device I/O.
     table: Mutex<CopyTable>,
 }
 
 impl Swap {
-    /// Starts building swap.
-    pub fn builder() -> SwapBuilder {
-        SwapBuilder::default()
-    }
-
     /// Returns the arena whose pages it stores.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Returns what it holds, and what it has done so far.
+    /// Returns its contents and event counts.
     pub fn stats(&self) -> SwapStats {
         self.table.lock().stats()
     }
@@ -144,14 +132,19 @@ impl Swap {
         self.ports.iter().any(Port::has_ring)
     }
 
+    /// Counts a page that was read ahead, and is used now.
+    pub(crate) fn used_ahead(&self) {
+        self.table.lock().used_ahead();
+    }
+
     /// Whether to keep the copy of a page that came back.
-    fn keeps(&self, entry: SwapEntry) -> bool {
+    pub(crate) fn keeps(&self, entry: SwapEntry) -> bool {
         self.keep_copies && self.table.lock().may_keep(entry)
     }
 
     /// Returns the device to read the copy from, if it must be read. The caller has a reference to it, or a
     /// lock that keeps one.
-    fn device_of(&self, entry: SwapEntry) -> Option<u8> {
+    pub(crate) fn device_of(&self, entry: SwapEntry) -> Option<u8> {
         let table = self.table.lock();
         match table.find(entry).0 {
             _ if table.rows[entry.0 as usize].frame.is_some() => None,
@@ -190,7 +183,7 @@ pub(crate) struct HeldCopy<'a> {
 
 impl<'a> HeldCopy<'a> {
     /// Takes over a reference that the caller has.
-    fn new(swap: &'a Swap, entry: SwapEntry) -> Self {
+    pub(crate) fn new(swap: &'a Swap, entry: SwapEntry) -> Self {
         Self { swap, entry }
     }
 

@@ -10,7 +10,7 @@
 //! faults, without device I/O, and is counted. Nothing is evicted for read-ahead: near the limit no page is
 //! read ahead.
 
-use crate::pte::pages_of;
+use crate::pages::pages_of;
 use slat::{Gfn, Hva, Span};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -73,7 +73,7 @@ impl Readahead {
     }
 
     /// Returns the window, of at most `most` pages, to read when `page` of a mapping is needed.
-    pub(super) fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
+    pub(crate) fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
         let word = self.of(mapping);
         let pages = Last::of(word.load(Relaxed)).next(page, most);
         word.store(Last { page, read: pages.len(), used: 0 }.word(), Relaxed);
@@ -81,7 +81,7 @@ impl Readahead {
     }
 
     /// Counts the use of a page of the mapping that was read ahead.
-    pub(super) fn used(&self, mapping: Span<Hva>) {
+    pub(crate) fn used(&self, mapping: Span<Hva>) {
         let word = self.of(mapping);
         let last = Last::of(word.load(Relaxed));
         word.store(Last { used: last.used + 1, ..last }.word(), Relaxed);

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 /// Submission entries. More requests may be in flight.
 const ENTRIES: u32 = 256;
 
-/// What the kernel reads while a request is in flight; the completion carries its address.
+/// The data that the kernel reads while a request is in flight; the completion carries its address.
 struct Entry {
     request: Arc<Request>,
     iovecs: Vec<libc::iovec>,

@@ -43,6 +43,13 @@ enum Device {
     Other(Arc<dyn SwapDevice>, u64),
 }
 
+impl Swap {
+    /// Starts building swap.
+    pub fn builder() -> SwapBuilder {
+        SwapBuilder::default()
+    }
+}
+
 impl SwapBuilder {
     /// Keeps compressed pages in frames of the arena, up to this many bytes; none by default. If the arena has
     /// no free frame, pages go to files and devices.

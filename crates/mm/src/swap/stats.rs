@@ -1,6 +1,6 @@
 //! Statistics of a swap.
 
-/// What swap holds, and what it has done so far.
+/// The contents and event counts of a swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapStats {
     /// Pages stored.

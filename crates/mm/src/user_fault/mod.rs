@@ -39,21 +39,17 @@
 //!
 //! This process faults too: a handler that reads a missing page of registered memory waits for itself.
 
-mod queue;
 mod resolve;
 
-pub(crate) use queue::Asleep;
-pub(crate) use queue::Served;
-pub use queue::{FaultKind, NoFault, Serve, UserFault};
 pub use resolve::Stopped;
 
 use crate::change::end_service;
 use crate::error::MmError;
+use crate::fault_queue::{Asleep, FaultKind, NoFault, Queue, Serve, Served, UserFault};
 use crate::mappings::Claim;
-use crate::pte::{page_of, pages_of};
+use crate::pages::{page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::{Backing, Vma, aligned};
-use queue::Queue;
 use slat::{Access, Gfn, Hva, Idle, Span};
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,8 @@ use crate::error::MmError;
 use crate::file::Page;
 use crate::held::Held;
 use crate::lru::Kind;
-use crate::pte::{Pte, hva_of, page_of, pages_of};
+use crate::pages::{hva_of, page_of, pages_of};
+use crate::pte::Pte;
 use crate::vma::{Backing, Prot, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 

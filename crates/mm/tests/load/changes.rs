@@ -1,4 +1,4 @@
-//! What meddlers do to the host's memory: a table with a row for each kind of change.
+//! The changes that meddlers make to the host's memory: a table with a row for each kind of change.
 //!
 //! A new kind needs a function and a row. The function returns whether it made the change. Where it drops
 //! contents, it enters that in the ledger.

@@ -16,7 +16,7 @@ type Take = dyn Fn(&mut Idle) -> BTreeSet<u64> + Send;
 /// The log, and what is known since its last harvest.
 pub struct Log {
     take: Box<Take>,
-    /// What was known of each page right after the last harvest.
+    /// The known contents of each page right after the last harvest.
     since: Vec<Look>,
 }
 

@@ -80,7 +80,7 @@ struct Setting {
     seed: u64,
 }
 
-/// What happened in a world.
+/// The events of a world.
 #[derive(Default)]
 struct Tally {
     made: Vec<u64>,

@@ -43,7 +43,7 @@ pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, is_deaf: bool) -> Arc<Vm<F,
     vm
 }
 
-/// What the inner guest last stored in each of its pages on this vCPU, and what it does next.
+/// The value that the inner guest last stored in each of its pages on this vCPU, and its next step.
 struct Inner<'a> {
     stage: &'a Stage,
     vcpu: u32,

@@ -1,4 +1,4 @@
-//! What every byte must be, although pages lose their contents during use.
+//! The expected value of every byte, although pages lose their contents during use.
 //!
 //! Each thread has a **lane**: a line of 64 bytes in every page. Only that thread writes the line, so it knows
 //! what it wrote there. A change that drops contents is entered in the **ledger** before it begins and after it
@@ -52,7 +52,7 @@ pub struct Look {
     written: Vec<u64>,
 }
 
-/// What all threads know of all pages. See the module's header.
+/// The expected contents of all pages, shared by all threads. See the module's header.
 pub struct Ledger {
     drops: Vec<Drops>,
     /// The latest value in each line whose write has ended.
@@ -70,7 +70,7 @@ impl Ledger {
         &self.written[(page * self.lanes + lane) as usize]
     }
 
-    /// What is known of a page at the moment.
+    /// Returns the expected contents of a page at the moment.
     pub fn look(&self, page: u64) -> Look {
         let ended = self.seen(page).ended;
         Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }

@@ -29,7 +29,7 @@ fn get(space: &AddressSpace, idle: &mut Idle, hva: Hva) -> Result<u64, MmError> 
     Ok(u64::from_le_bytes(word))
 }
 
-/// What a test runs in the middle of a change.
+/// The code that a test runs in the middle of a change.
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// Runs a hook in the middle of the next change for one reason.

@@ -55,7 +55,7 @@ impl Recorder {
         std::mem::take(&mut self.log.lock())
     }
 
-    /// The one change recorded since the last call. Panics if there was not exactly one.
+    /// Returns the only change recorded since the last call. Panics if there was not exactly one.
     pub fn only(&self) -> Notification {
         let mut seen = self.take();
         assert_eq!(seen.len(), 1, "one notification: {seen:?}");
@@ -159,7 +159,7 @@ impl Machine {
         get(&self.space, &mut self.idle, page)
     }
 
-    /// What is mapped at `page`. Does not fault the page in.
+    /// Returns the page mapped at `page`. Does not fault the page in.
     pub fn look(&self, page: u64) -> Option<HostPage> {
         self.space.lookup(at(page), Access::Write)
     }

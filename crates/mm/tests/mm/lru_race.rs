@@ -66,7 +66,7 @@ impl SwapDevice for Disk {
     }
 }
 
-/// What the host does meanwhile. It makes no tables.
+/// The host's changes meanwhile. They make no tables.
 fn meddle(space: &AddressSpace, idle: &mut Idle, round: u64) {
     let some = pages(round * 37 % (PAGES - 100), 100);
     match round % 5 {

@@ -34,7 +34,7 @@ impl Family {
         Self { idle, arena, swap, group, all }
     }
 
-    /// What the group has: anonymous pages in frames, copies, further references to copies, and frames in the
+    /// Returns the group's charges: anonymous pages in frames, copies, further references to copies, and frames in the
     /// swap cache.
     fn has(&self) -> (u64, u64, u64, u64) {
         let (stats, swap) = (self.group.stats(), self.swap.stats());

@@ -56,7 +56,7 @@ fn the_writes_of_a_guest_are_noticed() {
     assert!(machine.all_free());
 }
 
-/// What happens to a clean page, and whether the page with this number then counts as written.
+/// A change to a clean page, and whether the page with this number then counts as written.
 type Row = (&'static str, fn(&mut Machine), Vec<Span<Hva>>);
 
 #[test]

@@ -327,7 +327,7 @@ fn a_file_has_one_user_who_leaves_nothing_in_it() {
     assert_eq!(intact(&mut machine), PAGES, "a refused swap changed the file");
     let len = || fs::metadata(&file.0).unwrap().len();
     assert_eq!(len(), (1 + PAGES) * PAGE_SIZE);
-    // What a killed process leaves behind.
+    // The file as a killed process leaves it.
     let left = TempFile::new("one-user-left");
     fs::copy(&file.0, &left.0).unwrap();
     assert!(machine.all_free());

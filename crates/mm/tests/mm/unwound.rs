@@ -244,7 +244,7 @@ fn merged_pages_keep_their_contents_after_a_panic() {
         for page in 0..8 {
             assert_eq!(byte(space, &mut idle, page), Ok(1));
         }
-        // What is merged keeps its contents while the others are written.
+        // Merged pages keep their contents while the others are written.
         space.write(&mut idle, at(0), &vec![2; 4 * PAGE_SIZE as usize]).unwrap();
         (0..3).for_each(|_| _ = ksm.scan(&mut idle, u64::MAX));
         for page in 0..8 {

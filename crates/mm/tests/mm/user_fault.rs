@@ -21,7 +21,7 @@ pub fn until(faults: &UserFaults, waiting: (usize, usize)) {
     }
 }
 
-/// What another thread reads at `page`, or its error.
+/// Returns the bytes that another thread reads at `page`, or its error.
 pub fn reader<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     space: &Arc<AddressSpace>,

@@ -47,7 +47,7 @@ impl<T: Copy + Ord> End for T {}
 #[derive(Clone, Copy)]
 pub(crate) struct Link<K: Key, V: Copy, E: End>(pub(super) NonNull<Block<Node<K, V, E>>>);
 
-/// What an entry points to; the node's level decides.
+/// The value or child of an entry; the node's level decides which.
 #[derive(Clone, Copy)]
 pub(super) union Below<K: Key, V: Copy, E: End> {
     /// On level 0.

@@ -12,8 +12,8 @@
 //! code, and reads one block of 64 MiB and more without locality. Their input is always the same.
 //!
 //! The code that serves a kernel's faults records its boot (`cargo xtask boot --trace`). Each timer interrupt
-//! unmaps everything, so a page appears once for each 4 ms of virtual time in which it is used: what an MMU
-//! under memory pressure sees.
+//! unmaps everything, so a page appears once for each 4 ms of virtual time in which it is used, as on an
+//! MMU under memory pressure.
 
 use slat_vcpu::trace::{Access, Filter, Reader};
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! The vCPU as an instruction sees it.
 
-use super::caches::Cached;
+use crate::caches::Cached;
 use crate::walker::walk;
 use crate::window::Window;
 use slat::{Access, Fault, Format, Gpa, Host, PAGE_SIZE, Pfn, Vm};

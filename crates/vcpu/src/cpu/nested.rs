@@ -7,7 +7,8 @@
 //!        │ refused by T: for L1  ◀── `L2::fault` ──▶ the program continues
 //! ```
 
-use super::{Cpu, Exit, Program, Stay, Stayed, Under};
+use super::{Cpu, Exit, Program, Stay, Stayed};
+use crate::caches::{Caches, Under};
 use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Next, NestedError};
 use slat::{Fault, Format, Gfn, Host, HostError, Idle, Leave, Next, SpaceId, Span, Vcpu, Vm};
 use std::time::Instant;
@@ -72,7 +73,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     fn run_entered_in<T: L1Format>(
         &mut self,
         idle: &mut Idle,
-        caches: &mut super::Caches,
+        caches: &mut Caches,
         enters: impl for<'v> FnOnce(
             &'v mut Vcpu<'vm, F, H>,
             &mut Idle,

@@ -1,6 +1,6 @@
 //! Guests of the software vCPUs: programs that access memory and check what they read.
 //!
-//! | guest | what it does |
+//! | guest | accesses |
 //! |---|---|
 //! | [`Replay`] | replays a memory trace of a real program |
 //! | [`Phases`], for [`Replay`] | uses part of its memory at a time, and sweeps over all of it |

@@ -7,7 +7,7 @@ use slat::{Fault, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Span};
 
 type Page = [u8; PAGE_SIZE as usize];
 
-/// What L1's hypervisor needs of its machine.
+/// The services that L1's hypervisor needs from its machine.
 pub trait Platform {
     /// Why it cannot continue.
     type Error;

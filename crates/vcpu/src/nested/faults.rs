@@ -1,24 +1,13 @@
-//! How L1 handles an access that its table refuses.
+//! L1's handling of an access that its table refuses.
 
 use super::code::{L1Code, Platform};
-use super::hypervisor::L1;
-use super::memory::{Memory, Page, Watch};
+use super::hypervisor::{FaultResult, L1};
+use super::l1_memory::{Memory, Page, Watch};
 use super::tables::{L1Tables, Nest};
 use super::vcpus::Scope;
 use fastrand::Rng;
 use slat::nested::{L1Fault, Refusal};
 use slat::{Access, Gfn, Gpa, Host, Level, Span};
-
-/// Result of handling a refused access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FaultResult {
-    /// T allows the access now.
-    Mapped,
-    /// T allowed it already: another vCPU was faster, or L1 has moved a table meanwhile.
-    Nothing,
-    /// The refusal is impossible.
-    Wrong,
-}
 
 impl<F: Nest> L1<F> {
     /// Handles an access of L2 that T refuses.

@@ -5,9 +5,8 @@
 //! vCPUs to leave L2; leaving needs no lock.
 
 use super::code::{L1Code, Platform};
-use super::edits::{Counts, L1Counts};
-use super::faults::FaultResult;
-use super::memory::Memory;
+use super::counts::{Counts, L1Counts};
+use super::l1_memory::Memory;
 use super::tables::{L1Tables, Nest};
 use super::vcpus::{Scope, Vcpus};
 use crate::cpu::{Core, L2Exit, Program, Step};
@@ -15,6 +14,17 @@ use crate::{Cpu, Exit};
 use fastrand::Rng;
 use slat::{Fault, Format, Gfn, Host, Idle, SpaceId, Span, Token};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Result of handling a refused access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FaultResult {
+    /// T allows the access now.
+    Mapped,
+    /// T allowed it already: another vCPU was faster, or L1 has moved a table meanwhile.
+    Nothing,
+    /// The refusal is impossible.
+    Wrong,
+}
 
 /// A seeded mistake: the step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +74,7 @@ const MAX_UNEXPLAINED_REFUSALS: u32 = 1000;
 /// fails.
 const MAX_FAULTS: u32 = 500_000;
 
-/// How L2 has stopped.
+/// The reason for which L2 has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// The program stopped.
@@ -89,7 +99,7 @@ impl<F: Nest> L1<F> {
         }
     }
 
-    /// Returns what it has done and found.
+    /// Returns the counts of its edits, flushes and errors.
     pub fn counts(&self) -> L1Counts {
         self.counts.read()
     }

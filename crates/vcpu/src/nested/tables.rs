@@ -135,7 +135,8 @@ impl L1Tables for GStageTable {
     }
 }
 
-/// Whether hardware sets A and D, according to the decoder: what a leaf with both clear still needs.
+/// Whether hardware sets A and D, according to the decoder: it reports the bits that a leaf with both clear still
+/// needs.
 trait SetsBits: L1Format {
     fn sets_bits(&self) -> bool;
 }

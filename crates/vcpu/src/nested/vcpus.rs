@@ -11,7 +11,7 @@ use slat::{Gfn, Span};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What a flush of L1 covers.
+/// The scope of a flush of L1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// Frames of L2 if the instruction takes an address, else the table.

@@ -1,6 +1,6 @@
 //! Errors of traces; each is one line that names the trace.
 
-use super::line::Flaw;
+use super::flaw::Flaw;
 use std::io;
 
 /// Why a trace cannot be read further.
@@ -50,7 +50,7 @@ pub enum Error {
         name: String,
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error in it.
         #[source]
         flaw: Flaw,
     },

@@ -10,7 +10,7 @@
 //! A trace has one of them. The first record decides, so that a program's own output is not taken for records of another
 //! format ([`Reader`](super::Reader)). A line that names an access and a comma, or a page fault, must be a record.
 
-use super::line::{Flaw, LONGEST, NoRecord, access};
+use super::flaw::{Flaw, LONGEST, NoRecord, access};
 use super::{Access, Kind};
 use std::str;
 

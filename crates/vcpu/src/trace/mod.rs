@@ -30,6 +30,7 @@
 
 mod bundled;
 mod error;
+mod flaw;
 mod formats;
 mod line;
 mod reader;
@@ -40,8 +41,8 @@ mod tests;
 
 pub use bundled::{Bundled, bundled};
 pub use error::Error;
+pub use flaw::Flaw;
 pub use formats::FORMATS;
-pub use line::Flaw;
 pub use reader::Reader;
 pub use reduce::Filter;
 

@@ -5,8 +5,9 @@
 //! buffer, which is moved to the front before more is read. A line without a newline in its first [`LONGEST`]
 //! bytes is judged by these, and the rest is dropped.
 
+use super::flaw::{Flaw, LONGEST, NoRecord};
 use super::formats::Format;
-use super::line::{Flaw, LONGEST, Line, NoRecord, line, record};
+use super::line::{Line, line, record};
 use super::source::{NoSource, Source};
 use super::{Access, Error};
 use std::fs::File;

@@ -127,5 +127,5 @@ fn broken(error: &(dyn Error + 'static)) -> io::Error {
     if causes.filter_map(|cause| cause.downcast_ref()).any(ended) {
         return io::ErrorKind::UnexpectedEof.into();
     }
-    io::Error::new(io::ErrorKind::InvalidData, "what it holds is damaged")
+    io::Error::new(io::ErrorKind::InvalidData, "the data is damaged")
 }

@@ -1,6 +1,6 @@
 //! Tests of the reader: any split of the input, any bytes, any compression, and the bundled traces.
 
-use super::line::LONGEST;
+use super::flaw::LONGEST;
 use super::*;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `stale` | does a vCPU read a moved page at its new place, and does a missing flush show? |
-//! | `walker` | what does the walker leave in the tables, and which changes does a vCPU on another thread see? |
+//! | `walker` | does the walker set the right bits, and does a vCPU on another thread see the host's changes? |
 //! | `spaces` | does a vCPU see another address space at once? |
 //! | `ring` | does a full dirty ring stop a vCPU, and does the ring tell a store through its TLB? |
 //! | `shared` | do vCPUs that change processors read what they wrote, with TLBs tagged by VM? |

@@ -33,7 +33,7 @@ struct BothMemories {
     flushes: bool,
 }
 
-// SAFETY: the memory is reached only through frames. Who may use which frame is what the test checks.
+// SAFETY: the memory is reached only through frames. The test checks that each frame has one user at a time.
 unsafe impl Send for BothMemories {}
 // SAFETY: as above.
 unsafe impl Sync for BothMemories {}
@@ -110,9 +110,9 @@ enum Op {
 struct Guest {
     own: Span<Gfn>,
     random: fastrand::Rng,
-    /// Whether the guest believes each of its pages private.
+    /// Whether each of its pages is private, as the guest last converted it.
     private: [bool; EACH as usize],
-    /// What the guest has stored in shared and in private memory.
+    /// The bytes that the guest has stored in shared and in private memory.
     stored: [Oracle; 2],
     next: Option<Op>,
     /// The frame that the VMM must convert.
@@ -171,7 +171,7 @@ impl Program for Guest {
     }
 }
 
-/// What a world omits.
+/// The step that a world omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     Nothing,

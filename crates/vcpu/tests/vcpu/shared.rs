@@ -29,7 +29,7 @@ const PAGES: u64 = 24;
 const TURNS: u64 = 100;
 const MOVES: u64 = 50;
 
-/// How flushes reach processors.
+/// The way in which flushes reach processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flushes {
     /// Through kicked vCPUs.

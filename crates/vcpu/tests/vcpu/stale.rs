@@ -34,7 +34,7 @@ impl Program for Reader {
     }
 }
 
-/// What the guest reads before and after `change`.
+/// Returns the words that the guest reads before and after `change`.
 fn around<F: Format>(
     sabotage: bool,
     thp: bool,

@@ -1,5 +1,4 @@
-//! What the software walker leaves in the tables, and which of the host's changes a vCPU on another thread
-//! sees.
+//! The bits that the software walker sets in the tables, and the host's changes as a vCPU on another thread sees them.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
 use slat::*;

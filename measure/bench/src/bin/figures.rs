@@ -2,9 +2,11 @@
 //! benchmarks, and the table in `README.md`. The tests compare both with the results, byte by byte.
 
 use indicatif::HumanCount;
+use slat_bench::lever_tables;
 use slat_bench::levers;
-use slat_bench::registry::{self, Headline, Kept};
+use slat_bench::registry::{self, Kept};
 use slat_bench::results::{Report, Row};
+use slat_bench::scenario::Headline;
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -121,9 +123,9 @@ fn read(file: &str) -> Report {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What is kept, in the order of the registry.
+/// The kept results, in the order of the registry.
 fn kept() -> Vec<Kept> {
-    registry::all().iter().flat_map(registry::Program::kept).collect()
+    registry::kept().collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -192,7 +194,7 @@ fn lines(Kept { file, command, .. }: &Kept, headlines: &'static [Headline]) -> V
 fn shown(kept: &Kept) -> Vec<Line> {
     let more = MORE.iter().find(|(file, _)| *file == kept.file).map_or(&[][..], |(_, more)| more);
     let rows = read(kept.file).rows;
-    let has = |figures: &[Option<levers::Figure>], samples: &[f64]| {
+    let has = |figures: &[Option<lever_tables::Figure>], samples: &[f64]| {
         figures.iter().flatten().any(|figure| figure.samples == samples)
     };
     let is_in_grid = |row: &Row| {
@@ -206,7 +208,7 @@ fn shown(kept: &Kept) -> Vec<Line> {
 
 /// Whether the two may as well be equal.
 fn is_inside_spread(row: &Row) -> bool {
-    levers::is_inside_spread(row.baseline_samples.as_deref().unwrap_or_default(), &row.slat_samples)
+    lever_tables::is_inside_spread(row.baseline_samples.as_deref().unwrap_or_default(), &row.slat_samples)
 }
 
 /// Whether slat's figure is worse than the baseline's.
@@ -239,7 +241,7 @@ fn section(text: &mut String, kept: &Kept, result: &Report) -> fmt::Result {
     let (runs, checks) = (&result.params["runs"], result.checks.len());
     write!(text, "\n## {file}\n\n{question}\n\n")?;
     writeln!(text, "`slat bench {command}`; {runs} runs; {holds} of {checks} checks hold.")?;
-    levers::markdown(text, (levers, &result.rows, command), measured_of)?;
+    lever_tables::markdown(text, (levers, &result.rows, command), measured_of)?;
     let lines = shown(kept);
     if !lines.is_empty() {
         write!(text, "\n| what | unit | baseline | slat |\n|---|---|---|---|\n")?;
@@ -286,7 +288,6 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slat_bench::rules;
 
     fn document(name: &str) -> String {
         fs::read_to_string(root().join(name)).unwrap()
@@ -313,30 +314,6 @@ mod tests {
             changed != readme && with_figures(&changed).unwrap() == readme,
             "a typed figure is overwritten"
         );
-    }
-
-    /// What the lines of both documents say, and the row that carries each.
-    fn claims() -> Vec<rules::Claim> {
-        let of = |line: Line| {
-            let rows = measured(&line.row).map(|side| side.replace(',', ""));
-            let lost = loses(&line.row).then(|| line.unit.clone()).into_iter().collect();
-            let (place, text) = (line.figure.what.to_owned(), line.text());
-            rules::Claim { place, text, rows: rows.to_vec(), lost, ..Default::default() }
-        };
-        let of_readme = |kept: &Kept| lines(kept, kept.headlines);
-        kept().iter().flat_map(|kept| of_readme(kept).into_iter().chain(shown(kept))).map(of).collect()
-    }
-
-    #[test]
-    fn the_documents_claim_nothing_that_their_rows_do_not_carry() {
-        let grids = |kept: &Kept| levers::claims(kept.levers, &read(kept.file).rows);
-        let grids: Vec<_> = kept().iter().flat_map(grids).collect();
-        let mut lines = claims();
-        assert!(grids.len() > 20 && lines.len() >= 20);
-        let broken = rules::broken(&[&lines[..], &grids].concat());
-        assert!(broken.is_empty(), "{broken:#?}");
-        lines[0].text = lines[0].text.replace("| **", "| **9");
-        assert!(!rules::broken(&lines).is_empty(), "a figure that no row has");
     }
 
     #[test]

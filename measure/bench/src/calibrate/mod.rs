@@ -12,19 +12,19 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `own` | what a CPU does alone: accesses, clock, pages, waiting |
-//! | `pair` | what two cost each other: a line that travels, a barrier, a wake-up |
-//! | `fit` | what is left of a real program: plain instructions, and how soon a guest that polls notices a kick |
+//! | `own_costs` | what a CPU does alone: accesses, clock, pages, waiting |
+//! | `pair_costs` | what two cost each other: a line that travels, a barrier, a wake-up |
+//! | `fit_costs` | what is left of a real program: plain instructions, and how soon a guest that polls notices a kick |
 
-mod fit;
-mod own;
-mod pair;
+mod fit_costs;
+mod own_costs;
+mod pair_costs;
 
-pub use fit::polls;
+pub use crate::calibrate::fit_costs::polls;
 
-use crate::bench::harness::Series;
-use crate::bench::machine::cpus;
-use crate::sim::sheet::Sheet;
+use crate::sim::cost_sheet::Sheet;
+use crate::threads::machine_info::cpus;
+use crate::threads::samples::Series;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_cli::{interrupt, temporary};
@@ -73,7 +73,7 @@ impl Calibrate {
     }
 }
 
-/// What this machine costs now: medians of so many readings, or of those that an interrupt leaves.
+/// The costs of this machine now: medians of so many readings, or of the readings until an interrupt.
 pub fn measure(readings: usize) -> Result<Sheet, Error> {
     let bar = bar(Some(readings as u64), "calibrating [{bar:30}] {pos}/{len}");
     let mut all = BTreeMap::<_, Vec<f64>>::new();
@@ -90,12 +90,12 @@ pub fn measure(readings: usize) -> Result<Sheet, Error> {
     Ok(sheet(all.into_iter().map(|(name, values)| (name, round(Series::new(values).median())))))
 }
 
-/// What this machine costs at this moment, while so many of its CPUs are busy.
+/// The costs of this machine at this moment, while so many of its CPUs are busy.
 pub fn glance(busy: usize) -> Result<Costs, Error> {
     Ok(sheet(reading(busy)?).costs)
 }
 
-/// What was measured, and the rest as it is on a server.
+/// The measured costs, and those of a server for the rest.
 fn sheet(measured: impl IntoIterator<Item = (&'static str, f64)>) -> Sheet {
     let mut sheet = Sheet::assumed(Costs::SERVER);
     for (name, value) in measured {
@@ -107,25 +107,25 @@ fn sheet(measured: impl IntoIterator<Item = (&'static str, f64)>) -> Sheet {
 /// Each cost that can be measured here, once, while `busy` CPUs do the same.
 fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
     let cpus = cpus();
-    let (pause, give_away) = (own::pause(busy), own::give_away(busy));
+    let (pause, give_away) = (own_costs::pause(busy), own_costs::give_away(busy));
     let (call, arrives) = if cpus > 1 {
-        pair::wake_up()
+        pair_costs::wake_up()
     } else {
         // Where both threads have one CPU, the end of the call and the start of the sleeper cannot be distinguished.
-        let half = own::wake_up() / 2.0;
+        let half = own_costs::wake_up() / 2.0;
         (half, half)
     };
     let mut measured = vec![
-        ("load", own::load(busy)),
-        ("store", own::store(busy)),
-        ("rmw", own::rmw(busy)),
-        ("fence", own::fenced(busy)),
-        ("clock", own::clock(busy)),
-        ("zero", own::zero(busy)),
-        ("read", own::read(busy)),
-        ("word", own::word(busy)),
-        ("copy", own::copy(busy)),
-        ("bandwidth", PAGE * cpus as f64 / own::zero(cpus)),
+        ("load", own_costs::load(busy)),
+        ("store", own_costs::store(busy)),
+        ("rmw", own_costs::rmw(busy)),
+        ("fence", own_costs::fenced(busy)),
+        ("clock", own_costs::clock(busy)),
+        ("zero", own_costs::zero(busy)),
+        ("read", own_costs::read(busy)),
+        ("word", own_costs::word(busy)),
+        ("copy", own_costs::copy(busy)),
+        ("bandwidth", PAGE * cpus as f64 / own_costs::zero(cpus)),
         ("pause", pause),
         // A waiter for a lock of `parking_lot`'s looks after 2, 4 and 8 pauses, then seven times after giving its CPU away.
         ("handoff", pause),
@@ -134,10 +134,10 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("wake_arrives", arrives),
     ];
     if cpus > 1 {
-        measured.push(("near", pair::transfer()));
+        measured.push(("near", pair_costs::transfer()));
     }
-    measured.extend(pair::barrier(cpus.min(2)).map(|time| ("barrier", time)));
-    let fitted = fit::instructions(&sheet(measured.iter().copied()).costs, busy)?;
+    measured.extend(pair_costs::barrier(cpus.min(2)).map(|time| ("barrier", time)));
+    let fitted = fit_costs::instructions(&sheet(measured.iter().copied()).costs, busy)?;
     measured.retain(|(name, _)| !["rmw", "word"].contains(name));
     measured.extend([
         ("rmw", fitted.rmw),

@@ -1,4 +1,4 @@
-//! `slat report`: the benches, the simulations and a watched replay, as a page that people look at.
+//! `slat report`: the benches, the simulations and a watched replay, as one page.
 //!
 //! ```text
 //! steps ──▶ bench, sim, replay ──▶ Data ──page──▶ Doc ──┬─▶ index.html    one file, which needs nothing else
@@ -7,56 +7,48 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `report_commands` | which commands are run, quickly or in full |
+//! | `report_commands` | the commands of a quick and of a full report |
 //! | `replay` | a guest whose memory is watched while it runs |
-//! | `data` | everything that was found out; a page can be drawn anew from it |
+//! | `report_data` | all results; `--from` draws the page anew from them |
 //! | `verdict` | whether a series' figure is reproduced |
-//! | `page`, `series`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
-//! | `claims` | what of it a reader might quote, for the rules |
-//! | `doc` | the page as a value, of which its two faces are made |
-//! | `html`, `markdown`, `page.css` | the faces |
-//! | `plot`, `figure` | plots as SVG; figures as people read them |
-//! | `folder` | where it goes |
+//! | `page_sections`, `series`, `scaling_plots`, `simulation_trust`, `latency_plot`, `replay_plots` | the sections of the page |
+//! | `page_model` | the page as a value, which both formats are made from |
+//! | `page_html`, `page_markdown`, `page.css` | the formats |
+//! | `plot`, `figure_text` | plots as SVG; figures as people read them |
+//! | `report_folder` | the folder of its files |
 
-mod claims;
-mod data;
-mod doc;
-mod figure;
-mod folder;
-mod html;
-mod latency;
-mod markdown;
-mod page;
+mod figure_text;
+mod latency_plot;
+mod page_html;
+mod page_markdown;
+mod page_model;
+mod page_sections;
 mod plot;
 mod replay;
 mod replay_plots;
 mod report_commands;
-mod scaling;
+pub mod report_data;
+mod report_folder;
+mod scaling_plots;
 mod series;
-mod simulations;
+mod simulation_trust;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-#[cfg(test)]
-pub use doc::{Better, Source, cell, figures as heads, number};
-pub use doc::{Ranked, Sides, Table, sides};
-pub use figure::of_time;
-
-use crate::bench::machine::Machine;
-use data::{Data, Part};
-use folder::Folder;
-use slat_cli::bar;
+use crate::report::report_data::{Data, Part};
+use crate::report::report_folder::Folder;
+use crate::threads::machine_info::Machine;
+use report_commands::RunLine;
 use slat_cli::error::Error;
-use slat_cli::interrupt;
+use slat_cli::{bar, interrupt};
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Run the benches here and the simulations past this machine, and write a page that shows them beside the series'
-/// own tables
+/// Run the benches and the simulations, and write a page that shows them beside the tables of the patch series
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   slat report --quick -o /tmp/report
@@ -64,7 +56,7 @@ use std::time::{Duration, Instant};
 
 Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
 
-Exit status: 0 every check holds; 1 one does not, or the page claims what its rows do not carry; 2 bad input; 130 interrupted.")]
+Exit status: 0 every check holds; 1 one does not, or a ratio does not name its sides; 2 bad input; 130 interrupted.")]
 pub struct Report {
     /// Small sizes and few rounds: three minutes; else twenty
     #[arg(long)]
@@ -79,11 +71,11 @@ pub struct Report {
 
 impl Report {
     /// Measures, writes, says where the page is, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    pub fn run(&self, run_line: RunLine) -> Result<ExitCode, Error> {
         let folder = Folder::new(&self.output)?;
         let data = match &self.from {
             Some(file) => read(file)?,
-            None => self.measure(),
+            None => self.measure(run_line),
         };
         let page = folder.write(&data)?;
         writeln!(stdout(), "{}", page.display())?;
@@ -95,7 +87,7 @@ impl Report {
     }
 
     /// Every step, until all are done or Ctrl-C is pressed.
-    fn measure(&self) -> Data {
+    fn measure(&self, run_line: RunLine) -> Data {
         let machine = Machine::detect();
         let steps = report_commands::all(self.quick);
         // Where it cannot be seen, a line for each step is, and what benches say goes nowhere.
@@ -115,9 +107,9 @@ impl Report {
                 eprintln!("{} of {}: slat {command}", nth + 1, steps.len());
             }
             let began = Instant::now();
-            let outcome = step.clone().run();
+            let outcome = step.clone().run(run_line);
             // What was interrupted before it had a figure is no part.
-            if !(interrupt::asked() && matches!(outcome, data::Outcome::Failed(_))) {
+            if !(interrupt::asked() && matches!(outcome, report_data::Outcome::Failed(_))) {
                 parts.push(Part { command, seconds: began.elapsed().as_secs_f64(), outcome });
             }
             if interrupt::asked() {
@@ -137,9 +129,9 @@ impl Report {
     }
 }
 
-/// Whether every check holds, and every claim of the page is one that its rules allow.
+/// Whether every check holds, and every ratio names what it divides by what.
 fn sound(data: &Data) -> bool {
-    data.checks().all(|(_, check)| check.ok) && page::broken(&series::answers(data)).is_empty()
+    data.checks().all(|(_, check)| check.ok) && page_sections::ratios_without_sides(data).is_empty()
 }
 
 fn read(file: &Path) -> Result<Data, Error> {

@@ -10,18 +10,18 @@
 //! The guest has less room than it uses, so its coldest pages go to swap and come back. Every byte that it reads is
 //! checked. Apart from times, two replays are the same.
 
-mod flush_causes;
-mod heat;
+pub mod flush_causes;
+mod page_ages;
 
-use super::data::Check;
-use crate::bench::machine::pin;
-use crate::bench::machine_error;
-use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
-use crate::bench::traces::{BASE, POISON, Trace};
-use flush_causes::Watched;
+use crate::threads::bench_report::Check;
+use crate::threads::flag_values::machine_error;
+use crate::threads::machine_info::pin;
+use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::threads::traces::{BASE, POISON, Trace};
+use flush_causes::{Cause, Watched};
 use hdrhistogram::Histogram;
-use heat::Ages;
-pub use heat::Heat;
+use page_ages::Ages;
+pub use page_ages::Heat;
 use serde::{Deserialize, Serialize};
 use slat::table::formats::Ept4;
 use slat::{Idle, PAGE_SIZE, Span, Vm};
@@ -37,7 +37,7 @@ use std::time::Instant;
 const STRETCHES: usize = 96;
 /// Pages that the host moves after each stretch.
 const MOVED: usize = 16;
-/// What the guest has room for, in percent of what it uses.
+/// The memory of the guest, in percent of the memory that it uses.
 const ROOM: u64 = 75;
 /// Quantiles of fault latency that are reported.
 const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
@@ -77,17 +77,6 @@ pub struct Stretch {
     pub resident: u64,
 }
 
-/// What translations were taken away for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Cause {
-    pub why: String,
-    /// Changes that the VM handled.
-    pub told: u64,
-    /// Shootdowns, and the pages they were for.
-    pub flushes: u64,
-    pub pages: u64,
-}
-
 impl Replay {
     /// Replays the bundled trace of this name, up to so many accesses.
     pub fn run(name: &str, most: usize, stopped: impl Fn() -> bool) -> Result<Self, Error> {
@@ -99,7 +88,7 @@ impl Replay {
         host.replay(&trace, &stopped)
     }
 
-    /// What must hold for its figures to mean anything.
+    /// The conditions under which its figures count.
     pub fn checks(&self) -> Vec<Check> {
         let reads = self.verified_reads + self.corrupt_reads;
         vec![
@@ -131,13 +120,13 @@ struct Host {
 impl Host {
     fn new(trace: &Trace) -> Result<Self, Error> {
         let idle = &mut idle()?;
-        let frames = heat::frames(trace);
+        let frames = page_ages::frames(trace);
         let room = frames.len() as u64 * ROOM / 100;
         let (bytes, regions) = (trace.bytes(), trace.regions.len() as u64);
         let arena = Arena::builder().limit(bytes + (64 << 20)).poison(POISON).build()?;
         let swap = Swap::builder().memory(bytes).build(&arena)?;
         // Its own tables count, too: one for each 2 MiB, and two for each region.
-        let tables = heat::tables(&frames) + 2 * regions + 4;
+        let tables = page_ages::tables(&frames) + 2 * regions + 4;
         let space = AddressSpace::builder(&arena)
             .lru(LruSettings::default())
             .swap(&swap)
@@ -200,7 +189,7 @@ impl Host {
         })
     }
 
-    /// What a host does to its guests: pages move to other frames.
+    /// The host's work on its guests: pages move to other frames.
     fn disturb(&self, idle: &mut Idle, stretch: usize) -> Result<(), Error> {
         let pages = self.frames.len();
         // Steps that have no common divisor with anything here, so that all pages have their turn.

@@ -1,10 +1,11 @@
 //! The watched replay on the page: how old memory is, how fast it is written, how long faults take, what flushes are for.
 
-use super::doc::{Plot, Source, Table, cell, figures, number, words};
-use super::figure::{ns, percent, plain, short_ns, tick};
-use super::latency::name;
-use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
-use super::replay::{Cause, Replay, Stretch};
+use crate::report::figure_text::{ns, percent, plain, short_ns, tick};
+use crate::report::latency_plot::name;
+use crate::report::page_model::{Plot, Source, Table, cell, figures, number, words};
+use crate::report::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
+use crate::report::replay::flush_causes::Cause;
+use crate::report::replay::{Replay, Stretch};
 
 /// Time, as a replay has it.
 fn accesses(replay: &Replay) -> Axis {
@@ -138,7 +139,7 @@ fn latency(replay: &Replay) -> Plot {
     Plot::new("fault-histogram", (title, about), &[Source::Here], &drawing, Some(table))
 }
 
-/// What flushes are for.
+/// The causes of flushes.
 pub fn causes(replay: &Replay) -> Plot {
     let all: u64 = replay.causes.iter().map(|cause| cause.flushes).sum();
     let aging = replay.causes.iter().find(|cause| cause.why == "aging").map_or(0, |aging| aging.flushes);
@@ -160,7 +161,7 @@ pub fn causes(replay: &Replay) -> Plot {
     let about = "Bars: remote TLB flushes that were paid in a replay, for each reason that the host gave, on a logarithmic axis.".to_owned();
     let count = |count: u64| cell(plain(count as f64));
     let table = Table::of(
-        "What translations were taken away for",
+        "Causes of lost translations",
         &replay.causes,
         [
             (words("why"), &|cause| cell(format!("`{}`", cause.why))),

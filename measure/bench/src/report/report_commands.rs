@@ -1,12 +1,11 @@
-//! What is run, in order. The commands are parsed as a user's are, so those that the page names are those that ran.
+//! The commands of a report, in order. They are parsed as a user's are, so the page names the commands that ran.
 //!
 //! Each step has a thread of its own: benches tie theirs to CPUs, and what they start afterwards would be tied, too.
 
-use super::data::Outcome;
-use super::replay::Replay;
-use crate::registry;
-use crate::sim::Sim;
-use crate::typed::{Benches, Command, Who, parse_line};
+use crate::registry::Who;
+use crate::report::replay::Replay;
+use crate::report::report_data::Outcome;
+use crate::scenarios::ALL;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::thread::start_free;
@@ -26,7 +25,7 @@ pub enum Step {
 /// All steps: less than three minutes on two CPUs where `quick`, with small sizes and few rounds; else less than twenty, with the
 /// sizes that each bench has by itself, where that is possible.
 pub fn all(quick: bool) -> Vec<Step> {
-    let of = |who: Who| registry::all().iter().flat_map(move |row| who.commands(row));
+    let of = |who: Who| ALL.iter().flat_map(move |row| who.commands(row));
     let sims = of(Who::Simulated).map(|sim| if quick { sim + " --quick" } else { sim });
     let benches = of(if quick { Who::Quick } else { Who::Report });
     std::iter::once(Step::Watched("cc1")).chain(sims.chain(benches).map(Step::Command)).collect()
@@ -41,22 +40,17 @@ impl Step {
         }
     }
 
-    /// Does it.
-    pub fn run(self) -> Outcome {
-        outcome(move || self.measure())
-    }
-
-    fn measure(self) -> Result<Outcome, Error> {
-        match self {
+    /// Runs it. `run_line` runs a command that a user might type.
+    pub fn run(self, run_line: RunLine) -> Outcome {
+        outcome(move || match self {
             Self::Watched(trace) => Replay::run(trace, usize::MAX, interrupt::asked).map(Outcome::Replay),
-            Self::Command(command) => match parse_line(&command)?.command {
-                Command::Bench(Benches::Bench(bench)) => bench.0.report().map(Outcome::Bench),
-                Command::Sim(Sim::Bench(sim)) => sim.0.report().map(Outcome::Sim),
-                _ => Err(Error::Usage(format!("{command} measures nothing"))),
-            },
-        }
+            Self::Command(command) => run_line(&command),
+        })
     }
 }
+
+/// Runs a command that measures, as it is typed behind `slat`.
+pub type RunLine = fn(&str) -> Result<Outcome, Error>;
 
 /// For a step that is done when an end is asked for: a bench tells what it has by then, a simulation does not.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -88,7 +82,8 @@ fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send + 'static) -> Ou
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::typed::SlatBench;
+    use crate::sim::Sim;
+    use crate::typed::{Benches, Command, SlatBench, measured, parse_line};
 
     fn is_measured(typed: &SlatBench) -> bool {
         matches!(typed.command, Command::Bench(Benches::Bench(_)) | Command::Sim(Sim::Bench(_)))
@@ -105,7 +100,7 @@ mod tests {
     }
 
     fn invalidate(command: &str) -> Outcome {
-        Step::Command(command.to_owned()).run()
+        Step::Command(command.to_owned()).run(measured)
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! One figure of a series' that a reader might quote, and whether ours is like it. The verdict follows from the two figures and a
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
-use super::data::Sim;
-use super::doc::{Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words};
-use super::figure::with;
-use crate::sim::outcome::Against;
+use crate::report::figure_text::with;
+use crate::report::page_model::{
+    Cell, Mark, Sides, Source, Table, cell, figures, marked, number, sides, strong, words,
+};
+use crate::report::report_data::Sim;
+use crate::sim::sim_report::Against;
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ impl Told {
 #[derive(Clone, Debug)]
 pub enum Tolerance {
     /// It lies within this factor of it. Beyond it ours is better, where more is, or where less is.
-    Factor(f64, super::doc::Better, &'static str),
+    Factor(f64, crate::report::page_model::Better, &'static str),
     /// It is the same count.
     Same(&'static str),
     /// A simulation has judged, as its words say.
@@ -59,7 +61,7 @@ pub enum Tolerance {
     Fitted,
 }
 
-/// What a verdict says.
+/// The verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
     Reproduced,
@@ -111,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// What a simulation says of a series' figures.
+/// The verdicts of a simulation on a series' figures.
 pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
     let of = |one: &Against, value| {
         let sides = one.sides.as_ref().map(|[over, under]| sides(over, under));
@@ -134,7 +136,7 @@ pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
 /// All of a series'.
 pub fn table(verdicts: &[Verdict]) -> Table {
     Table::of(
-        "What is reproduced, and what is not",
+        "Published figures, and whether they are reproduced",
         verdicts,
         [
             (words("claim"), &|one| cell(&one.claim)),
@@ -150,8 +152,8 @@ pub fn table(verdicts: &[Verdict]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::doc::Better;
     use super::*;
+    use crate::report::page_model::Better;
 
     fn says(ours: Told, tolerance: Tolerance) -> Says {
         let published = ratio(0.93, &sides("locked", "lockless"));

@@ -1,13 +1,14 @@
 //! Further flags of `slat sim invalidate`: the threads that invalidate, and the cases that follow.
 
-use super::work_flags::time;
-use crate::bench::{HostPage, params};
+use crate::sim::work_flags::time;
+use crate::threads::bench_report::params;
+use crate::threads::flag_values::HostPage;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use slat::PAGE_SIZE;
+use slat::{Level, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
-use slat_sim::benches::{Level, Over, Work};
+use slat_sim::parts::setting::{Level as SimLevel, Over, Work};
 
 /// The flags of simulations with invalidators.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,7 +23,7 @@ pub struct Beside {
     /// Where they invalidate
     #[arg(long, value_enum, default_value = "elsewhere")]
     over: Where,
-    /// What one invalidation covers: a power of two, from 4K to 2M
+    /// The size of one invalidation: a power of two, from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     range: u64,
     /// The size of the host's pages
@@ -49,7 +50,7 @@ enum Where {
 /// A run of each policy with each number of vCPUs.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is called, beside the number of vCPUs. Empty: there is only one case.
+    /// Its name, beside the number of vCPUs. Empty: there is only one case.
     pub name: String,
     pub work: Work,
 }
@@ -89,16 +90,16 @@ impl Beside {
             },
             range: self.range / PAGE_SIZE,
             host_page: match self.pages {
-                HostPage::K4 => Level::K4,
-                HostPage::M2 => Level::M2,
-                HostPage::G1 => Level::G1,
+                HostPage::K4 => SimLevel::K4,
+                HostPage::M2 => SimLevel::M2,
+                HostPage::G1 => SimLevel::G1,
             },
             host_sleeps_ns: self.host_sleeps_ns,
             ..work.clone()
         }
     }
 
-    /// What all of its cases have in common, for reports.
+    /// The settings that all cases share, for reports.
     pub fn told(&self) -> Map<String, Value> {
         let name =
             |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());

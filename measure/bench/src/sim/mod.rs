@@ -1,59 +1,57 @@
-//! `slat sim`: the series' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
+//! `slat sim`: scenarios with 1 to hundreds of vCPUs, in virtual time on simulated CPUs.
 //!
 //! ```text
-//! flags ──args──▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
+//! flags ────────▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
 //!            └──▶ costs: a file, measured or assumed  └─▶ against the series' own figures
 //! ```
-//! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
-//! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
-//! report carries its costs, says which were measured, and shows whether the ranking holds when they are wrong; and
-//! `slat sim validate` holds the same benches against real threads, as far as this machine has CPUs for them.
+//! The engine is the shipped one, compiled a second time on simulated atomics and locks. A simulation gives the same bytes on every
+//! machine. Its worth depends on the costs and on the model. So a report lists its costs, marks each as measured or assumed, and
+//! shows whether the ranking holds when they are wrong. `slat sim validate` compares the same scenarios with real threads, as far as
+//! this machine has CPUs for them.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `args` | the flags |
+//! | `sim_flags` | the flags |
 //! | `invalidator_flags` | flags of invalidators, and the cases that follow |
-//! | `work_flags` | what guests and hosts do around the engine, as flags |
-//! | `costs` | which price list: assumed, of a file, or measured now |
+//! | `work_flags` | flags of the work around the engine |
+//! | `named_costs`, `cost_sheet` | the costs: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and their report |
-//! | `sweep` | whether the ranking hangs on uncertain costs |
+//! | `cost_sweep` | the ranking with uncertain costs halved and doubled |
 //! | `against` | the series' own figures: one column fits, the others are predicted |
-//! | `outcome` | the report as a value |
-//! | `text` | the report as tables |
+//! | `sim_report` | the report as a value |
+//! | `sim_tables` | the report as tables |
 //! | `validate` | simulated against real threads |
 
 mod against;
-mod args;
-mod costs;
+pub mod cost_sheet;
+mod cost_sweep;
 mod invalidator_flags;
-pub mod outcome;
-pub mod sheet;
+mod named_costs;
+mod sim_flags;
+pub mod sim_report;
+pub mod sim_tables;
 mod simulate;
-mod sweep;
-mod text;
-mod validate;
+pub mod validate;
 mod work_flags;
 
-pub use args::Asked;
-pub use invalidator_flags::Beside;
-pub use outcome::SimReport;
-pub use text::Grid;
-pub use validate::{Around, RowSpec, Validate};
-
-use crate::bench::report::print;
-use crate::registry::{ByName, Chosen};
-use crate::typed::Unused;
+use crate::by_name::{ByName, Chosen};
+use crate::scenario::Unused;
+use crate::sim::sim_flags::Asked;
+use crate::sim::sim_report::SimReport;
+use crate::threads::bench_report::print;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use invalidator_flags::Case;
+use invalidator_flags::{Beside, Case};
 use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;
 use slat_machine::NoStack;
-use slat_sim::benches::{ALL, About, Bench, by_name};
+use slat_sim::scenario::{Scenario, Simulated};
+use slat_sim::scenarios::{ALL, by_name};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
+use validate::Validate;
 
-/// What there is to ask.
+/// The subcommands of `slat sim`.
 #[derive(clap::Subcommand)]
 pub enum Sim {
     #[command(flatten)]
@@ -63,7 +61,7 @@ pub enum Sim {
 
 /// A bench, and what is asked of it.
 pub struct Simulation {
-    bench: &'static dyn Bench,
+    bench: &'static Scenario,
     asked: Asked,
     /// Where it has invalidators.
     beside: Option<Beside>,
@@ -73,8 +71,8 @@ const ENDS: &str = "0 every check holds; 1 one does not; 2 bad input; 130 interr
 
 impl ByName for Simulation {
     fn commands() -> Vec<Command> {
-        let command = |bench: &&dyn Bench| {
-            let About { name, asks, vcpus, example, invalidates, takes: [time, memory], .. } = *bench.about();
+        let command = |&&Scenario { name, asks, simulated, .. }: &&Scenario| {
+            let Simulated { vcpus, example, invalidates, takes: [time, memory], .. } = simulated;
             let command = Asked::augment_args(Command::new(name));
             let command = if invalidates { Beside::augment_args(command) } else { command };
             let command = command.mut_arg("vcpus", |arg| arg.default_value(vcpus));
@@ -87,7 +85,8 @@ impl ByName for Simulation {
     fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
         let bench = by_name(name)?;
         let parse = || {
-            let beside = bench.about().invalidates.then(|| Beside::from_arg_matches(matches)).transpose()?;
+            let beside =
+                bench.simulated.invalidates.then(|| Beside::from_arg_matches(matches)).transpose()?;
             Ok(Self { bench, asked: Asked::from_arg_matches(matches)?, beside })
         };
         Some(parse())
@@ -105,7 +104,7 @@ impl Sim {
 }
 
 impl Simulation {
-    /// What is run with each number of vCPUs under each policy, and what all of it has in common that other benches have not.
+    /// The runs of this bench (one per vCPU count and policy), and the settings they share.
     fn cases(&self) -> Result<(Vec<Case>, Map<String, serde_json::Value>), Error> {
         let work = self.asked.work();
         match &self.beside {
@@ -116,7 +115,7 @@ impl Simulation {
 
     /// Flags that have no effect beside the others.
     pub fn unused(&self) -> Unused {
-        self.asked.unused(self.bench.about())
+        self.asked.unused(self.bench)
     }
 
     /// Simulates.
@@ -136,23 +135,17 @@ impl Simulation {
     }
 }
 
-/// Refuses the first name of `asked` that is not among `known`; `there` says what these are.
-fn refuse_unknown(flag: &str, asked: &[String], there: &str, known: &[&str]) -> Result<(), Error> {
-    let Some(name) = asked.iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
-    Err(Error::Usage(format!("--{flag} {}: {there} {}", name.escape_debug(), known.join(", "))))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::work_flags::WorkFlags;
     use super::*;
+    use crate::sim::work_flags::WorkFlags;
     use clap::Subcommand;
     use slat_cli::flags::Switch;
 
     /// With one vCPU, under a policy that faults and ages.
     fn simulated(name: &str, change: impl FnOnce(&mut WorkFlags)) -> (Simulation, String) {
-        let policies = by_name(name).unwrap().policies();
-        let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name();
+        let policies = by_name(name).unwrap().simulated.columns;
+        let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name;
         let command = Chosen::<Simulation>::augment_subcommands(clap::Command::new("sim"));
         let mut words = vec!["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
         if name == "invalidate" {
@@ -182,11 +175,11 @@ mod tests {
             ("rest_ns", |flags| flags.rest_ns = Some(7)),
         ];
         for bench in ALL {
-            let (_, before) = simulated(bench.name(), |_| ());
+            let (_, before) = simulated(bench.name, |_| ());
             for (flag, change) in changes {
-                let (simulation, after) = simulated(bench.name(), change);
+                let (simulation, after) = simulated(bench.name, change);
                 let refused = simulation.unused().iter().any(|(unused, _)| *unused == flag);
-                assert_eq!(before == after, refused, "{}: {flag}", bench.name());
+                assert_eq!(before == after, refused, "{}: {flag}", bench.name);
             }
         }
     }

@@ -1,10 +1,11 @@
-//! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
+//! The work around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
-use crate::bench::params;
-use crate::typed::Unused;
+use crate::scenario::Unused;
+use crate::threads::bench_report::params;
 use serde_json::{Map, Value};
 use slat_cli::flags::Switch;
-use slat_sim::benches::{About, Work};
+use slat_sim::parts::setting::Work;
+use slat_sim::scenario::Scenario;
 
 /// A time that something takes: up to a second, in nanoseconds.
 pub fn time(text: &str) -> Result<u64, String> {
@@ -14,9 +15,9 @@ pub fn time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is not given stays as the bench has it.
+/// Flags that are not given keep the value of the scenario.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "The world around the engine")]
+#[command(next_help_heading = "The work around the engine")]
 pub struct WorkFlags {
     /// The guest computes between two faults
     #[arg(long, value_name = "NS", value_parser = time)]
@@ -52,19 +53,19 @@ pub struct WorkFlags {
 
 impl WorkFlags {
     /// Flags that have no effect in this bench, beside the others.
-    pub fn unused(&self, bench: &About) -> Unused {
+    pub fn unused(&self, bench: &Scenario) -> Unused {
         let flags = |(flags, why): &(&'static [&'static str], &str)| {
             let why = format!("{} {why}", bench.name);
             flags.iter().map(|&flag| (flag.to_owned(), why.clone())).collect::<Unused>()
         };
-        let mut unused: Unused = bench.unused.iter().flat_map(flags).collect();
+        let mut unused: Unused = bench.simulated.unused.iter().flat_map(flags).collect();
         if !self.handlers.is_some_and(Switch::is_on) {
             unused.push(("handler_ns".into(), "there are no handlers without --handlers".into()));
         }
         unused
     }
 
-    /// What is given, and `work` for the rest.
+    /// The flags that are given, and `work` for the rest.
     pub fn over(&self, work: &Work) -> Work {
         Work {
             guest_ns: self.guest_ns.unwrap_or(work.guest_ns),

@@ -1,4 +1,4 @@
-//! What tests of `slat bench` share: a run, and the report of one whose checks hold.
+//! Helpers for tests of `slat bench`: a run, and the report of a run whose checks hold.
 
 use serde_json::Value;
 use std::process::{Command, Output};

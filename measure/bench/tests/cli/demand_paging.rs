@@ -1,14 +1,10 @@
-//! `slat bench demand-paging` as its users meet it: what it prints, how it ends, what it says of bad input.
+//! `slat bench demand-paging` as its users meet it: its output and its exit status.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat-bench"))
-        .args(["bench", "demand-paging"])
-        .args(args)
-        .output()
-        .unwrap()
+    crate::common::bench(&[&["demand-paging"], args].concat())
 }
 
 #[test]
@@ -34,19 +30,5 @@ fn every_mode_has_its_rows_and_every_check_holds() {
         let checks = report["checks"].as_array().unwrap();
         assert_eq!(checks.len(), 16);
         assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
-    }
-}
-
-#[test]
-fn bad_input_is_one_line_and_exit_status_2() {
-    for (args, says) in [
-        (&["-b", "5000"][..], "--bytes: 5000 is not a multiple of 4K from 4K to 4T"),
-        (&["--single"], "--single: there are no handlers without -u missing or -u minor"),
-        (&["-u", "minor", "--prefilled"], "--prefilled: the handlers of -u would have nothing to do"),
-    ] {
-        let output = bench(args);
-        assert_eq!(output.status.code(), Some(2));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("slat: {says}\n"));
-        assert!(output.stdout.is_empty());
     }
 }

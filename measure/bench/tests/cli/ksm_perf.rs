@@ -1,10 +1,10 @@
-//! `slat bench ksm-perf` as its users meet it: what it prints, how it ends, what it says of bad input.
+//! `slat bench ksm-perf` as its users meet it: its output and its exit status.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(["bench", "ksm-perf"]).args(args).output().unwrap()
+    crate::common::bench(&[&["ksm-perf"], args].concat())
 }
 
 #[test]
@@ -33,21 +33,4 @@ fn the_rows_are_there_and_the_counts_are_the_tests() {
     let checks = report["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 16 * 6 + 7 + 3 + 1, "and none of a time");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
-}
-
-#[test]
-fn bad_input_is_one_line_and_exit_status_2() {
-    for (bytes, text) in [("1M", "1M"), ("65537", "65537"), ("2G", "2G")] {
-        let output = bench(&["-b", bytes]);
-        assert_eq!(output.status.code(), Some(2));
-        let says = format!("slat: --bytes: {text} is not a multiple of 2M up to 1G\n");
-        assert_eq!(String::from_utf8_lossy(&output.stderr), says);
-        assert!(output.stdout.is_empty());
-    }
-    for (bytes, text) in [("4K", "4K"), ("9M", "9M"), ("12345", "12345")] {
-        let output = bench(&["--mergeable", bytes]);
-        let says = format!("slat: --mergeable: {text} is not a multiple of 4K from 8K to 8M\n");
-        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr)), (Some(2), says.into()));
-    }
-    assert_eq!(bench(&["--vms", "2"]).status.code(), Some(2), "the test has three kinds of contents");
 }

@@ -1,5 +1,6 @@
 //! `slat bench`, `sim`, `calibrate` and `report` as their users meet them.
 
+mod bad_input;
 mod common;
 mod compare;
 mod demand_paging;

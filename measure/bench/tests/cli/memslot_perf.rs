@@ -1,11 +1,10 @@
-//! `slat bench memslot-perf` as its users meet it: what it prints, how it ends, what it says of bad input.
+//! `slat bench memslot-perf` as its users meet it: its output and its exit status.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
-    command.args(["bench", "memslot-perf", "--runs", "1"]).args(args).output().unwrap()
+    crate::common::bench(&[&["memslot-perf", "--runs", "1"], args].concat())
 }
 
 fn report(output: &Output) -> Value {
@@ -45,22 +44,4 @@ fn kvm_is_measured_or_said_to_be_missing() {
     let rows = report(&output)["rows"].as_array().unwrap().iter().filter(|row| row["name"] == "KVM").count();
     let said = String::from_utf8_lossy(&output.stderr).starts_with("skipped: /dev/kvm");
     assert_eq!((rows, said), if said { (0, true) } else { (5, false) });
-}
-
-#[test]
-fn bad_input_is_one_line_and_exit_status_2() {
-    for (args, says) in [
-        (["-s", "1"], "--slots: 1 is not between 2 and 1000000"),
-        (["-s", "10,1000001"], "--slots: 1000001 is not between 2 and 1000000"),
-        (["--seconds", "1e9"], "--seconds: 1000000000 is not between 0 and 3600"),
-    ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench"))
-            .args(["bench", "memslot-perf"])
-            .args(args)
-            .output();
-        let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(2));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("slat: {says}\n"));
-        assert!(output.stdout.is_empty());
-    }
 }

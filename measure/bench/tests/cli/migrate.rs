@@ -2,10 +2,10 @@
 
 use crate::thorough::thorough;
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(["bench", "migrate"]).args(args).output().unwrap()
+    crate::common::bench(&[&["migrate"], args].concat())
 }
 
 /// A small migration that has rounds: a slow connection, and a guest that stands still for a moment only.
@@ -127,25 +127,4 @@ fn the_rounds_are_a_table_for_people() {
     assert_eq!(text.matches("the guest stands still").count(), 2, "{text}");
     assert!(text.contains("of 256 pages 0 differ from the sender's, 0 from what the guest wrote"), "{text}");
     assert!(text.ends_with("checks: 4 of 4 hold\n"), "{text}");
-}
-
-#[test]
-fn bad_input_is_refused() {
-    for (args, says) in [
-        (&["-b", "5000"] as &[_], "--bytes: 5000 is not a multiple of 4K from 64K to 64G"),
-        (&["-b", "1M", "--working-set", "2M"], "--working-set: 2M is not from 4K to --bytes, 1M"),
-        (&["--bandwidth", "1000"], "--bandwidth: from 1M"),
-        (&["--ring", "5000"], "power of two"),
-        (&["--ring", "2M"], "1048576 are the most"),
-        (&["--ring", "4K", "--track", "writes"], "cannot be used with"),
-        (&["--fail-at-round", "1", "--fail-each-round"], "cannot be used with"),
-        (&["--fail-at-round", "0"], "--fail-at-round"),
-        (&["--downtime", "0"], "--downtime"),
-        (&["-v", "0"], "--vcpus"),
-    ] {
-        let output = bench(args);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(output.stdout.is_empty() && stderr.contains(says), "{args:?}: {stderr}");
-    }
 }

@@ -1,14 +1,10 @@
 //! `slat bench numa-balancing` as its users meet it.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat-bench"))
-        .args(["bench", "numa-balancing"])
-        .args(args)
-        .output()
-        .unwrap()
+    crate::common::bench(&[&["numa-balancing"], args].concat())
 }
 
 #[test]
@@ -49,14 +45,5 @@ fn every_policy_has_its_rows_and_loses_nothing() {
         let range = |figure| rows(figure, "pins all memory")[at].1;
         assert!(range("remote flushes") > 0.0 && range("unmap calls") > 0.0);
         assert_eq!((range("hint faults"), range("pages moved to their node")), (0.0, 0.0));
-    }
-}
-
-#[test]
-fn bad_input_is_exit_status_2() {
-    for args in [["--scan", "0"], ["--vcpus", "1"], ["--nodes", "1"], ["--passes", "1"], ["--every", "10"]] {
-        let output = bench(&args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(output.stdout.is_empty());
     }
 }

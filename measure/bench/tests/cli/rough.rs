@@ -183,7 +183,7 @@ fn hears(id: u32) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & 0x4003 == 0x4003
 }
 
-/// What does not look at the first signal in time would wait for its second and a half; the next signal ends it at once.
+/// A command that misses the first signal would wait for its second and a half; the next signal ends it at once.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_ends_benches_and_simulations() {

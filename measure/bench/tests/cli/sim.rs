@@ -64,7 +64,7 @@ fn a_report_carries_what_its_figures_hang_on() {
     let said = printed(&run);
     assert!(said.lines().next().unwrap().contains("simulated"), "{said}");
     for part in
-        ["ns per fault", "waiting for locks", "near+far x 2", "what operations cost", "assumed", "hold"]
+        ["ns per fault", "waiting for locks", "near+far x 2", "costs of operations", "assumed", "hold"]
     {
         assert!(said.contains(part), "{part} in:\n{said}");
     }

@@ -1,6 +1,6 @@
 //! `slat bench zap` and `slat bench invalidate` as their users meet them.
 
-use crate::common::{bench, report};
+use crate::common::report;
 use serde_json::Value;
 
 /// Every row of these names and parameters has both figures.
@@ -71,20 +71,5 @@ fn several_of_both_with_ranges_and_a_host_that_sleeps_have_the_same_rows() {
                 "{pages}, {beside}"
             );
         }
-    }
-}
-
-#[test]
-fn bad_input_is_one_line_and_exit_status_2() {
-    for (args, says) in [
-        (["zap", "--sizes", "1G,4K"], "--sizes: 4096 is not a multiple of 2M from 2M to 512G"),
-        (["zap", "--sizes", "1T"], "--sizes: 1099511627776 is not a multiple of 2M from 2M to 512G"),
-        (["invalidate", "-b", "3M"], "--bytes: 3145728 is not a multiple of 2M from 2M to 64T"),
-        (["invalidate", "--range", "12K"], "--range: 12288 is no power of two from 4K to 2M"),
-    ] {
-        let output = bench(&args);
-        assert_eq!(output.status.code(), Some(2));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("slat: {says}\n"));
-        assert!(output.stdout.is_empty());
     }
 }

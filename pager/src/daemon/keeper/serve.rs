@@ -4,15 +4,20 @@
 //! not for the end of a worker that is stuck. The worker may wait for the keeper, and so the two never wait for each
 //! other.
 
+use super::clients::Waits;
+use super::list::now;
 use super::{Event, Keeper, Kept};
 use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
 use crate::daemon::limits;
 use crate::daemon::outbox::{Letter, Outbox, Process, second_signal};
 use crate::daemon::peer;
+use crate::daemon::request::Request;
+use crate::wire::{Foreign, MOST_CLOSING, closing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -24,10 +29,10 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A worker, and its messages.
-struct Running {
+pub(super) struct Running {
     channel: Channel,
-    process: Process,
-    outbox: Outbox,
+    pub(super) process: Process,
+    pub(super) outbox: Outbox,
     /// It has served, so it reads its messages.
     is_ready: bool,
 }
@@ -114,12 +119,17 @@ impl Keeper {
         let child = command.stdin(theirs).spawn()?;
         // The command holds the worker's end, which must close when the worker ends.
         drop(command);
-        if !self.is_supervised {
-            (0..self.sockets.len()).for_each(|number| outbox.push(Letter::Socket(number)));
+        self.sockets.keys().for_each(|number| outbox.push(Letter::Socket(*number)));
+        if !self.is_supervised && self.control.is_some() {
+            outbox.push(Letter::Control);
         }
-        self.versions.keys().for_each(|socket| outbox.push(Letter::Version(*socket)));
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
         outbox.push(Letter::All);
+        // Reloads that the last worker has not done.
+        let reloads = self.sockets.iter().filter(|(_, socket)| socket.reloads);
+        reloads.for_each(|(number, _)| outbox.push(Letter::Reload(*number)));
+        let asks = self.clients.all().filter(|(number, ..)| self.request_of(*number).is_some());
+        asks.for_each(|(number, ..)| outbox.push(Letter::Request(number)));
         Ok(Running { channel, process: Process::mine(child), outbox, is_ready: false })
     }
 
@@ -137,8 +147,9 @@ impl Keeper {
                 }
                 kill_at = Some(Instant::now() + PATIENCE);
             }
-            worker.outbox.send(|letter| self.send(&worker.channel, letter));
-            let accepts = worker.outbox.len() < MOST_WAITING;
+            self.serve_clients(worker, told);
+            self.send_all(worker);
+            let accepts = worker.outbox.len() < MOST_WAITING && closing() < MOST_CLOSING;
             let channel = &worker.channel;
             let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
@@ -147,11 +158,18 @@ impl Keeper {
             for fd in [drain, self.leave.as_ref(), self.reload.as_ref()] {
                 fds.push(fd.map_or_else(never, |fd| PollFd::new(fd, PollFlags::IN)));
             }
-            if accepts {
-                fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
-            }
+            let control = self.control.as_ref();
+            fds.push(control.map_or_else(never, |control| PollFd::new(&control.listener, PollFlags::IN)));
+            let clients = self.clients.all();
+            fds.extend(clients.map(|(_, connection, flags)| PollFd::new(connection, flags)));
+            let sockets_at = fds.len();
+            let accepting: Vec<usize> =
+                self.sockets.keys().copied().filter(|number| accepts && self.is_accepting(*number)).collect();
+            let listeners = accepting.iter().filter_map(|number| self.sockets[number].listener.as_ref());
+            fds.extend(listeners.map(|listener| PollFd::new(listener, PollFlags::IN)));
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
+            let left = left.or((closing() >= MOST_CLOSING).then_some(REFUSED));
             let tell = |count, process| told(Event::Closes(count, process));
             let left = left.or(self.closed.tell(tell)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
@@ -175,10 +193,15 @@ impl Keeper {
                 continue;
             }
             if ready[3] && self.has_to_reload() {
-                worker.outbox.push(Letter::Reload);
+                self.reload(None, worker);
             }
-            for (socket, _) in ready[4..].iter().enumerate().filter(|(_, ready)| **ready) {
-                self.accept(socket, worker, told);
+            if ready[4]
+                && let Some(control) = &self.control
+            {
+                self.clients.accept(&control.listener);
+            }
+            for (socket, _) in accepting.iter().zip(&ready[sockets_at..]).filter(|(_, ready)| **ready) {
+                self.accept(*socket, worker, told);
             }
         }
     }
@@ -197,12 +220,25 @@ impl Keeper {
         }
     }
 
-    /// Closes and removes the sockets.
-    pub(super) fn begin_to_drain(&mut self, told: &mut impl FnMut(Event)) {
-        self.drains = true;
-        self.sockets.clear();
-        self.places.drain(..).for_each(|place| place.remove());
-        told(Event::Drains(self.kept.len()));
+    /// Sends the waiting messages for which there is room. An operator's connection belongs to the worker then.
+    fn send_all(&mut self, worker: &mut Running) {
+        let mut passed = Vec::new();
+        worker.outbox.send(|letter| {
+            self.send(&worker.channel, letter)?;
+            if let Letter::Request(number) = letter {
+                passed.push(number);
+            }
+            Ok(())
+        });
+        for number in passed {
+            self.clients.remove(number);
+        }
+    }
+
+    /// Returns the request that is to be passed on for an operator.
+    fn request_of(&self, number: u64) -> Option<(&UnixStream, &Request)> {
+        let client = self.clients.get(number)?;
+        if let Waits::Request(request) = &client.waits { Some((&client.connection, request)) } else { None }
     }
 
     /// Ends at once, and returns the reason. The worker starts no other keeper.
@@ -230,22 +266,41 @@ impl Keeper {
         let (mut take, mut fds) = (Take::default(), Vec::new());
         match letter {
             Letter::Socket(number) => {
-                // It may have been closed meanwhile.
-                let Some(socket) = self.sockets.get(number) else { return Ok(()) };
-                (take.what, take.socket) = (TakeKind::Socket, number);
-                fds.push(socket.as_fd());
+                // It may have been removed meanwhile.
+                let Some(socket) = self.sockets.get(&number) else { return Ok(()) };
+                (take.what, take.socket, take.is_first) = (TakeKind::Socket, number, socket.is_first);
+                take.request = Some(Request::Add(socket.listen.clone()));
+                take.version.clone_from(&socket.version);
+                // The keeper that systemd starts gets the sockets of the command line.
+                let is_shared = !(self.is_supervised && socket.is_first);
+                fds.extend(socket.listener.iter().filter(|_| is_shared).map(AsFd::as_fd));
             }
+            Letter::Closes(number) => (take.what, take.socket) = (TakeKind::Closes, number),
+            Letter::Forgets(number) => (take.what, take.socket) = (TakeKind::Forgets, number),
+            Letter::Control => {
+                let Some(control) = &self.control else { return Ok(()) };
+                (take.what, take.connection) = (TakeKind::Control, control.number);
+                fds.push(control.listener.as_fd());
+            }
+            Letter::Request(number) => {
+                let Some((connection, request)) = self.request_of(number) else { return Ok(()) };
+                (take.what, take.request) = (TakeKind::Request, Some(request.clone()));
+                fds.push(connection.as_fd());
+            }
+            Letter::Yields => take.what = TakeKind::Yields,
             Letter::Guest(connection) => {
                 let Some(kept) = self.kept.get(&connection) else { return Ok(()) };
-                take = Take { connection, socket: kept.socket, version: kept.version.clone(), ..take };
+                take = Take {
+                    connection,
+                    socket: kept.socket,
+                    version: kept.version.clone(),
+                    since: kept.since,
+                    ..take
+                };
                 fds.push(kept.connection.as_fd());
                 fds.extend(kept.files.iter().map(AsFd::as_fd));
             }
-            Letter::Version(socket) => {
-                (take.what, take.socket) = (TakeKind::Version, socket);
-                take.version = self.versions.get(&socket).cloned();
-            }
-            Letter::Reload => take.what = TakeKind::Reload,
+            Letter::Reload(number) => (take.what, take.socket) = (TakeKind::Reload, number),
             Letter::All => (take.what, take.is_first) = (TakeKind::All, !self.was_ready),
             Letter::Drains => take.what = TakeKind::Drains,
             Letter::Leaves => take.what = TakeKind::Leaves,
@@ -261,19 +316,35 @@ impl Keeper {
                     (self.was_ready, worker.is_ready) = (true, true);
                     told(Event::Ready);
                 }
-                Ok(Some((Keep { opened: Some(socket), version, .. }, _))) => {
-                    self.versions.remove(&socket);
-                    self.versions.extend(version.map(|version| (socket, version)));
+                Ok(Some((keep, _))) if keep.opened.is_some() => {
+                    self.opened(keep.opened.unwrap_or_default(), keep, worker);
+                }
+                Ok(Some((keep, _))) if keep.waiting.is_some() => {
+                    if let Some(kept) = self.kept.get_mut(&keep.connection) {
+                        (kept.waiting, kept.reason) = (keep.waiting.unwrap_or_default(), keep.reason);
+                    }
                 }
                 Ok(Some((keep, files))) if files.is_empty() => {
                     // Without a descriptor to spare, the files of a guest do not arrive. The guest is still there.
-                    if !keep.has_files {
-                        self.kept.remove(&keep.connection);
+                    if !keep.has_files
+                        && let Some(kept) = self.kept.remove(&keep.connection)
+                    {
+                        self.forget(kept.socket, worker);
+                        // It may hold descriptors of the VMM, which the kernel closes with it.
+                        drop(Foreign::from(kept.connection));
                     }
                 }
                 Ok(Some((keep, files))) => {
                     if let Some(kept) = self.kept.get_mut(&keep.connection) {
                         (kept.files, kept.version) = (files, keep.version);
+                        let socket = kept.socket;
+                        if self
+                            .sockets
+                            .get(&socket)
+                            .is_some_and(|socket| socket.is_open() && socket.listen.once)
+                        {
+                            self.close(socket, worker);
+                        }
                     }
                 }
                 Ok(None) => return false,
@@ -286,10 +357,19 @@ impl Keeper {
     fn accept(&mut self, socket: usize, worker: &mut Running, told: &mut impl FnMut(Event)) {
         // Not forever, although a process may connect again and again.
         for _ in 0..AT_ONCE {
-            if worker.outbox.len() >= MOST_WAITING {
+            if worker.outbox.len() >= MOST_WAITING || closing() >= MOST_CLOSING {
                 return;
             }
-            let connection = match self.sockets[socket].accept() {
+            if !self.is_accepting(socket) {
+                return;
+            }
+            let listening = self.sockets.get(&socket);
+            let Some((listener, version)) =
+                listening.and_then(|socket| Some((socket.listener.as_ref()?, socket.version.clone())))
+            else {
+                return;
+            };
+            let connection = match listener.accept() {
                 Ok((connection, _)) => connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // For instance, no descriptor is left. The connection waits in the socket, and the pause avoids a busy
@@ -298,12 +378,16 @@ impl Keeper {
             };
             let process = peer::pid(&connection);
             if !self.has_room(socket, process) {
+                drop(Foreign::from(OwnedFd::from(connection)));
                 self.closed.add(process);
                 _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
                 continue;
             }
-            let (connection, files) = (connection.into(), Vec::new());
-            self.kept.insert(self.next, Kept { socket, connection, process, files, version: None });
+            // From here to its end the guest has this version, whatever happens.
+            let (connection, files, since) = (connection.into(), Vec::new(), now());
+            let (waiting, reason) = (0, None);
+            let kept = Kept { socket, connection, process, files, version, since, waiting, reason };
+            self.kept.insert(self.next, kept);
             worker.outbox.push(Letter::Guest(self.next));
             self.next += 1;
         }
@@ -311,8 +395,11 @@ impl Keeper {
 
     /// Returns whether one more connection of this process is kept.
     pub(super) fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
-        let kept = self.kept.values().map(|kept| (kept.socket, kept.process));
-        limits::has_room(kept, self.sockets.len(), socket, process, self.most_of_process)
+        let kept = || self.kept.values().map(|kept| (kept.socket, kept.process));
+        let most = self.sockets.get(&socket).and_then(|socket| socket.listen.most).unwrap_or(usize::MAX);
+        let open = self.sockets.values().filter(|socket| socket.is_open()).count();
+        kept().filter(|(at, _)| *at == socket).count() < most
+            && limits::has_room(kept(), open, socket, process, self.most_of_process)
     }
 }
 

@@ -26,6 +26,15 @@ impl Wire for Refuses {
     }
 }
 
+fn listen(path: &Path) -> Listen {
+    Listen::image(path, "none")
+}
+
+/// A source of templates for a worker that opens none.
+fn none() -> crate::daemon::FindTemplate {
+    Box::new(|listen| crate::store::TemplateSource::of_image(listen.name().as_ref()))
+}
+
 fn socket(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("slat-pager-{name}-{}", std::process::id()))
 }
@@ -40,7 +49,7 @@ fn keeper_and_worker_do_not_wait_for_each_other_when_many_vmms_connect_at_once()
         set_socket_send_buffer_size(end, 1).unwrap();
     }
     let (mut signal, drain) = UnixStream::pair().unwrap();
-    let mut keeper = Keeper::listen([&path]).unwrap().drain_on(drain.into());
+    let mut keeper = Keeper::listen([listen(&path)], false).unwrap().drain_on(drain.into());
     (keeper.adopted, keeper.was_ready) = (Some((ours, None)), true);
     // More than the channel has room for, in the socket before the keeper looks.
     let _first: Vec<_> = (0..30).map(|_| UnixStream::connect(&path).unwrap()).collect();
@@ -48,8 +57,8 @@ fn keeper_and_worker_do_not_wait_for_each_other_when_many_vmms_connect_at_once()
     std::thread::spawn(move || {
         let cache = Arc::new(Cache::new(0));
         let monitor = Monitor::new(cache.clone(), None);
-        let (templates, options) = (vec![], Options::default());
-        let worker = Worker { wire: Refuses, templates, cache, options, monitor };
+        let (source, options) = (none(), Options::default());
+        let worker = Worker { wire: Refuses, source, cache, options, monitor };
         worker.run(theirs, |_, _, end| assert!(end.is_err())).unwrap();
     });
     std::thread::spawn(move || {
@@ -74,7 +83,7 @@ fn keeper_and_worker_do_not_wait_for_each_other_when_many_vmms_connect_at_once()
 #[test]
 fn pauses_before_a_worker_that_fails_again_and_again_grow_and_are_told() {
     let (mut signal, drain) = UnixStream::pair().unwrap();
-    let mut keeper = Keeper::listen::<&Path>([]).unwrap().drain_on(drain.into());
+    let mut keeper = Keeper::listen([], false).unwrap().drain_on(drain.into());
     keeper.was_ready = true;
     let (mut pauses, mut drained) = (Vec::new(), 0);
     let told = |event| match event {
@@ -94,7 +103,7 @@ fn pauses_before_a_worker_that_fails_again_and_again_grow_and_are_told() {
 
 #[test]
 fn a_worker_that_cannot_be_started_is_tried_again_once_one_has_served() {
-    let keeper = || Keeper::listen::<&Path>([]).unwrap();
+    let keeper = || Keeper::listen([], false).unwrap();
     let none = || Command::new("/nonexistent/slat-pager");
     assert_eq!(keeper().run(none, |_| {}).unwrap_err().kind(), io::ErrorKind::NotFound);
     let (mut signal, leave) = UnixStream::pair().unwrap();
@@ -109,11 +118,13 @@ fn a_worker_that_cannot_be_started_is_tried_again_once_one_has_served() {
 
 #[test]
 fn one_process_gets_a_part_of_the_connections_and_one_socket_leaves_some_to_others() {
-    let mut keeper = Keeper::listen([socket("room-a"), socket("room-b")]).unwrap();
+    let mut keeper =
+        Keeper::listen([socket("room-a"), socket("room-b")].iter().map(|path| listen(path)), false).unwrap();
     let kept = |socket, process| {
         let connection = UnixStream::pair().unwrap().0.into();
         let process = Pid::from_raw(process);
-        Kept { socket, connection, process, files: Vec::new(), version: None }
+        let (files, version, since, waiting, reason) = (Vec::new(), None, 0, 0, None);
+        Kept { socket, connection, process, files, version, since, waiting, reason }
     };
     for number in 0..MOST_OF_PROCESS {
         assert!(keeper.has_room(0, Pid::from_raw(7)));
@@ -136,17 +147,33 @@ fn one_process_gets_a_part_of_the_connections_and_one_socket_leaves_some_to_othe
 }
 
 #[test]
-fn a_keeper_removes_its_own_sockets_alone() {
-    let path = socket("replaced");
-    let mut first = Keeper::listen([&path]).unwrap();
-    let mut second = Keeper::listen([&path]).unwrap();
+fn a_keeper_refuses_live_sockets_and_removes_its_own_alone() {
+    let (path, other) = (socket("replaced"), socket("replaced-other"));
+    let mut first = Keeper::listen([listen(&path)], false).unwrap();
+    let error = Keeper::listen([listen(&other), listen(&path)], false).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(!other.exists(), "it takes all or nothing");
+    let mut second = Keeper::listen([listen(&path)], true).unwrap();
     assert_eq!((first.taken_over, second.taken_over), (0, 1));
     first.begin_to_drain(&mut |_| {});
     assert!(UnixStream::connect(&path).is_ok(), "it belongs to the second one");
     second.begin_to_drain(&mut |_| {});
     assert!(!path.exists());
     // No process listens on a socket that was left behind.
-    drop(Keeper::listen([&path]).unwrap());
-    assert_eq!(Keeper::listen([&path]).unwrap().taken_over, 0);
+    drop(Keeper::listen([listen(&path)], false).unwrap());
+    assert_eq!(Keeper::listen([listen(&path)], false).unwrap().taken_over, 0);
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn two_keepers_share_a_control_path_and_each_has_its_own_name() {
+    let path = socket("control");
+    let keeper = || Keeper::listen([], false).unwrap();
+    let first = keeper().control_at(&path, false).unwrap();
+    let own = super::own_name(&path, u64::from(std::process::id()));
+    assert_eq!(crate::daemon::daemons(&path), std::slice::from_ref(&own));
+    let error = keeper().control_at(&path, false).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    drop(first);
+    assert!(!path.exists() && !own.exists());
 }

@@ -5,6 +5,7 @@
 
 use super::layout::{self, FIRST_LARGE, REGION, REGIONS, SMALL_SLOTS, USED};
 use super::op::{Change, Op, Telling};
+use super::rounds::Rounds;
 use super::schedule::Schedule;
 use super::{Cpu, Log, Plan, Role, Tables};
 use crate::random::Random;
@@ -19,7 +20,8 @@ enum Theme {
     LargeSlots,
     /// The host's pages.
     Pages,
-    /// Write permission of a few pages of one region comes and goes, by changes that overlap.
+    /// Write permission of two or three neighbouring pages comes and goes, by changes that overlap, in rounds that all
+    /// CPUs begin together.
     Permissions,
     /// Table pages that are freed and used again.
     Tables,
@@ -43,8 +45,8 @@ struct Ground {
 const SIZES: &[(u64, u64)] =
     &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112), (1, 416)];
 
-/// Draws the plan of `seed`, with `cpus` CPUs if that is given.
-pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
+/// Draws the plan of `seed`: with `cpus` CPUs if that is given, and in rounds if `in_rounds` is true.
+pub fn draw(seed: u64, cpus: Option<u64>, in_rounds: bool) -> Plan {
     let mut random = Random::new(seed, 1);
     let drawn = random.weighted(SIZES);
     let theme = random.weighted(&[
@@ -57,22 +59,32 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (6, Theme::Dirty),
         (2, Theme::All),
     ]);
-    // An upgrade, a fault, and invalidations of their page and of others: six and more.
-    let drawn = if theme == Theme::Permissions { drawn.max(6) + random.below(3) } else { drawn };
+    let theme = if in_rounds { Theme::Permissions } else { theme };
+    // Upgrades, and invalidations of their pages and of others: six and more.
+    let drawn = if theme == Theme::Permissions { random.within(6, 10) } else { drawn };
     let cpus = cpus.unwrap_or(drawn).max(1);
     // A transaction takes long if another thread holds a snapshot whenever a version is published.
     let holds = matches!(theme, Theme::SmallSlots | Theme::LargeSlots) && !random.once_in(4) && cpus > 2;
     let threads =
-        if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 4).min(cpus - 1)) };
+        if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 5).min(cpus - 1)) };
     let vcpus = (cpus - threads) as u32;
     let (ground, slots) = ground(&mut random, theme, vcpus);
+    let rounds = (theme == Theme::Permissions).then(|| Rounds {
+        window: ground.windows[0],
+        slot: ground.slots[0],
+        pages: random.within(2, 3),
+        moves: random.once_in(3),
+    });
     let length = if cpus > 16 { 4 } else { random.pick(&[4, 8, 12, 24]) };
     let vcpu = |random: &mut Random, id| Cpu {
         number: id,
         role: Role::Vcpu(id),
         late: if holds && id == 0 { 8 } else { random.pick(&[0, 0, 1, 2, 4]) },
         late_ns: random.pick(&[0, 100, 1000, 10_000]),
-        ops: guest_program(random, &ground, length),
+        ops: match &rounds {
+            Some(rounds) => numbered(rounds.guest(random)),
+            None => guest_program(random, &ground, length),
+        },
     };
     let mut programs: Vec<Cpu> = (0..vcpus).map(|id| vcpu(&mut random, id)).collect();
     programs.extend((0..threads as u32).map(|thread| Cpu {
@@ -80,7 +92,9 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         role: Role::Thread,
         late: 0,
         late_ns: 0,
-        ops: if holds && thread > 0 {
+        ops: if let Some(rounds) = &rounds {
+            numbered(rounds.thread(&mut random, thread == 0))
+        } else if holds && thread > 0 {
             numbered((0..length).map(|_| Op::Hold(random.within(1000, 200_000))).collect())
         } else {
             numbered((0..random.within(1, length)).map(|_| thread_op(&mut random, &ground)).collect())
@@ -102,7 +116,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         cas_fails: if fails == 1 { random.pick(&[3, 5, 9]) } else { 0 },
         refuses: dear(&mut random, &[2, 4, 8]),
         silent: dear(&mut random, &[1, 2, 4]),
-        breaks: if random.once_in(2) { random.pick(&[1, 2, 4]) } else { 0 },
+        breaks: if rounds.is_none() && random.once_in(2) { random.pick(&[1, 2, 4]) } else { 0 },
         host_sleeps_ns: dear(&mut random, &[1000, 20_000]),
         park_after_ns: if parks { 1000 } else { 0 },
         huge: if theme == Theme::Huge || random.once_in(3) { random.number() } else { 0 },
@@ -156,10 +170,9 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
         _ => random.once_in(2),
     };
     let (windows, slots) = if small {
-        // Neighbours in one table; now and then in the next table, too.
+        // Neighbours in one table; sometimes in the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
-        let last = if theme == Theme::Permissions { first } else { last };
         (first..FIRST_LARGE.min(last + 1), 0..random.within(2, 4) as u32)
     } else {
         let many = random.within(1, 4);
@@ -175,8 +188,7 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
 /// A guest frame that guests use.
 fn gfn(random: &mut Random, ground: &Ground) -> Gfn {
     let window = random.pick(&ground.windows);
-    let used = if ground.theme == Theme::Permissions { 3 } else { USED as u64 };
-    layout::frame(window, random.below(used) as usize)
+    layout::frame(window, random.below(USED as u64) as usize)
 }
 
 /// Frames around `gfn`: one, a window, or all.
@@ -242,8 +254,7 @@ fn thread_op(random: &mut Random, ground: &Ground) -> Op {
     let theme = if ground.theme == Theme::All || random.once_in(4) { other } else { ground.theme };
     match theme {
         Theme::SmallSlots | Theme::LargeSlots => slots_op(random, ground),
-        Theme::Pages | Theme::All => pages_op(random, ground),
-        Theme::Permissions => permissions_op(random, ground),
+        Theme::Pages | Theme::Permissions | Theme::All => pages_op(random, ground),
         Theme::Tables => tables_op(random, ground),
         Theme::Huge => huge_op(random, ground),
         Theme::Dirty => dirty_op(random, ground),
@@ -278,23 +289,6 @@ fn pages_op(random: &mut Random, ground: &Ground) -> Op {
         }
         _ => change(random, (first, pages), sleeps),
     }
-}
-
-/// Changes of two neighbours and of pages around them.
-fn permissions_op(random: &mut Random, ground: &Ground) -> Op {
-    let first = layout::host_page(ground.slots[0]);
-    let (first, pages) = match random.below(6) {
-        0 | 1 => (first, 1),
-        2 | 3 => (first, 2),
-        4 => (first + 1, 1),
-        _ => (first + 2, 1),
-    };
-    let (change, why) = random.weighted(&[
-        (4, (Change::Protect, Reason::Protect)),
-        (2, (Change::Nothing, Reason::Clear)),
-        (1, (Change::Move, Reason::Migrate)),
-    ]);
-    Op::Change { first, pages, change, why, telling: Telling::Overlapping, sleeps: 0 }
 }
 
 fn change(random: &mut Random, (first, pages): (u64, u64), sleeps: u64) -> Op {

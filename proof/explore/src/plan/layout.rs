@@ -61,6 +61,17 @@ pub fn host_page(slot: u32) -> u64 {
     if slot < SMALL_SLOTS { u64::from(slot) * SMALL } else { u64::from(slot - SMALL_SLOTS + 1) * REGION }
 }
 
+/// The memslot of a host page.
+pub fn slot_of(page: u64) -> Option<u32> {
+    (0..SLOTS).find(|&slot| (host_page(slot)..host_page(slot) + pages_of(slot)).contains(&page))
+}
+
+/// The host pages among these that guests use.
+pub fn used_in(pages: &std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+    let of_slot = |slot| (0..USED).map(move |nth| host_page(slot) + used(nth, pages_of(slot)));
+    (0..SLOTS).flat_map(of_slot).filter(|page| pages.contains(page))
+}
+
 /// Number of host pages behind a memslot.
 pub fn pages_of(slot: u32) -> u64 {
     if slot < SMALL_SLOTS { SMALL } else { REGION }

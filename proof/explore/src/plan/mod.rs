@@ -1,15 +1,17 @@
 //! A plan: the contents of a world as data, which can be drawn from a seed, shrunk and printed.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `layout` | the guest's windows for memslots, and the host's pages behind them |
-//! | `op` | what a CPU does, one step of its program |
+//! | `op` | one operation of a CPU's program |
 //! | `draw` | a plan from a seed |
-//! | `schedule` | how long each CPU is held up before each access |
+//! | `rounds` | programs in which all CPUs meet, and change a few pages |
+//! | `schedule` | the delay of each CPU before each access |
 
 mod draw;
 pub mod layout;
 pub mod op;
+mod rounds;
 pub mod schedule;
 
 pub use draw::draw;
@@ -27,7 +29,7 @@ pub enum Tables {
     Pae,
 }
 
-/// How stores are logged.
+/// The way in which stores are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Log {
     /// A bitmap, by write permissions. Large leaf entries are split when logging begins, or by the first store.
@@ -79,7 +81,7 @@ pub struct Plan {
     pub turn: u64,
     /// The table format.
     pub tables: Tables,
-    /// How stores are logged in memslots that log.
+    /// The log of memslots that log.
     pub log: Log,
     /// Maximum number of table pages.
     pub budget: Option<u64>,

@@ -20,7 +20,7 @@ pub enum Change {
     Nothing,
 }
 
-/// How the host announces the change.
+/// The way in which the host announces the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Telling {
     /// `Vm::invalidate`, `apply`, `settle`.
@@ -49,6 +49,8 @@ pub enum Op {
     Prefault(Span<Gfn>),
     /// Idles.
     Rest(u64),
+    /// Idles until the time is a multiple of this: a rendezvous of all CPUs.
+    Align(u64),
     /// The host changes pages of one region.
     Change {
         /// The first page.
@@ -59,7 +61,7 @@ pub enum Op {
         change: Change,
         /// The reason passed to the engine.
         why: Reason,
-        /// How it is announced.
+        /// The way in which it is announced.
         telling: Telling,
         /// The host sleeps this long between the flush and its own change.
         sleeps: u64,

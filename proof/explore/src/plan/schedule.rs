@@ -9,7 +9,7 @@ use slat_machine::explore::{Access, Act};
 /// The kinds of schedules. A step is an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// A random delay per step, now and then a long one.
+    /// A random delay per step, sometimes a long one.
     Random {
         /// One in this many is long.
         long: u64,

@@ -8,6 +8,10 @@
 //! * A held frame is used only while its host maps it for that access.
 //! * No walk reads a freed table page.
 //!
+//! Checked just before the host changes pages:
+//!
+//! * A fault that read the lists of invalidations just before this one began can map none of these pages.
+//!
 //! Checked at each access and at the end:
 //!
 //! * A frame that a guest uses contains every store to its page.
@@ -17,35 +21,36 @@
 //!   returned.
 //! * Every thread ends.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `host`, `memory` | the primary MMU; memory for tables |
-//! | `guest`, `tlb` | a vCPU, and its processor's TLB |
+//! | `primary_mmu`, `table_memory` | the primary MMU; memory for tables |
+//! | `vcpu`, `tlb` | a vCPU, and its processor's TLB |
 //! | `slots` | the memslot in each window, also during transactions |
 //! | `thread` | the threads of the host and of the VMM |
 //! | `oracle` | the checks of all of the above |
 //! | `observer` | the schedule, and the moments of the checks |
 //! | `run` | runs a plan |
 
-mod guest;
-mod host;
-mod memory;
 mod observer;
 mod oracle;
+mod primary_mmu;
 mod run;
 mod slots;
+mod table_memory;
 mod thread;
 mod tlb;
+mod vcpu;
+mod windows;
 
 pub use run::{Outcome, run};
 
 use crate::plan::Plan;
-use host::{Handle, Primary};
+use primary_mmu::{Handle, Primary};
 use slat::{Access, Format, Gfn, Pfn, Span, Vm};
-use slots::Windows;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windows::Windows;
 
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +63,8 @@ pub struct Wrong {
 
 /// A guest could use, or has used, a frame that its host does not map there.
 pub const STALE: &str = "a guest can use a frame that is not there, or not so";
+/// An invalidation is active and has edited its range, and a fault that began before it can fill an entry there.
+pub const HIDDEN: &str = "a fault can map a page that is about to change";
 /// A guest could store, or has stored, before a listener was told.
 pub const UNTOLD: &str = "a guest can store to a frame whose stores are tracked";
 /// A walk read a word that only the engine writes, into pages that are in no table.

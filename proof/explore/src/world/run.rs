@@ -1,10 +1,10 @@
 //! Runs a plan.
 
-use super::host::{Handle, Primary};
 use super::observer::Observer;
-use super::slots::Windows;
+use super::primary_mmu::{Handle, Primary};
 use super::tlb::Tlb;
-use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, guest, thread};
+use super::windows::Windows;
+use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, thread, vcpu};
 use crate::plan::{Log, Plan, Role, Tables};
 use slat::inject::{self, Point};
 use slat::table::formats::{Ept4, Ept4NoAd, Pae};
@@ -33,7 +33,7 @@ pub fn run(plan: &Plan, tells: bool) -> Outcome {
     std::thread::scope(|scope| {
         let run = || run_here(plan, tells);
         let worker = std::thread::Builder::new().name("world".to_owned()).spawn_scoped(scope, run);
-        worker.expect("a thread").join().expect("what a world panics with is caught")
+        worker.expect("a thread").join().expect("panics of a world are caught")
     })
 }
 
@@ -148,7 +148,7 @@ fn run_world<F: Format>(world: &World<F>, observer: &Observer<F>) -> Ended {
     let job = |cpu| {
         let work = move || {
             let run = || match cpu {
-                &crate::plan::Cpu { role: Role::Vcpu(id), .. } => guest::run(world, id, cpu),
+                &crate::plan::Cpu { role: Role::Vcpu(id), .. } => vcpu::run(world, id, cpu),
                 cpu => thread::run(world, cpu),
             };
             if catch_unwind(AssertUnwindSafe(run)).is_err() {

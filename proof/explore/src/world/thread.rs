@@ -1,13 +1,14 @@
 //! The threads of the host and of the VMM.
 
-use super::{World, host};
-use crate::plan::Cpu;
+use super::{HIDDEN, World, primary_mmu};
 use crate::plan::op::{Change, Op, Telling};
+use crate::plan::{Cpu, layout};
+use slat::inject::PausedFault;
 use slat::{
-    Access, Event, Format, Gfn, HostPage, Idle, Level, Reason, SecondaryMmu as _, SlotId, Span, VcpuId,
+    Access, Event, Format, Gfn, HostPage, Hva, Idle, Level, Reason, SecondaryMmu as _, SlotId, Span, VcpuId,
     WriteListener, Young,
 };
-use slat_machine::{pause, rest};
+use slat_machine::{now, pause, rest};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ impl<F: Format> World<'_, F> {
         let vm = &self.vm;
         match op {
             Op::Rest(ns) => rest(*ns),
+            Op::Align(ns) => rest(ns - now() % ns),
             &Op::Change { first, pages, change, why, telling, sleeps } => {
                 self.change(idle, first..first + pages, (change, why, telling), sleeps);
             }
@@ -42,9 +44,9 @@ impl<F: Format> World<'_, F> {
             Op::Age(gfns) => vm.memory().lockless(idle).age(*gfns, |_| {}),
             &Op::Young(first, pages, flushes) => {
                 let young = if flushes { Young::ClearAndFlush } else { Young::Clear };
-                vm.young(idle, host::hvas(&(first..first + pages)), young);
+                vm.young(idle, primary_mmu::hvas(&(first..first + pages)), young);
                 if !flushes {
-                    vm.forget(idle, host::hvas(&(first..first + pages)));
+                    vm.forget(idle, primary_mmu::hvas(&(first..first + pages)));
                 }
             }
             // Without memory for tables fewer pages are split.
@@ -88,12 +90,13 @@ impl<F: Format> World<'_, F> {
     ) {
         let overlaps = telling == Telling::Overlapping;
         let held = (!overlaps).then(|| self.host.lock(pages.start));
-        let hvas = host::hvas(&pages);
-        let edit = || {
+        let hvas = primary_mmu::hvas(&pages);
+        let sleep = || {
             if sleeps > 0 {
                 rest(sleeps);
             }
-            let _held = overlaps.then(|| self.host.lock(pages.start));
+        };
+        let edit = || {
             let freed = self.host.edit(&pages, change);
             if change == Change::Drop {
                 // The VMM knows which pages it has discarded.
@@ -105,7 +108,11 @@ impl<F: Format> World<'_, F> {
         };
         let mut freed = Vec::new();
         if matches!(telling, Telling::Invalidate | Telling::Overlapping) {
+            let paused = self.vm.paused_fault(idle, self.frames_of(&pages));
             let _invalidation = self.vm.invalidate(hvas, why).apply(idle).settle();
+            sleep();
+            let _held = overlaps.then(|| self.host.lock(pages.start));
+            self.continue_fault(idle, paused, &pages);
             freed = edit();
         } else {
             let may_block = telling == Telling::Around;
@@ -115,6 +122,7 @@ impl<F: Format> World<'_, F> {
                     told.changed(idle, hvas, None);
                     told.flush(idle);
                 }
+                sleep();
                 freed = edit();
             });
             self.story(|| format!("  told: {told:?}"));
@@ -123,10 +131,24 @@ impl<F: Format> World<'_, F> {
         drop(held);
     }
 
+    /// The frames behind which these pages are, of those that guests use, and the addresses of the pages.
+    fn frames_of(&self, pages: &std::ops::Range<u64>) -> impl Iterator<Item = (Gfn, Hva)> {
+        layout::used_in(pages).filter_map(|page| Some((self.windows.frame_of(page)?, primary_mmu::hva(page))))
+    }
+
+    /// The fault that paused before an invalidation of these pages began continues. The host is about to change the
+    /// pages. The fault may map none of those that it has now.
+    fn continue_fault(&self, idle: &mut Idle, paused: Option<PausedFault>, pages: &std::ops::Range<u64>) {
+        let filled = paused.and_then(|fault| self.vm.may_fill(idle, &fault, self.frames_of(pages)));
+        if let Some(gfn) = filled {
+            self.wrong(HIDDEN, || format!("frame {:#x}", gfn.0));
+        }
+    }
+
     /// Replaces a page by one with the same contents: first the guests lose write permission.
     fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
         let held = self.host.lock(page);
-        let hvas = host::hvas(&(page..page + 1));
+        let hvas = primary_mmu::hvas(&(page..page + 1));
         let protecting = self.vm.invalidate(hvas, Reason::WriteProtect).apply(idle).settle();
         self.host.edit(&(page..page + 1), Change::Protect);
         self.check();
@@ -182,7 +204,7 @@ impl<F: Format> World<'_, F> {
     fn device(&self, page: u64) {
         let held = self.host.lock(page);
         if self.host.device(page) {
-            self.vm.mark_dirty(host::hvas(&(page..page + 1)));
+            self.vm.mark_dirty(primary_mmu::hvas(&(page..page + 1)));
         }
         drop(held);
     }
@@ -193,13 +215,17 @@ impl<F: Format> World<'_, F> {
     }
 
     /// Copies the pages of a harvest and commits it, or copies some and returns the rest.
-    fn take(&self, harvest: Result<slat::Harvest<'_, F, host::Handle>, slat::DirtyError>, commits: bool) {
+    fn take(
+        &self,
+        harvest: Result<slat::Harvest<'_, F, primary_mmu::Handle>, slat::DirtyError>,
+        commits: bool,
+    ) {
         // The slot does not log, the VM has no rings, or memory ran out: nothing was taken.
         let Ok(harvest) = harvest else { return };
         for page in harvest.iter() {
             pause();
-            self.story(|| format!("  copies page {:#x}", host::page_of(page.hva)));
-            self.copied(host::page_of(page.hva));
+            self.story(|| format!("  copies page {:#x}", primary_mmu::page_of(page.hva)));
+            self.copied(primary_mmu::page_of(page.hva));
             if !commits {
                 break;
             }

@@ -1,6 +1,6 @@
 //! A VM whose guest is L1, and the translations that each vCPU may use.
 
-use super::Drawn;
+use super::drawn::Drawn;
 use super::ram::{FRAMES, Ram, hva};
 use crate::Input;
 use slat::nested::{L1Access, L1Format, L1Stop, L2Next};
@@ -10,6 +10,9 @@ use slat::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// L1's roots.
+pub(super) const ROOTS: [u64; 2] = [4, 8];
 
 /// Used entries of each table.
 const ENTRIES: [u64; 3] = [0, 1, 511];
@@ -83,7 +86,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
 
     /// Gives each root tables whose first entries map something; otherwise most walks would end at once.
     pub fn chains(&mut self, drawn: Drawn) {
-        for (root, first) in super::ROOTS.into_iter().zip([12, 14]) {
+        for (root, first) in ROOTS.into_iter().zip([12, 14]) {
             let put = |frame: u64, entry: u64, word| self.vm.host().word(frame, entry).store(word, Relaxed);
             put(root, 0, drawn.link_to(Gfn(root + 1)));
             put(root + 1, 0, drawn.link_to(Gfn(root + 2)));

@@ -2,7 +2,7 @@
 //!
 //! A processor separates translations by tag. A VM has a tag for each vCPU, or for each address space.
 
-use super::host::Fuse;
+use super::panicking_host::Fuse;
 use slat::{CpuId, Gfn, Hva, Pfn, SpaceId, Span, Translations};
 use std::collections::BTreeMap;
 

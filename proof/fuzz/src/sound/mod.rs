@@ -4,13 +4,13 @@
 //! [`Host::resolve`](slat::Host::resolve), gives vCPU numbers back and takes them again, moves vCPUs between
 //! processors, and uses hints, vCPUs and the token of one thread with two VMs.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `host` | a host that panics, and calls back, when it is told to |
-//! | `cpus` | processors, whose translations are forgotten only where the engine says so |
-//! | `step` | steps |
-//! | `world` | each step taken; what must not be done after what was leaked |
-//! | `slots` | those of them that are about memslots and dirty logs |
+//! | `panicking_host` | a host that panics, and calls back, on request |
+//! | `cpus` | processors, which drop translations only when the engine flushes |
+//! | `step` | the steps, and their arguments |
+//! | `world` | runs each step, and skips calls that wait forever because of a leaked guard |
+//! | `slots` | runs the steps about memslots and dirty logs |
 //!
 //! It asserts these properties. There is no panic but the requested ones, and no endless wait (libFuzzer's limit for
 //! one input, 20 s). After each step every leaf maps the page that the host has there now, through an existing memslot.
@@ -21,27 +21,24 @@
 //! section.
 
 mod cpus;
-mod host;
+mod panicking_host;
 mod slots;
 mod step;
 mod world;
 
 use crate::Input;
-use host::{Crafty, Fuse, Injected};
+use panicking_host::{Crafty, Fuse, Injected};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
 use slat::{DirtyLog, Format, Hva, Idle, Level, RingSize, Span, Track, Vm};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use step::Step;
+use step::{Step, TWO};
 use world::World;
 
 /// Most steps of one input; the rest is ignored.
 const STEPS: usize = 64;
-/// Number of VMs, of vCPUs of each, of address spaces of each, and of processors.
-const TWO: usize = 2;
-
 /// Number of steps of this process; each calls the engine at least once.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// Number of steps between two reports.

@@ -1,13 +1,13 @@
 //! Steps of memslots, dirty logs, permissions, sizes and age; and every kind of look-up.
 
-use super::TWO;
+use super::step::TWO;
 use super::step::{End, What};
 use super::world::World;
 use slat::GuestSpace;
 use slat::{DirtyError, Format, Gfn, Idle, SecondaryMmu, SlotError, SpaceId, Span, VcpuId, Vm};
 use std::mem::forget;
 
-use super::host::Crafty;
+use super::panicking_host::Crafty;
 
 type Slots<'vm, F> = GuestSpace<'vm, F, Crafty<F>>;
 

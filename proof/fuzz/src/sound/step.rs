@@ -1,10 +1,12 @@
 //! Steps, each with arguments that are likely to matter, or that no client would pass.
 
-use super::TWO;
 use crate::Input;
 use crate::vm::plain_host::{PAGES, hva};
 use slat::slots::Region;
 use slat::{Access, Gfn, Gpa, Hva, Level, Reason, Slot, SlotId, SpaceId, Span, Young};
+
+/// Number of VMs, of vCPUs of each, of address spaces of each, and of processors.
+pub(super) const TWO: usize = 2;
 
 /// Ids of slots are mostly below this.
 const IDS: u32 = 4;
@@ -14,9 +16,9 @@ const IDS: u32 = 4;
 pub struct Step {
     /// Number of callbacks until one panics; none at 0.
     pub fuse: u32,
-    /// What the host does when it is asked for a page.
+    /// The engine call that the host makes when it is asked for a page.
     pub nested: Option<Nested>,
-    /// How vCPUs that were left in the guest come back.
+    /// The operation by which vCPUs that were left in the guest come back.
     pub back: Back,
     pub what: What,
 }
@@ -40,7 +42,7 @@ pub enum Back {
     Drop,
 }
 
-/// How a guard ends.
+/// The end of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Properly.

@@ -1,15 +1,14 @@
 //! The VMs, their open and leaked guards, and the steps.
 //!
-//! | after | until | what waits for ever by contract, and is left out |
+//! | after | until | calls that wait forever by contract, and are left out |
 //! |---|---|---|
 //! | a leaked [`InGuest`](slat::InGuest) | the vCPU's next operation, which `prepare` takes | flushes |
 //! | an open or leaked invalidation | its end | faults in its range |
 //! | a leaked snapshot or walk | for ever | grace periods |
 
-use super::TWO;
 use super::cpus::{Cached, Cpu, Tag};
-use super::host::{Crafty, Fuse, bytes, pfn_in, take_back};
-use super::step::{Back, End, Step, What};
+use super::panicking_host::{Crafty, Fuse, bytes, pfn_in, take_back};
+use super::step::{Back, End, Step, TWO, What};
 use crate::Input;
 use slat::slots::Hint;
 use slat::{
@@ -429,7 +428,7 @@ fn page<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: 
 /// Returns the translation that a processor caches for this frame now.
 fn cached<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Cached> {
     let leaf = vm.space(space)?.translate(idle, gfn)?;
-    let hva = page_behind(vm, idle, space, gfn).expect("what is mapped has a memslot");
+    let hva = page_behind(vm, idle, space, gfn).expect("a mapped frame has a memslot");
     Some(Cached { space, gfn, hva, pfn: pfn_in(leaf.leaf.pfn, leaf.gfns, gfn) })
 }
 

@@ -1,11 +1,11 @@
 //! The comparison of tables, counters, dirty pages and TLBs with the model.
 
-use super::machine::Machine;
 use super::step::IDS;
-use super::tables::Leaf;
+use super::tables::{Leaf, leaf};
 use super::tlb::Cached;
-use slat::table::{Entry, Kind, TableMemory, Word};
-use slat::{Access, Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
+use super::vm_and_model::Machine;
+use slat::table::{Entry, Kind, TableMemory};
+use slat::{Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
 use std::collections::BTreeMap;
 
 /// The contents of one address space, read from its tables.
@@ -104,13 +104,6 @@ impl<F: Format> Machine<'_, F> {
             assert_eq!(bits, expected, "dirty pages");
         }
     }
-}
-
-/// Converts a leaf to the model's form.
-pub fn leaf<F: Format>(word: Word, level: Level) -> Leaf {
-    let slat::Leaf { pfn, perms, host_writable, accessed, .. } = F::decode(word);
-    let write = perms.allows(Access::Write);
-    Leaf { level, pfn, write, host_write: host_writable, young: accessed && !word.is_withdrawn() }
 }
 
 fn assert_same(found: &BTreeMap<u64, Leaf>, expected: &BTreeMap<u64, Leaf>) {

@@ -1,32 +1,32 @@
 //! `vm`: operations on a whole VM against plain maps.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `plain_host` | the host: a map from pages to frames, which changes |
-//! | `tables`, `model` | what the VM should map, count and log |
-//! | `tlb` | a TLB that forgets only what it is told to |
-//! | `step` | steps worth taking |
-//! | `machine` | each step in both, and what comes of it |
+//! | `tables`, `model` | the expected mappings, counts and logs |
+//! | `tlb` | a TLB that drops only flushed translations |
+//! | `step` | draws the steps |
+//! | `vm_and_model` | runs each step on both, and compares the answers |
 //! | `compare` | every leaf with its permissions and its A bit, every dirty page, every count, every translation that a vCPU still holds |
 //!
 //! One thread does everything, so all comparisons are exact.
 
 mod compare;
-mod machine;
 mod model;
 pub(crate) mod plain_host;
 mod step;
 mod tables;
 mod tlb;
+mod vm_and_model;
 
 use crate::Input;
-use machine::Machine;
 use model::Rules;
 use plain_host::PlainHost;
 use slat::baselines::Baseline;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Pae};
 use slat::{DirtyLog, Format, Idle, Level, Splitting, Track, Vm};
 use step::{Step, new_slot};
+use vm_and_model::Machine;
 
 /// Most steps of one input; the rest is ignored.
 const STEPS: usize = 64;

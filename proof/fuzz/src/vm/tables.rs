@@ -1,6 +1,7 @@
 //! The tables of one address space, as a map of leaves and a set of tables: no entry, no version, no bit.
 
-use slat::{Gfn, Level, Pfn, Span};
+use slat::table::Word;
+use slat::{Access, Format, Gfn, Level, Pfn, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A leaf, from its first frame on.
@@ -20,6 +21,13 @@ impl Leaf {
     pub fn span(&self, first: u64) -> Span<Gfn> {
         Span::sized(Gfn(first), self.level.pages())
     }
+}
+
+/// Converts a leaf to the model's form.
+pub fn leaf<F: Format>(word: Word, level: Level) -> Leaf {
+    let slat::Leaf { pfn, perms, host_writable, accessed, .. } = F::decode(word);
+    let write = perms.allows(Access::Write);
+    Leaf { level, pfn, write, host_write: host_writable, young: accessed && !word.is_withdrawn() }
 }
 
 /// The tables of one address space.

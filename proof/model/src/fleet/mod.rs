@@ -94,7 +94,7 @@ pub enum Pc {
 /// A scenario: a program for each host, and perhaps a mistake.
 #[derive(Clone, Debug)]
 pub struct Fleet {
-    /// What happens in it.
+    /// Its events, in a few words.
     pub name: String,
     programs: Vec<Vec<Op>>,
     /// Hosts that may stall, once each, while they have a lease.

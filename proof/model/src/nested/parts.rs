@@ -136,7 +136,7 @@ pub struct State {
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// What happens in it.
+    /// Its events, in a few words.
     pub name: String,
     programs: Vec<Vec<Op>>,
     /// Whether it begins with a large leaf.

@@ -68,7 +68,7 @@ pub enum Op {
 /// A scenario of nested guests.
 #[derive(Clone, Debug)]
 pub struct Nested {
-    /// What happens in it.
+    /// Its events, in a few words.
     pub name: String,
     /// The initial state.
     pub(super) shared: Shared,

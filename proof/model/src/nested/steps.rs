@@ -68,7 +68,7 @@ pub enum Pc {
     Note,
     /// As built: records the end of the drop.
     Noted,
-    /// What is owed is known.
+    /// The debt is known.
     Settle,
     /// A vCPU answers the flush.
     Kick(u8),
@@ -90,7 +90,7 @@ pub enum Pc {
     Grace,
 }
 
-/// What a flush of the shadow does with a leaf.
+/// The effect of a flush of the shadow on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Flush {
     /// It stays if T still has it.

@@ -115,7 +115,7 @@ pub struct State {
 /// A scenario: a program for each thread, and perhaps a mistake.
 #[derive(Clone, Debug)]
 pub struct Primary {
-    /// What happens in it.
+    /// Its events, in a few words.
     pub name: String,
     programs: Vec<Vec<Op>>,
     /// Whether pages are present at the start.

@@ -25,11 +25,13 @@ pub fn command(words: &[String]) -> Result<bool, String> {
         }
     }
     let began = Instant::now();
-    let Matched { seed, steps, states, left, actions, unmatched } = paths.go();
+    let Matched { seed, paths: count, steps, states, full, exhausted, actions, unmatched } = paths.go();
     for (action, count) in &actions {
         println!("{count:>9} {action}");
     }
-    println!("{steps} steps, {states} states, {left} paths left, {:.0} s", began.elapsed().as_secs_f64());
+    let seconds = began.elapsed().as_secs_f64();
+    println!("{count} paths, {exhausted} of them cut off where the proof's finite state was exhausted");
+    println!("{steps} steps, {states} states, {full} of them with every clause, {seconds:.0} s");
     let Some((why, path)) = unmatched else {
         println!("EXECUTIONS Model proof {steps}");
         return Ok(paths.bug.is_none());

@@ -3,7 +3,7 @@
 use crate::scenario::Scenario;
 use crate::shared::{EPOCH, PAGES, Shared, Span, Word, frame};
 use crate::thread::{Op, Range, State, Why};
-use slat_proof::{Action, Structure, System, systems};
+use slat_proof::{Code, Step, Structure, System, systems};
 use std::collections::{BTreeMap, HashMap};
 
 /// The page of short invalidations elsewhere in region 0.
@@ -11,10 +11,10 @@ pub(super) const ELSEWHERE: usize = PAGES as usize;
 /// Pages of the proof.
 pub(super) const ALL_PAGES: usize = ELSEWHERE + 1;
 /// Roots, and leaf tables of each region, that may be made beside those of the initial state.
-const SPARE_ROOTS: usize = 2;
-const SPARE_TABLES: usize = 6;
+const SPARE_ROOTS: usize = 4;
+const SPARE_TABLES: usize = 8;
 /// Numbers that may be taken.
-const NUMBERS: usize = 60;
+const NUMBERS: usize = 90;
 /// Frames: four of each page, and one elsewhere.
 const FRAMES: usize = 17;
 
@@ -23,6 +23,11 @@ pub(super) struct Proof {
     pub(super) system: System,
     symbols: HashMap<String, usize>,
     actions: HashMap<String, usize>,
+    /// The actions and the clauses, ready to be taken and evaluated.
+    steps: Vec<Step>,
+    clauses: Vec<Code>,
+    /// Whether a symbol decides which translations the hardware loads.
+    loads: Vec<bool>,
 }
 
 impl Proof {
@@ -33,7 +38,11 @@ impl Proof {
             system.symbols.iter().enumerate().map(|(at, symbol)| (symbol.name.clone(), at)).collect();
         let actions =
             system.actions.iter().enumerate().map(|(at, action)| (action.name.clone(), at)).collect();
-        Self { system, symbols, actions }
+        let steps = system.actions.iter().map(Step::new).collect();
+        let clauses = system.clauses.iter().map(|clause| Code::new(&clause.formula)).collect();
+        let names = ["cur", "leaf", "frozen", "frame", "writable", "reach", "loads", "stores"];
+        let loads = system.symbols.iter().map(|symbol| names.contains(&symbol.name.as_str())).collect();
+        Self { system, symbols, actions, steps, clauses, loads }
     }
 
     fn symbol(&self, name: &str) -> usize {
@@ -55,6 +64,9 @@ pub(super) struct Beside<'a> {
     /// For each thread, the number of a newer hole that its last attempt met.
     pub(super) met: Vec<Option<usize>>,
     pub(super) taken: BTreeMap<String, u64>,
+    /// For each symbol, whether its values changed since the clauses were checked, and since the hardware loaded.
+    changed: Vec<bool>,
+    loadable: bool,
 }
 
 /// Returns the proof's invalidation for an operation of a thread. Number 0 is no invalidation.
@@ -98,7 +110,18 @@ impl<'a> Beside<'a> {
         ];
         let shorts = (1 + ops..invals).rev().collect();
         let met = vec![None; scenario.programs.len()];
-        let mut beside = Self { proof, state, tables: [None; 8], spare, shorts, met, taken: BTreeMap::new() };
+        let changed = vec![true; proof.system.symbols.len()];
+        let mut beside = Self {
+            proof,
+            state,
+            tables: [None; 8],
+            spare,
+            shorts,
+            met,
+            taken: BTreeMap::new(),
+            changed,
+            loadable: true,
+        };
         beside.constants(scenario, roots, tables);
         beside.state.begin(&proof.system);
         beside.first(shared, scenario.programs.len());
@@ -122,14 +145,27 @@ impl<'a> Beside<'a> {
         let at = *self.proof.actions.get(name).unwrap_or_else(|| panic!("the proof has no action {name}"));
         let action = &self.proof.system.actions[at];
         assert_eq!(action.parameters.len(), arguments.len(), "{name}");
-        let Some(after) = self.state.step(action, arguments) else {
-            let alone = |at: usize| Action { items: vec![action.items[at].clone()], ..action.clone() };
-            let fails = (0..action.items.len()).find(|&at| self.state.step(&alone(at), arguments).is_none());
-            let label = fails.map_or("", |at| &action.items[at].0);
-            return Err(format!("the proof forbids {name}{arguments:?}: requirement {fails:?} {label}"));
-        };
-        self.state = after;
+        let changed = self.state.take(&self.proof.steps[at], arguments).map_err(|item| {
+            let label = &action.items[item].0;
+            format!("the proof forbids {name}{arguments:?}: requirement {item} {label}")
+        })?;
+        for symbol in changed {
+            self.changed[symbol] = true;
+            self.loadable |= self.proof.loads[symbol];
+        }
         *self.taken.entry(name.to_owned()).or_default() += 1;
+        Ok(())
+    }
+
+    /// Checks every clause that reads a symbol which has changed since the last check, or every clause.
+    pub(super) fn check(&mut self, every: bool) -> Result<(), String> {
+        for (code, clause) in self.proof.clauses.iter().zip(&self.proof.system.clauses) {
+            let is_read = every || code.reads().iter().any(|&symbol| self.changed[symbol]);
+            if is_read && !self.state.holds(code) {
+                return Err(format!("{} does not hold: {:?}", clause.name, self.state.witness(code)));
+            }
+        }
+        self.changed.fill(false);
         Ok(())
     }
 
@@ -287,7 +323,11 @@ impl<'a> Beside<'a> {
 
     /// The hardware loads what it can.
     pub(super) fn hardware(&mut self) {
+        if !std::mem::take(&mut self.loadable) {
+            return;
+        }
         let entries = self.size("entry");
+        let reach = self.proof.symbol("reach");
         for v in 0..self.vcpus() {
             for p in 0..usize::from(PAGES) {
                 let e = self.get("cur", &[p]);
@@ -295,7 +335,10 @@ impl<'a> Beside<'a> {
                     self.act("load", &[v, p]).expect("its guard was checked");
                 }
                 for e in 0..entries {
-                    if self.is("reach", &[v, e]) && self.is("under", &[e, p]) && self.loads_more(v, p, e) {
+                    if self.state.get(&self.proof.system, reach, &[v, e]) != 0
+                        && self.is("under", &[e, p])
+                        && self.loads_more(v, p, e)
+                    {
                         self.act("load_dead", &[v, p, e]).expect("its guard was checked");
                     }
                 }

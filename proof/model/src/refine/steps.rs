@@ -3,7 +3,7 @@
 use super::proof::{Beside, ELSEWHERE, inval};
 use crate::check::Action;
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, NONE, Span, Word, frame};
+use crate::shared::{EPOCH, Span, Word, frame};
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
 
 /// A step of the model, before and after.
@@ -19,8 +19,6 @@ pub(super) enum Miss {
     Unmatched(String),
     /// The finite state of the proof has no element left.
     Exhausted,
-    /// A thread stands in a dead table, where most of the proof's actions do not.
-    Dead,
 }
 
 impl From<String> for Miss {
@@ -52,25 +50,12 @@ impl Step<'_> {
 
     fn thread(&self, i: usize, beside: &mut Beside<'_>) -> Outcome {
         let (was, is) = (&self.before.threads[i], &self.after.threads[i]);
-        if self.is_dead(was, beside) {
-            return Err(Miss::Dead);
-        }
         match self.scenario.programs[i][usize::from(was.op)] {
             Op::Access { gfn, large, write, .. } => self.fault(i, (gfn, large, write), beside),
             Op::Split { gfn } if was.pc == Pc::SplitLink => self.split(i, gfn, beside),
             Op::Split { .. } | Op::Age { .. } => Ok(()),
             op => self.invalidation(i, op, (was, is), beside),
         }
-    }
-
-    /// Whether a thread is about to look at an entry of a table that was unhooked.
-    fn is_dead(&self, thread: &Thread, beside: &Beside<'_>) -> bool {
-        let looks = [Pc::Descend, Pc::EditEntry, Pc::SplitPart, Pc::SplitLink, Pc::Freeze, Pc::WidenSlot];
-        if !looks.contains(&thread.pc) || thread.node() == NONE {
-            return false;
-        }
-        let e = self.entry(thread, beside);
-        !beside.is("live_entry", &[e]) && !beside.is("live_link", &[e])
     }
 
     /// The entry at which a thread stands.
@@ -216,13 +201,19 @@ impl Step<'_> {
             if is.op == was.op && is.pc == Pc::Stamp && is.asking { start(beside) } else { Ok(()) }
         };
         match was.pc {
-            Pc::Start => start(beside)?,
+            Pc::Start => {
+                start(beside)?;
+                self.enter(f, beside)?;
+            }
             Pc::Descend => match Self::word(self.before, was) {
-                Word::Table(_) => {}
+                Word::Table(child) => {
+                    let t = beside.table(child);
+                    let e = beside.get("row", &[t, gfn.into()]);
+                    beside.act("walk_down", &[f, e, t])?;
+                }
                 _ if is.op != was.op || is.pc == Pc::Start => retry(beside)?,
                 // A frozen entry is no hole, and the compare-and-swap fails.
-                Word::Leaf(_) | Word::Frozen(_) => {}
-                Word::Hole(_) | Word::Mmio(_) => self.walk(f, beside)?,
+                _ => beside.act("load_entry", &[f])?,
             },
             Pc::Stamp if was.thawed.is_some() => beside.act("read_epoch_again", &[f])?,
             Pc::Stamp => beside.act("read_epoch", &[f])?,
@@ -252,6 +243,7 @@ impl Step<'_> {
                     beside.act("map_small", &[f])?;
                 }
                 beside.act("ask", &[f])?;
+                self.enter(f, beside)?;
             }
             Pc::LinkDown => {
                 let e = self.entry(was, beside);
@@ -295,14 +287,12 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A fault has met a hole. The proof's walk takes all of its steps now, and needs the links of now.
-    fn walk(&self, f: usize, beside: &mut Beside<'_>) -> Outcome {
-        let was = &self.before.threads[f];
-        let (e, top) = (self.entry(was, beside), beside.get("top", &[]));
-        let first = beside.get("row", &[top, was.gfn.into()]);
-        beside.act("walk", &[f, first])?;
-        if e != first {
-            beside.act("walk_down", &[f, e, beside.table(was.node())])?;
+    /// A fault enters the tables at the root.
+    fn enter(&self, f: usize, beside: &mut Beside<'_>) -> Outcome {
+        let is = &self.after.threads[f];
+        if is.pc == Pc::Descend {
+            let first = beside.get("row", &[beside.get("top", &[]), is.gfn.into()]);
+            beside.act("walk", &[f, first])?;
         }
         Ok(())
     }

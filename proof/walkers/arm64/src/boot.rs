@@ -27,9 +27,9 @@ global_asm!(
     "   b.hs 2f",
     "   stp  xzr, xzr, [x0], #16",
     "   b    1b",
-    "2: bl   {main}",
+    // The program, which this file does not know.
+    "2: bl   main",
     "   b    .",
-    main = sym crate::main,
 );
 
 #[global_allocator]

@@ -3,7 +3,7 @@
 //! Removes a leaf of hand-made tables while the TLB has it. The access still uses the leaf; `AT` walks and finds none.
 
 use crate::console::println;
-use crate::machine::{El1, PATTERN, RAM};
+use crate::el1_machine::{El1, PATTERN, RAM};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::table::formats::Arm64L39;
 use slat::table::{Format, Leaf, Word};

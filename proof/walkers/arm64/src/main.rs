@@ -10,14 +10,14 @@ extern crate alloc;
 mod boot;
 mod console;
 mod control;
-mod guest;
-mod machine;
+mod el1_machine;
+mod guest_access;
 mod semihosting;
 mod stage2;
 mod vectors;
 
 use alloc::vec;
-use machine::El1;
+use el1_machine::El1;
 use slat::Idle;
 use slat::table::Format;
 use slat::table::formats::{Arm64L39, Arm64L40, Arm64L48, Arm64NoAd};
@@ -60,7 +60,8 @@ fn machine<F: Format>(asks_twice: bool) -> El1 {
     El1::new(stage2, asks_twice)
 }
 
-/// The entry point of Rust after [`boot`].
+/// The entry point of Rust: [`boot`] calls it by this name.
+#[unsafe(no_mangle)]
 extern "C" fn main() -> ! {
     if !boot::begin() {
         semihosting::exit(1);

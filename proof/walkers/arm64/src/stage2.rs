@@ -1,6 +1,6 @@
 //! Stage 2 of the processor (VTCR, VTTBR, HCR), and its operations: to forget everything, and to translate one address.
 
-use crate::guest::status;
+use crate::guest_access::status;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
 use aarch64_cpu::registers::{
     HCR_EL2, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, ID_AA64MMFR2_EL1, PAR_EL1, Readable, VTCR_EL2, VTTBR_EL2,

@@ -1,8 +1,8 @@
 //! Exceptions taken to EL2: the guest's exits, and fatal errors.
 //!
 //! One vector is expected: synchronous, from a lower level in `AArch64`, for a refused access of the guest and for its
-//! `HVC`. It leads into [`guest`](crate::guest). Any other exception is a mistake of ours; it is printed, and the run
-//! fails.
+//! `HVC`. It leads into [`guest_access`](crate::guest_access). Any other exception is a mistake of ours; it is printed,
+//! and the run fails.
 
 use crate::console::println;
 use crate::semihosting;

@@ -16,7 +16,7 @@
 //! young.
 
 use crate::Error;
-use crate::memory::Machine;
+use crate::primary_mmu::Machine;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;

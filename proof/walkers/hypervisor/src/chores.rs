@@ -1,11 +1,11 @@
 //! Operations on the guest's memory at timer interrupts, between two of its instructions. The interrupted processor
 //! does them while another one runs on.
 //!
-//! | option | on an interrupt | and now and then |
+//! | option | on an interrupt | sometimes |
 //! |---|---|---|
 //! | `zap` | [`Vm::zap_all`]: everything is unmapped, the root is another one | |
-//! | `log-dirty` | [`harvest`](slat::GuestSpace::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
-//! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
+//! | `log-dirty` | [`harvest`](slat::GuestSpace::harvest_all): pages stored to since the last one, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
+//! | `age` | [`age`](slat::Walk::age): pages accessed since the last pass | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
 //! [`change_check`](crate::change_check) compares harvests and aging with the changes of the guest's memory.
@@ -14,9 +14,9 @@
 use crate::Error;
 use crate::change_check::{Asked, ChangeCheck};
 use crate::layout::Layout;
-use crate::memory::Machine;
 use crate::moves::Mover;
 use crate::options::{Mistake, Options, Wanted};
+use crate::primary_mmu::Machine;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;

@@ -4,7 +4,7 @@
 //! WRMSR: my clock is at this address ─▶ GuestSpace::hold(its frame, to write)
 //! each entry ─▶ Held::write ─▶ Some(page): version, ticks, nanoseconds, scale, by the frame's number; drop: marked dirty
 //!                           ─▶ None: the host has moved or taken the page ─▶ Held::refresh, and again
-//! each turn of the chores ─▶ what is behind the page is what was written last, or the run ends with an error
+//! each turn of the chores ─▶ the page must have the last written clock, or the run ends with an error
 //! ```
 //! If the page is [late](crate::late), the hypervisor does not wait: the guest enters with the old clock, which still
 //! advances.
@@ -14,8 +14,8 @@
 //! takes that lock.
 
 use crate::Error;
-use crate::memory::Machine;
 use crate::options::{Mistake, Options};
+use crate::primary_mmu::Machine;
 use alloc::format;
 use core::array::from_fn;
 use core::sync::atomic::{Ordering::Release, compiler_fence};
@@ -255,7 +255,7 @@ fn seconds_since_1970() -> u64 {
     const DAYS_TO_2000: u64 = 10_957;
     const DAYS_BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let [second, minute, hour, day, month, year] = CALENDAR_REGISTERS.map(|register| {
-        // SAFETY: the register that is chosen is the guest's affair, which chooses one before each access.
+        // SAFETY: the guest chooses a register before each access, so this choice does not disturb it.
         let decimal = unsafe {
             outb(CALENDAR.0, register);
             inb(CALENDAR.1)

@@ -57,7 +57,7 @@ fn read(first: u32, into: &mut [u8]) -> Result<(), Error> {
         // SAFETY: reading the status makes a disk do nothing.
         unsafe { inb(COMMAND) }
     };
-    // SAFETY: what the disk reads comes by the data port only.
+    // SAFETY: the disk's contents come by the data port only.
     unsafe {
         outb(DEVICE, BY_NUMBER | highest);
         outb(COUNT, (into.len() / SECTOR) as u8);

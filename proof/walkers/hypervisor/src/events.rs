@@ -8,7 +8,7 @@
 //! the end. With two processors it is at the end only.
 
 use crate::Error;
-use crate::memory::Machine;
+use crate::primary_mmu::Machine;
 use alloc::format;
 use core::array::from_fn;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -5,7 +5,7 @@
 use crate::share::CPUS;
 use core::arch::x86_64::__cpuid_count;
 use slat::VcpuId;
-use slat_walker_x86::guest::Registers;
+use slat_walker_x86::processor::Registers;
 
 /// The signature "KVMKVMKVM", and the last hypervisor leaf.
 const SIGNATURE: [u32; 4] = [FEATURES_LEAF, 0x4b4d_564b, 0x564b_4d56, 0x4d];

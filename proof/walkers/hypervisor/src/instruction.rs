@@ -5,10 +5,10 @@
 //! The fault has the address, so only the length of the address bytes matters. The decoder finds the instruction's
 //! bytes through the guest's own page tables, in the host's current frames.
 
-use crate::memory::Machine;
+use crate::primary_mmu::Machine;
 use alloc::vec::Vec;
 use slat::{Gpa, Hva, PAGE_SIZE};
-use slat_walker_x86::guest::Registers;
+use slat_walker_x86::processor::Registers;
 
 /// Kind of a move.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::apic;
-use crate::guest::{After, Cached, Cpu};
+use crate::guest_loop::{After, Cached, Cpu};
 use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise};
 use crate::options::Mistake;
 use alloc::format;
@@ -11,8 +11,8 @@ use slat::entry::Go;
 use slat::nested::{L1Access, L1Format as _, L2Next};
 use slat::{Access, CpuId, Emulate, Format, Gpa, Idle, Leave, Next};
 use slat_walker_x86::cpu::EFER;
-use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
-use slat_walker_x86::svm::{cut_short, msr_bits};
+use slat_walker_x86::processor::{Exit, Processor, WRMSR_BYTES};
+use slat_walker_x86::svm::{Svm, cut_short, msr_bits};
 use slat_walker_x86::vmcb::{
     CHOSEN_INTERRUPTS, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA, INTERCEPT_MSRS, INTERCEPT_SHUTDOWN,
     INTERRUPTS_BY_HOST, Vmcb, exit,
@@ -31,7 +31,7 @@ const DR7_OFF: u64 = 0x400;
 impl<P: Processor, F: Format> Cpu<'_, P, F> {
     /// Enters L2 and returns its exit.
     pub fn run_l2(&mut self, idle: &mut Idle, number: CpuId) -> Result<Exit, Error> {
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else {
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
             return Ok(Exit::Kick);
         };
         let Some(l2) = &nested.l2 else { return Ok(Exit::Kick) };
@@ -155,7 +155,9 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
 
     /// Does a #VMEXIT to L1.
     fn leave(&mut self, idle: &mut Idle, (code, info_1, info_2): (u64, u64, u64)) -> Result<(), Error> {
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
+            return Ok(());
+        };
         let Some(l2) = nested.l2.take() else { return Ok(()) };
         let Vmcb { control, save } = nested.ours.vmcb();
         save.rax = self.registers.rax;

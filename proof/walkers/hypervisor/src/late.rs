@@ -8,8 +8,8 @@
 //! a page is present before it is due.
 
 use crate::Error;
-use crate::memory::Machine;
 use crate::options::Mistake;
+use crate::primary_mmu::Machine;
 use alloc::collections::VecDeque;
 use alloc::format;
 use slat::{Format, Host as _, Hva, PAGE_SIZE, Vm};

@@ -17,7 +17,7 @@ use crate::platform;
 use alloc::vec::Vec;
 use slat::Gpa;
 use slat_walker_x86::boot::{Boot, MemoryRange};
-use slat_walker_x86::guest::{LongMode, Registers};
+use slat_walker_x86::processor::{LongMode, Registers};
 
 const TABLES: u64 = 0x2_0000;
 const DESCRIPTORS: u64 = 0x2_8000;

@@ -4,22 +4,22 @@
 //!   Linux ── ports, interrupts, MSRs, devices ──────────────────────▶ the machine
 //!     │ an access without a translation
 //!     ▼
-//!   `guest`: exit ─▶ vcpu.fault ─▶ slot (`layout`) ─▶ Host::lookup (`memory`) ─▶ a leaf; back into the guest
+//!   `guest_loop`: exit ─▶ vcpu.fault ─▶ slot (`layout`) ─▶ Host::lookup (`primary_mmu`) ─▶ a leaf; back into the guest
 //!     │ an interrupt of the machine
 //!     ▼
-//!   `chores`: zap everything, harvest the dirty log, age, move and take pages: whatever the command line says
+//!   `chores`: zap everything, harvest the dirty log, age, move and take pages, as the command line says
 //! ```
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
 //! | `options` | the options on the command line |
 //! | `disk` | the command line and the kernel, read from a disk where there is no loader |
-//! | `layout` | where each thing is in the machine's memory, and the memslots |
-//! | `memory` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
+//! | `layout` | the layout of the machine's memory, and the memslots |
+//! | `primary_mmu` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
 //! | `moves` | moves pages, and takes them |
 //! | `linux` | Linux's boot protocol: where the kernel goes, and the parameters that it reads |
 //! | `multiboot` | the Multiboot protocol, for a guest that is not Linux |
-//! | `power` | how the guest reports that it is done |
-//! | `guest` | the loop around the guest |
+//! | `power` | the guest's ways to report its end |
+//! | `guest_loop` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | the guest starts it by stores to its interrupt controller; these decode them |
 //! | `late` | pages that the host brings back later: the vCPU that needs one waits, and the other runs |
@@ -44,7 +44,7 @@ mod chores;
 mod clock;
 mod disk;
 mod events;
-mod guest;
+mod guest_loop;
 mod identify;
 mod instruction;
 mod l2;
@@ -52,13 +52,13 @@ mod late;
 mod layout;
 mod linux;
 mod local;
-mod memory;
 mod moves;
 mod multiboot;
 mod nested;
 mod options;
 mod platform;
 mod power;
+mod primary_mmu;
 mod record;
 mod second;
 mod share;
@@ -66,17 +66,17 @@ mod share;
 use alloc::boxed::Box;
 use chores::Chores;
 use core::sync::atomic::AtomicU64;
-use guest::{Cpu, Guest};
+use guest_loop::{Cpu, Guest};
 use layout::Layout;
-use memory::Machine;
 use options::Options;
+use primary_mmu::Machine;
 use share::Share;
 use slat::table::formats::{Ept4, Npt4};
 use slat::{DirtyLog, Format, Idle, VcpuId, Vm};
 use slat_walker_x86::boot::Boot;
 use slat_walker_x86::cpu::{Vendor, processors, vendor};
 use slat_walker_x86::exit::{Verdict, exit};
-use slat_walker_x86::guest::Processor;
+use slat_walker_x86::processor::Processor;
 use slat_walker_x86::svm::Svm;
 use slat_walker_x86::vmx::Vmx;
 use slat_walker_x86::{entry, println};

@@ -9,7 +9,7 @@
 //! ([`Reason::Migrate`]).
 
 use crate::Error;
-use crate::memory::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
+use crate::primary_mmu::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -11,7 +11,7 @@ use crate::options::Options;
 use alloc::format;
 use slat::{Hva, Span};
 use slat_walker_x86::boot::{Boot, MemoryRange};
-use slat_walker_x86::guest::Registers;
+use slat_walker_x86::processor::Registers;
 
 const TABLE: u64 = 0x2_9000;
 /// The memory map, behind the table's fields.

@@ -7,9 +7,9 @@
 //!              all else: L1's
 //! #VMEXIT   ─▶ L2's state and why into L1's block; L1 goes on behind its VMRUN, its global interrupt flag clear
 //! ```
-//! L1 gets nested paging, sixteen ASIDs and nothing else (`identify`). **Its control block is hostile**: bits that L1
-//! must not choose are masked, and the processor checks the rest of our block at VMRUN. Its maps of MSRs are copied at
-//! each VMRUN.
+//! L1 gets nested paging, sixteen ASIDs and nothing else (`identify`). **Its control block is not trusted**: bits that
+//! L1 must not choose are masked, and the processor checks the rest of our block at VMRUN. Its maps of MSRs are copied
+//! at each VMRUN.
 //!
 //! L1's flushes: a `TLB_CONTROL` other than 0 flushes everything of this vCPU; another ASID than the last one for the
 //! same table flushes that table. INVLPGA takes L2's linear addresses: our block forgets all of them.
@@ -18,17 +18,17 @@
 //! through VMRUN.
 
 use crate::Error;
-use crate::guest::Cpu;
-use crate::memory::Machine;
+use crate::guest_loop::Cpu;
 use crate::options::Mistake;
+use crate::primary_mmu::Machine;
 use alloc::boxed::Box;
 use alloc::format;
 use core::arch::x86_64::__cpuid;
 use slat::nested::{NptMode, NptTable};
 use slat::{Access, Format, Gpa, HoldError, Hva, Idle, PAGE_SIZE, VcpuId, Vm};
 use slat_walker_x86::cpu::{EFER, physical_bits};
-use slat_walker_x86::guest::{Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::println;
+use slat_walker_x86::processor::{Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::svm::{EFER_SVME, HOST_SAVE, Svm};
 use slat_walker_x86::vmcb::{
     CHOSEN_INTERRUPTS, Control, EVENT_EXCEPTION, EVENT_HAS_CODE, EVENT_VALID, INTERCEPT_INTERRUPT,
@@ -166,14 +166,16 @@ pub fn l1_page<F: Format, T>(
 /// # Safety
 /// A page of RAM is there, mapped one to one, and in use as long as this is; L1 is out, and nothing else here has it. Integers only.
 pub unsafe fn block_at<'a>(page: u64) -> &'a mut Vmcb {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises a page of RAM there, mapped one to one, that nothing else uses meanwhile.
     unsafe { &mut *(page as *mut Vmcb) }
 }
 
 impl<P: Processor, F: Format> Cpu<'_, P, F> {
     /// Handles an exit of L1 for an instruction of SVM's, or for one of its MSRs. Returns false for any other exit.
     pub fn l1_exit(&mut self, idle: &mut Idle, code: u64, info: u64) -> Result<bool, Error> {
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(false) };
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
+            return Ok(false);
+        };
         let Vmcb { control, save } = first.vmcb();
         let at = Gpa(self.registers.rax);
         match code {
@@ -243,7 +245,9 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
     /// Handles L1's VMRUN.
     fn vmrun(&mut self, idle: &mut Idle, at: Gpa) -> Result<(), Error> {
         let vm = &self.guest.vm;
-        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
+        let (Some(nested), Some(first)) = (&mut self.nested, Svm::of(&mut self.processor)) else {
+            return Ok(());
+        };
         // SAFETY: as for VMLOAD. Copied once: another of L1's processors may change it meanwhile.
         let block =
             l1_page(vm, idle, at, Access::Read, |page| Box::new(unsafe { (page as *const Vmcb).read() }))?;

@@ -2,17 +2,17 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
-//! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
-//! | `image=ADDRESS+BYTES` | where it has put a Multiboot image, which is the guest instead of Linux, and may run guests of its own; it gets the words that are not listed here |
+//! | `kernel=ADDRESS` | the address of the kernel's file (bzImage), in hexadecimal |
+//! | `initrd=ADDRESS+BYTES` | the place of the initial file system, both in hexadecimal |
+//! | `image=ADDRESS+BYTES` | the place of a Multiboot image, which is the guest instead of Linux, and may run guests of its own; it gets the words that are not listed here |
 //! | `svm` | the guest, if it is Linux, may run guests of its own, too |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
 //! | `cpus=2` | the guest gets a second processor; AMD-V only. Where the machine has one, its two share that |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
-//! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two, 16 unless said otherwise |
+//! | `around=PAGES` | the number of pages of 4 KiB that a fault maps, all in one aligned block; a power of two, 16 unless said otherwise |
 //! | `zap` | every timer interrupt unmaps everything |
 //! | `log-dirty` | stores are logged, and harvested by timer interrupts |
-//! | `age` | timer interrupts ask what has been accessed |
+//! | `age` | timer interrupts age the guest's pages |
 //! | `move` | timer interrupts move pages to other frames, and take some until a fault brings them back; late, where vCPUs share a processor |
 //! | `mistake=NAME` | a mistake on purpose, which must be found: see [`Mistake`] |
 //! | `record` | every fault in RAM is told to the debug console |

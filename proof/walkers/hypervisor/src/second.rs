@@ -1,6 +1,6 @@
 //! The second processor: it waits in the hypervisor until the guest starts it, and is the second vCPU from then on.
 
-use crate::guest::{Cpu, Guest};
+use crate::guest_loop::{Cpu, Guest};
 use crate::{Error, finish};
 use core::ptr::null_mut;
 use core::sync::atomic::{
@@ -8,7 +8,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use slat::{Format, Idle, VcpuId};
-use slat_walker_x86::guest::{Processor, Registers};
+use slat_walker_x86::processor::{Processor, Registers};
 use slat_walker_x86::smp;
 
 /// The guest of the second processor.

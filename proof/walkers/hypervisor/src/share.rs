@@ -11,7 +11,7 @@
 //! engine, so neither forgets translations when it comes back. A vCPU carries out missed flushes when it enters.
 
 use crate::Error;
-use crate::guest::{After, Cpu, Guest};
+use crate::guest_loop::{After, Cpu, Guest};
 use crate::instruction::{Code, Kind, Move};
 use crate::late;
 use crate::local::{Command, Local};
@@ -21,9 +21,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use slat::{Format, Gpa, Idle, PAGE_SIZE, Token, VcpuId};
 use slat_walker_x86::cpu::ticks;
 use slat_walker_x86::extended::{self, Extended};
-use slat_walker_x86::guest::{Exit, Processor, Registers};
 use slat_walker_x86::interrupts::{self, Taken};
 use slat_walker_x86::println;
+use slat_walker_x86::processor::{Exit, Processor, Registers};
 
 /// Period of a tick: the clock of QEMU's controller counts nanoseconds, so this is a millisecond.
 const TICK: u32 = 1_000_000;

@@ -6,7 +6,7 @@
 //! FIXED  what the guest needs itself: frame n at FIXED + n pages
 //! ```
 
-use crate::machine::Ram;
+use crate::machine_trait::Ram;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span};

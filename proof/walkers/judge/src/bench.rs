@@ -1,7 +1,7 @@
 //! A VM with one page of each size, for `stale` and `mutate`.
 
 use crate::backing::{Backing, FIXED, GIB, REGIONS, SMALL};
-use crate::machine::{Answer, Machine};
+use crate::machine_trait::{Answer, Machine};
 use crate::pattern::Pattern;
 use slat::{
     Access, Fault, Format, Gfn, Gpa, Idle, Level, PAGE_SHIFT, Pfn, Slot, SlotId, Span, Vcpu, VcpuId, Vm,

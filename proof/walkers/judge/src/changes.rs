@@ -1,7 +1,7 @@
 //! Random operations of the engine on a VM between look-ups.
 
 use crate::backing::{GIB, REGIONS, SMALL};
-use crate::machine::Machine;
+use crate::machine_trait::Machine;
 use crate::modelled_vm::{Known, ModelledVm, SPACES, hvas};
 use crate::report::Report;
 use alloc::collections::BTreeSet;

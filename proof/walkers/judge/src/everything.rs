@@ -1,6 +1,6 @@
 //! All checks in one call.
 
-use crate::machine::Machine;
+use crate::machine_trait::Machine;
 use crate::report::Verdict;
 use crate::{judge, mutate, stale};
 use alloc::vec;

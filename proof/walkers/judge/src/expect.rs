@@ -1,6 +1,6 @@
 //! The expected result of a walk of raw words: the answer of a look-up, and the bits that it sets.
 
-use crate::machine::{Answer, FaultWhy};
+use crate::machine_trait::{Answer, FaultWhy};
 use crate::tables::Step;
 use alloc::vec::Vec;
 use slat::table::Word;

@@ -14,7 +14,7 @@
 
 use crate::backing::{Backing, REGIONS};
 use crate::expect;
-use crate::machine::{Answer, Bits, CODE_OFFSET, Difference, Machine};
+use crate::machine_trait::{Answer, Bits, CODE_OFFSET, Difference, Machine};
 use crate::modelled_vm::{Behind, ModelledVm, SPACES};
 use crate::pattern::Pattern;
 use crate::random::Random;

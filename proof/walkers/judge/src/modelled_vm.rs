@@ -5,7 +5,7 @@
 //! frame, and whether it is writable. It does not say whether the frame is mapped yet; the raw words do.
 
 use crate::backing::{Backing, FIXED, GIB, REGIONS, SMALL};
-use crate::machine::{Fixed, Machine};
+use crate::machine_trait::{Fixed, Machine};
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::Report;
@@ -233,7 +233,7 @@ impl<'vm, F: Format> ModelledVm<'vm, F> {
     pub(crate) unsafe fn excused(&self, root: Pfn) -> Excused {
         let mut excused = Excused::new();
         for gfn in self.fixed_gfns() {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller promises that `root` is in use, and does not call the engine meanwhile.
             for step in unsafe { tables::path::<F>(root, gfn) } {
                 let link = F::is_table(step.word, step.level);
                 let bits = if link { F::touch_link(step.level) } else { F::touch(Access::Write) };

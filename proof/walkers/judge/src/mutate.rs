@@ -3,7 +3,7 @@
 //! A flip is noticed if any of three accesses has another result than with the original entry, or other Accessed or
 //! Dirty bits are set, or the memory has another type. Each flip is tried with both bits set, and with both clear.
 //!
-//! | bit | what is tried |
+//! | bit | accesses |
 //! |---|---|
 //! | an address bit that leads to another part of the pattern | everything: the words say where they lie |
 //! | any other address bit of a leaf | a load, which is harmless |
@@ -13,7 +13,7 @@
 
 use crate::bench::{self, Places};
 use crate::judge::Flusher;
-use crate::machine::{Answer, CODE_OFFSET, Machine};
+use crate::machine_trait::{Answer, CODE_OFFSET, Machine};
 use crate::pattern::Pattern;
 use crate::report::Verdict;
 use crate::tables::{self, Step};
@@ -26,7 +26,7 @@ const BEYOND_MEMORY: u32 = 40;
 
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 
-/// How a flip was noticed.
+/// The way in which a flip was noticed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Noticed {
     Not,

@@ -1,6 +1,6 @@
 //! The memory of guest frames: each word has its own physical address, so a loaded word tells its address.
 
-use crate::machine::{CODE_OFFSET, Machine};
+use crate::machine_trait::{CODE_OFFSET, Machine};
 use core::ptr::with_exposed_provenance_mut;
 use slat::{PAGE_SIZE, Pfn, Span};
 

@@ -1,6 +1,6 @@
 //! Pseudo-random numbers from a seed (`SplitMix64`).
 //!
-//! Not a library's: it runs on bare metal, and logs quote its seeds.
+//! No library is used: the judge runs on bare metal, and logs quote its seeds.
 
 /// A generator of pseudo-random numbers.
 #[derive(Clone, Debug)]

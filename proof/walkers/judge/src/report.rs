@@ -1,6 +1,6 @@
 //! Output and counters of a run.
 
-use crate::machine::{Difference, Machine};
+use crate::machine_trait::{Difference, Machine};
 use crate::tables::Step;
 use alloc::collections::BTreeMap;
 use alloc::string::String;

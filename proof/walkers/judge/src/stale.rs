@@ -11,7 +11,7 @@
 use crate::backing::Backing;
 use crate::bench::{self, Places, SMALL_REGION};
 use crate::judge::Flusher;
-use crate::machine::{Answer, Machine};
+use crate::machine_trait::{Answer, Machine};
 use crate::modelled_vm::hvas;
 use crate::pattern::Pattern;
 use crate::random::Random;

@@ -1,6 +1,6 @@
 //! The raw words of the tables: the path to a frame, and a copy of all words for comparison.
 
-use crate::machine::Bits;
+use crate::machine_trait::Bits;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ const ENTRIES: usize = 512;
 /// It is a page of tables that are in use: read from a link, or a root, since the engine was last called.
 unsafe fn entries<'a>(table: Pfn) -> &'a [Entry; ENTRIES] {
     let page = with_exposed_provenance::<[Entry; ENTRIES]>(table.address() as usize);
-    // SAFETY: allocated, says the caller; table memory is identity mapped; entries are atomics.
+    // SAFETY: the caller promises a page of tables in use; table memory is identity mapped; entries are atomics.
     unsafe { &*page }
 }
 
@@ -35,7 +35,8 @@ impl Step {
     /// # Safety
     /// The engine has not been called since the step was made.
     pub(crate) unsafe fn entry<'a>(self) -> &'a Entry {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller promises that the engine has not been called since the step was made, so the table is in
+        // use.
         unsafe { &entries(self.table)[self.index] }
     }
 }
@@ -51,7 +52,7 @@ pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
     let mut steps = Vec::with_capacity(usize::from(F::LEVELS));
     loop {
         let index = F::index(gfn, level);
-        // SAFETY: the caller's word.
+        // SAFETY: the caller promises that the tables are in use.
         let word = unsafe { &entries(table)[index] }.peek();
         steps.push(Step { level, table, index, word });
         if !F::is_table(word, level) {
@@ -69,7 +70,7 @@ unsafe fn for_each_table<F: Format>(root: Pfn, mut visit: impl FnMut(Pfn, Level,
     let mut left: Vec<(Pfn, Level)> =
         (0..F::ROOT_PAGES as u64).map(|page| (root + page, F::ROOT_LEVEL)).collect();
     while let Some((table, level)) = left.pop() {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller promises that the tables are in use.
         let words = unsafe { entries(table) };
         visit(table, level, words);
         let links = words.iter().map(Entry::peek).filter(|word| F::is_table(*word, level));
@@ -104,7 +105,7 @@ impl Shadow {
         self.age += 1;
         let age = self.age;
         for &root in roots {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller promises that the tables are in use.
             unsafe {
                 for_each_table::<F>(root, |table, level, entries| {
                     let fresh = || Copied { words: Box::new([0; ENTRIES]), level, age };
@@ -133,7 +134,7 @@ impl Shadow {
     pub(crate) unsafe fn compare(&self, excused: &Excused) -> Vec<Bits> {
         let mut strays = Vec::new();
         for (&table, copied) in &self.tables {
-            // SAFETY: a table then, hence now, says the caller.
+            // SAFETY: a table then, and the caller promises that the engine has not been called since.
             let entries = unsafe { entries(Pfn(table)) };
             for (index, (entry, &expected)) in entries.iter().zip(copied.words.iter()).enumerate() {
                 let found = entry.peek().0;

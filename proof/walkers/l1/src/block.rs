@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 use slat_walker_x86::cpu::rdmsr;
-use slat_walker_x86::guest::{Exit, LongMode, Processor as _, Registers};
+use slat_walker_x86::processor::{Exit, LongMode, Processor as _, Registers};
 use slat_walker_x86::svm::Svm;
 use slat_walker_x86::vmcb::Vmcb;
 

@@ -3,14 +3,14 @@
 //! ```text
 //!  change an entry of T at random ─▶ flush, by another ASID or by TLB_CONTROL, or not ─▶ L2 loads, stores or fetches once
 //!      ▲                                                                                        │
-//!      └── what came of it must be what T says, or has said since L1's last flush ◀─────────────┘
+//!      └── the result must be that of T now, or of T at some moment since L1's last flush ◀─────┘
 //! ```
 //! Software walks T for the expected result ([`tables`]). The program compares the frame that L2 has reached,
-//! #VMEXIT(NPF)'s two words, Accessed and Dirty in each entry on the path, and the contents of all frames. It does not
-//! know what is below it: an emulated processor, or slat's thin hypervisor, whose host moves and takes its pages
-//! meanwhile. Any Multiboot loader can load it; QEMU's `-kernel`, too.
+//! #VMEXIT(NPF)'s two words, Accessed and Dirty in each entry on the path, and the contents of all frames. It is
+//! independent of the machine below it: an emulated processor, or slat's thin hypervisor, whose host moves and takes
+//! its pages meanwhile. Any Multiboot loader can load it; QEMU's `-kernel`, too.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `tables` | T: makes, changes and walks it |
 //! | `trial` | the frames that each L2 address may lead to, and one access compared with them |

@@ -1,7 +1,7 @@
 //! T: nested page tables of AMD's, made, changed and walked.
 //!
 //! ```text
-//! L2 address        what is there
+//! L2 address        mapping
 //! this program      4 KiB pages of the guest's code and tables, one to one: never changed but by `Trial::walk`
 //! 40 MiB            4 KiB pages
 //! 42 MiB            4 KiB pages, or one of 2 MiB

@@ -43,12 +43,6 @@ global_asm!(
     "    call unexpected_trap",
 );
 
-#[unsafe(no_mangle)]
-extern "C" fn enter() -> ! {
-    crate::guest::prepare();
-    crate::main()
-}
-
 /// Handles a trap that no access of a guest has caused.
 #[unsafe(no_mangle)]
 extern "C" fn unexpected_trap(cause: usize, at: usize, value: usize) -> ! {

@@ -1,20 +1,20 @@
 //! The judge in machine mode, on QEMU's `virt`: G-stage tables, by the hypervisor extension's own loads and stores.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `board` | entry, serial line, end |
-//! | `guest` | HLV, HSV, HLVX: a guest's accesses, without a guest |
-//! | `machine` | what the judge asks of a machine; QEMU's faults, by name |
+//! | `guest_access` | HLV, HSV, HLVX: a guest's accesses, without a guest |
+//! | `g_stage` | the G-stage as the judge's machine; QEMU's faults, by name |
 #![no_std]
 #![no_main]
 
 mod board;
-mod guest;
-mod machine;
+mod g_stage;
+mod guest_access;
 
 use alloc::vec::Vec;
+use g_stage::{GStage, UPPER_HALF};
 use linked_list_allocator::LockedHeap;
-use machine::{GStage, UPPER_HALF};
 use slat::table::formats::{Sv39x4, Sv39x4NoAd, Sv48x4, Sv57x4};
 use slat::{Format, Idle, PAGE_SHIFT};
 use slat_judge::{LOOKUPS, Machine, SEED, Verdict, conclude, everything, judge};
@@ -24,8 +24,10 @@ extern crate alloc;
 #[global_allocator]
 static HEAP: LockedHeap = LockedHeap::empty();
 
-/// Called by `board`, once, on the only hart that runs.
-pub fn main() -> ! {
+/// The entry point of Rust: [`board`] calls it by this name, once, on the only hart that runs.
+#[unsafe(no_mangle)]
+extern "C" fn enter() -> ! {
+    guest_access::prepare();
     // SAFETY: memory of the heap's alone, which is empty.
     unsafe { HEAP.lock().init(board::HEAP.start as *mut u8, board::HEAP.end - board::HEAP.start) };
     // SAFETY: one hart, and no other token.

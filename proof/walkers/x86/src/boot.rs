@@ -80,7 +80,7 @@ impl Boot {
     /// Called once, by [`entry!`], with the word that the boot code was given.
     pub unsafe fn begin(start_info: usize) -> Self {
         crate::serial::init();
-        // SAFETY: first and only call, says the caller.
+        // SAFETY: the caller promises that this is the first and only call.
         unsafe { crate::heap::init() };
         let info = start_info as *const StartInfo;
         // SAFETY: a PVH loader left a start information there; anything else has another magic number, and all low

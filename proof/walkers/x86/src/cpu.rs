@@ -15,7 +15,7 @@ pub const PAT: u32 = 0x277;
 /// # Safety
 /// The device behind the port must not be told to write over memory in use.
 pub unsafe fn outb(port: u16, value: u8) {
-    // SAFETY: touches no memory by itself; what the device does is the caller's word.
+    // SAFETY: touches no memory by itself; the caller promises that the device overwrites no memory in use.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nostack, preserves_flags)) }
 }
 
@@ -88,7 +88,7 @@ pub unsafe fn insw(port: u16, into: &mut [u8]) {
 /// The processor has it; else this is a general protection fault.
 pub unsafe fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the register exists, says the caller; reading changes nothing.
+    // SAFETY: the caller promises that the register exists; reading changes nothing.
     unsafe {
         asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags));
     }
@@ -101,7 +101,7 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 /// The processor has it and takes the value, and code here goes on being right afterwards.
 pub unsafe fn wrmsr(msr: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that the register exists, takes the value, and breaks no code here.
     unsafe { asm!("wrmsr", in("ecx") msr, in("eax") low, in("edx") high, options(nostack, preserves_flags)) }
 }
 

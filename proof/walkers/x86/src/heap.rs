@@ -16,6 +16,6 @@ static HEAP: LockedHeap = LockedHeap::empty();
 /// Called once, before anything is allocated.
 pub(crate) unsafe fn init() {
     let (start, end) = (&raw mut heap_start, &raw mut heap_end);
-    // SAFETY: the linker script gives this range to nothing else; called once, says the caller.
+    // SAFETY: the linker script gives this range to nothing else; the caller promises a single call.
     unsafe { HEAP.lock().init(start, end as usize - start as usize) };
 }

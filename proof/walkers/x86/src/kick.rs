@@ -45,7 +45,7 @@ pub(crate) unsafe fn wait_for_guest() {
     let limit = (size_of::<Gates>() - 1) as u16;
     // Leaked: the processor uses it forever.
     let pointer = Pointer { limit, base: alloc::boxed::Box::leak(gates).0.as_ptr() as u64 };
-    // SAFETY: the gates are whole and stay; SVM is on, says the caller.
+    // SAFETY: the gates are whole and stay; the caller promises that SVM is on.
     unsafe { asm!("lidt [{}]", "clgi", in(reg) &raw const pointer, options(nostack)) }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In the order in which a reader needs it:
 //!
-//! | room | what is there |
+//! | module | contents |
 //! |---|---|
 //! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapping, the loader's parameters |
 //! | `cpu` | port I/O, control registers, MSRs, and other privileged instructions |
@@ -12,8 +12,8 @@
 //! | `smp` | the second processor |
 //! | `kick` | makes the other processor leave its guest |
 //! | `interrupts`, `extended` | for guests that share a processor: takes its interrupts, exchanges its registers |
-//! | `guest` | one trait for a processor that can run a guest, of either vendor; registers, exits |
-//! | `paging` | how many levels the host's own paging has; AMD-V walks nested tables with as many |
+//! | `processor` | one trait for a processor that can run a guest, of either vendor; registers, exits |
+//! | `paging` | the number of levels of the host's own paging; AMD-V walks nested tables with as many |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
 //! | `window` | a guest that loads, stores or jumps once, anywhere |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
@@ -28,11 +28,11 @@ pub mod boot;
 pub mod cpu;
 pub mod exit;
 pub mod extended;
-pub mod guest;
 mod heap;
 pub mod interrupts;
 mod kick;
 pub mod paging;
+pub mod processor;
 pub mod serial;
 pub mod smp;
 pub mod svm;

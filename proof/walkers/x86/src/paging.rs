@@ -4,7 +4,7 @@
 //! Five levels add one level above the existing four, until it is undone. PAE is entered for each run of the guest and
 //! left again, because code for long mode cannot run there.
 
-use crate::guest::Registers;
+use crate::processor::Registers;
 use crate::vmcb::Vmcb;
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -81,7 +81,8 @@ impl Pae {
     /// # Safety
     /// As for any VMRUN, the block must be complete, and its guest must reach only its own memory.
     pub(crate) unsafe fn run(&self, vmcb: &mut Vmcb, registers: &mut Registers) {
-        // SAFETY: the caller's word; everything of ours lies in the first GiB, which these tables map.
+        // SAFETY: the caller promises a complete block whose guest reaches only its own memory; this program lies in
+        // the first GiB, which these tables map.
         unsafe { svm_run_pae(vmcb, registers, self.root.0.as_ptr() as u64) };
     }
 }

@@ -55,10 +55,10 @@ pub fn start_second(main: fn() -> !) -> bool {
     true
 }
 
-/// Kicks the other processor, which leaves its guest after [`exit_on_kick`](crate::guest::Processor::exit_on_kick). The
-/// command addresses all processors but the sender, so it leaves the guest's interrupt addresses alone.
+/// Kicks the other processor, which leaves its guest after [`exit_on_kick`](crate::processor::Processor::exit_on_kick).
+/// The command addresses all processors but the sender, so it leaves the guest's interrupt addresses alone.
 pub fn kick_other() {
-    // SAFETY: as in `start_second`; who does not want to be kicked does not call this.
+    // SAFETY: as in `start_second`; the command reaches the other processor only, which handles or holds back NMIs.
     unsafe { COMMAND.write_volatile(ALL_BUT_SELF_NMI) };
 }
 

@@ -5,15 +5,18 @@
 //! the hidden parts of segment registers, which the hypervisor does not use.
 
 use crate::cpu::{self, EFER};
-use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use crate::kick;
 use crate::paging::{self, Pae};
+use crate::processor::{
+    Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES,
+};
 use crate::vmcb::{
     EVENT_EXCEPTION, EVENT_VALID, FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA,
     INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN,
     INTERCEPT_SVM, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
+use core::any::Any;
 use slat::{Access, Format, Gpa, Pfn};
 
 core::arch::global_asm!(include_str!("svm.s"));
@@ -162,10 +165,6 @@ impl Processor for Svm {
         self.exit_on_msrs(0, &[]);
     }
 
-    fn svm(&mut self) -> Option<&mut Svm> {
-        Some(self)
-    }
-
     fn exit_on_kick(&mut self) {
         // SAFETY: SVM is on for this processor since the guest was made on it.
         unsafe { kick::wait_for_guest() };
@@ -211,6 +210,11 @@ impl Processor for Svm {
 }
 
 impl Svm {
+    /// Returns the processor with the additional interface of AMD's, if it is one.
+    pub fn of(processor: &mut impl Processor) -> Option<&mut Self> {
+        (processor as &mut dyn Any).downcast_mut()
+    }
+
     /// Makes a guest with the state that all start modes share.
     fn blank() -> Self {
         enable();
@@ -268,8 +272,9 @@ impl Svm {
     /// short.
     pub fn exchange(&mut self, registers: &mut Registers) {
         self.vmcb.save.rax = registers.rax;
-        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
-        // root; the registers that the assembly does not keep are those that a call may change.
+        // SAFETY: the block is whole and stays where it is; the code that set the root limits
+        // the memory that the guest can reach; the registers that the assembly does not keep are those that a call may
+        // change.
         unsafe {
             match &self.pae {
                 Some(pae) => pae.run(&mut self.vmcb, registers),

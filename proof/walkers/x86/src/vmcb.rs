@@ -110,7 +110,7 @@ pub struct Save {
 }
 
 impl Save {
-    /// Takes what VMRUN loads and an exit saves.
+    /// Copies the fields that VMRUN loads and an exit saves.
     pub fn take_run(&mut self, from: &Self) {
         (self.es, self.cs, self.ss, self.ds) = (from.es, from.cs, from.ss, from.ds);
         (self.gdtr, self.idtr, self.cpl, self.efer) = (from.gdtr, from.idtr, from.cpl, from.efer);
@@ -119,7 +119,7 @@ impl Save {
         (self.rsp, self.rax, self.pat) = (from.rsp, from.rax, from.pat);
     }
 
-    /// Takes what VMLOAD loads and VMSAVE saves.
+    /// Copies the fields that VMLOAD loads and VMSAVE saves.
     pub fn take_load(&mut self, from: &Self) {
         (self.fs, self.gs, self.ldtr, self.tr) = (from.fs, from.gs, from.ldtr, from.tr);
         (self.star, self.lstar, self.cstar, self.sfmask) = (from.star, from.lstar, from.cstar, from.sfmask);
@@ -165,8 +165,8 @@ pub const INTERCEPT_VMRUN_VMMCALL: u32 = 0b11;
 pub const OFFERED: u32 = 1 << 8;
 /// In the same: it ignores the guest's priority; the machine's interrupts use the hypervisor's flag, not the guest's.
 pub const OWN_INTERRUPTS: u32 = 1 << 20 | 1 << 24;
-/// The bits of [`Control::interrupt`] that a guest's hypervisor may choose: the priority, and a pending interrupt and
-/// how it is taken.
+/// The bits of [`Control::interrupt`] that a guest's hypervisor may choose: the priority, a pending interrupt, and the
+/// way in which it is taken.
 pub const CHOSEN_INTERRUPTS: u32 = 0x1f_01ff;
 /// In the same: the machine's interrupts heed the flag of the side that made VMRUN.
 pub const INTERRUPTS_BY_HOST: u32 = 1 << 24;
@@ -183,7 +183,7 @@ pub const FLUSH_ALL: u32 = 1;
 pub mod exit {
     /// An interrupt of the machine is pending.
     pub const INTERRUPT: u64 = 0x60;
-    /// One that cannot be masked.
+    /// A non-maskable interrupt is pending.
     pub const NMI: u64 = 0x61;
     /// The end of an interrupt's handler, before the instruction.
     pub const IRET: u64 = 0x74;

@@ -12,7 +12,7 @@
 //! that the processor still caches then comes from the nested tables, which the judge checks.
 
 use crate::cpu::{self, Vendor};
-use crate::guest::LongMode;
+use crate::processor::LongMode;
 use alloc::boxed::Box;
 use slat::{Access, Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use slat_judge::{CODE_OFFSET, Fixed};
@@ -64,7 +64,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Where a [program](Self::load) begins.
+    /// The address at which a [program](Self::load) begins.
     pub const PROGRAM: u64 = 0x100;
     /// The linear address of a subroutine that calls the host.
     pub const CALL: u64 = CALL as u64;
@@ -114,10 +114,10 @@ impl Guest {
         [&self.root, &self.level_3, &self.level_2, &self.level_1].map(address)
     }
 
-    /// Puts a program where it can run.
+    /// Copies a program to the place where it runs.
     ///
     /// # Panics
-    /// Where it is longer than the room for it.
+    /// If it is longer than the room for it.
     pub fn load(&mut self, program: &[u8]) {
         self.code[Self::PROGRAM as usize..][..program.len()].copy_from_slice(program);
         assert!(Self::PROGRAM as usize + program.len() <= GDT, "the GDT comes next");

@@ -107,7 +107,7 @@ fn a_walk_that_ends_in_a_fault_says_so() {
     for gpa in [PAGES << 12, 1 << 48, u64::MAX] {
         assert_eq!(vcpu.access(&mut idle, Gpa(gpa), Access::Read), fault(gpa, Access::Read));
     }
-    // What the host takes back is gone.
+    // The pages that the host takes back are gone.
     let _change = vm.invalidate(Span::sized(BASE, PAGES << 12), Reason::Unmap).apply(&mut idle).settle();
     assert_eq!(vcpu.access(&mut idle, Gpa(0x5123), Access::Read), fault(0x5123, Access::Read));
 }

@@ -84,6 +84,12 @@ impl Ticket<'_> {
         self.publish_widely();
     }
 
+    /// Whether it is listed on the epoch.
+    #[inline]
+    pub(crate) fn is_wide(&self) -> bool {
+        self.wide
+    }
+
     /// Lists it on the epoch from now on, under a new number.
     pub(crate) fn go_wide(&mut self) {
         if !self.wide {

@@ -19,8 +19,8 @@ const LINES: usize = if cfg!(loom) { 2 } else { 256 };
 /// An invalidation of more regions than this is wide.
 const NARROW: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// What invalidations announce to faults on a region, or to all faults. Alone on its cache line. Some processors fetch
-/// two neighbouring lines together, but their regions are far apart. Padding would cost 16 KiB a VM.
+/// The announcements of invalidations to faults on a region, or to all faults. Alone on its cache line. Some processors
+/// fetch two neighbouring lines together, but their regions are far apart. Padding would cost 16 KiB a VM.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Line {
@@ -212,8 +212,8 @@ impl Line {
     /// Removes an invalidation that ends.
     #[inline(always)]
     pub(super) fn unlist(&self, bit: Option<PlaceBit>) {
-        // What the host changed, and the slots published, before the end; pairs with `listed`. AcqRel, since the bits of
-        // others stay in order.
+        // The host's changes and the published slots come before the end; pairs with `listed`. AcqRel, since the bits
+        // of others stay in order.
         let order = order!(active.unlist, AcqRel);
         match bit {
             Some(bit) => self.listed.fetch_and(!bit.get(), order),

@@ -2,7 +2,7 @@
 
 use super::lines::Line;
 use super::places::Slot;
-use super::{Active, COUNT_BITS, is_active, span};
+use super::{Active, COUNT, COUNT_BITS, Ticket, is, is_active, is_over, span};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::sync::prim::Relaxed;
 use crate::table::{Version, Word};
@@ -21,7 +21,7 @@ impl Epoch {
 /// N, read while no invalidation was active.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuietNumber {
-    pub(super) word: u64,
+    word: u64,
     /// The newest hole that may be filled while N is unchanged.
     pub(crate) newest: Word,
 }
@@ -30,7 +30,7 @@ impl QuietNumber {
     /// Equal to no N: N never counts so many active invalidations.
     pub(crate) const NEVER: Self = Self { word: u64::MAX, newest: Word::OLDEST };
 
-    pub(super) fn new(word: u64) -> Self {
+    fn new(word: u64) -> Self {
         Self { word, newest: Word::hole(Version(word >> COUNT_BITS)) }
     }
 }
@@ -94,6 +94,20 @@ impl Active {
         Epoch(self.lines.epoch.word())
     }
 
+    /// Returns N, if no invalidation is active.
+    pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
+        // Before the caller reads the epoch; and as in `is_at`.
+        let word = self.head.n.load(order!(quiet.load, Acquire));
+        (word & COUNT == 0).then(|| QuietNumber::new(word))
+    }
+
+    /// Whether no invalidation has begun or ended since `number` was read.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
+        // Pairs with the Release in `drop`: the host of each ended invalidation has changed.
+        self.head.n.load(order!(quiet.load, Acquire)) == number.word
+    }
+
     /// Rule 2, after the memslot look-up and before the host is asked: returns a stamp for `page`, and for larger pages
     /// up to `reach`. `epoch` was read before the slot. `seen` is the word to be filled, if it is known and a hole.
     #[inline]
@@ -134,6 +148,17 @@ impl Active {
 
     fn listed_on(&self, line: &Line) -> impl Iterator<Item = &Slot> {
         self.places.listed(line.listed())
+    }
+}
+
+impl Ticket<'_> {
+    /// Whether no other active invalidation covers `gfns` or `hvas`, and `start` stands. Scans all places.
+    pub(crate) fn is_alone(&self, start: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        // A thread that reads a number sees its place. The caller has frozen the entry and fenced: an invalidation that
+        // is not seen here will see the frozen entry.
+        let _ = self.active.head.n.load(order!(active.alone, Acquire));
+        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(&self.claim.slot)));
+        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == start
     }
 }
 

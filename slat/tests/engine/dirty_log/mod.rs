@@ -72,7 +72,7 @@ fn walk(
     Ok(tally)
 }
 
-/// What a walk has met.
+/// Counts of the entries that a walk has met.
 #[derive(Default, Debug)]
 struct Tally {
     told: u64,

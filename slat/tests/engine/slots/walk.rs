@@ -17,7 +17,7 @@ pub trait Subject {
     fn audit(&mut self, oracle: &Oracle);
 }
 
-/// What walks have seen.
+/// Counts of the entries that walks have seen.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub requests: u64,

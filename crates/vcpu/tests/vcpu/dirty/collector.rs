@@ -16,7 +16,7 @@ const WORDS_OF_LOG: usize = PAGES.div_ceil(64) as usize;
 /// The initial bytes of a shadow. No thread stores them.
 const NOTHING: u8 = 0xee;
 
-/// How the log is taken.
+/// The way in which the log is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The log of one slot.

@@ -18,10 +18,10 @@
 //! | file | contents |
 //! |---|---|
 //! | [`world`] | the memory, the VM, and the standstills of the threads |
-//! | [`guest`] | what a vCPU stores, and the device that writes beside it |
-//! | [`meddler`] | what happens to the tables meanwhile |
+//! | [`storing_threads`] | the threads that store: vCPUs, and a device |
+//! | [`meddler`] | changes of the VM while guests run |
 //! | [`collector`] | the ways to take from a log, and the shadow |
-//! | [`record`] | which pages were stored to |
+//! | [`record`] | the pages stored to in each round |
 //! | [`steps`] | the same without a race, and its negative controls |
 //!
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` adds worlds with other seeds: `cargo xtask soak`.
@@ -29,12 +29,12 @@
 mod collector;
 #[path = "../../../../../slat/tests/engine/common/tally.rs"]
 mod counts;
-mod guest;
 mod meddler;
 #[path = "../../../../../slat/tests/engine/common/random.rs"]
 mod random;
 mod record;
 mod steps;
+mod storing_threads;
 mod world;
 
 use crate::tries::tries;

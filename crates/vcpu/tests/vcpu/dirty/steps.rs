@@ -1,7 +1,7 @@
 //! The same without a race, step by step: one vCPU with a TLB, and one log.
 //!
-//! What removes a leaf must keep the trace of its store. What arms a page must reach the TLB. Each test has a
-//! negative control with the mistake that it prevents, which is found every time.
+//! A change that removes a leaf must keep the trace of its store. A change that arms a page must reach the TLB. Each
+//! test has a negative control with the mistake that it prevents, which is found every time.
 
 use super::world::WORDS;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
@@ -299,7 +299,7 @@ fn negative_control_without_the_flush_the_second_store_is_lost() {
     }
 }
 
-/// How a harvest ends.
+/// The end of a harvest.
 #[derive(Clone, Copy)]
 enum End {
     Commit,
@@ -307,7 +307,7 @@ enum End {
     Drop,
 }
 
-/// What the log tells after a failed copy. The end of the harvest decides whether the shadow ever gets the
+/// The pages that the log reports after a failed copy. The end of the harvest decides whether the shadow ever gets the
 /// store.
 fn after_a_failed_copy(end: End) -> Vec<u64> {
     let mut idle = Idle::take().unwrap();

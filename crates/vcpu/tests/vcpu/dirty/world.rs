@@ -9,7 +9,7 @@
 
 use super::collector::{Collector, Way};
 use super::record::{StoreRecord, Tally};
-use super::{guest, meddler};
+use super::{meddler, storing_threads};
 use crate::thorough::thorough;
 use crate::tries::tries;
 use slat::baselines::{Baseline, MmuLock};
@@ -80,7 +80,7 @@ impl Other {
     const ALL: u64 = 3;
 }
 
-/// How a world is built.
+/// The settings of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub way: Way,
@@ -97,7 +97,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// What happens beside the guests and the collector.
+/// The activity beside the guests and the collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Around {
     Everything,
@@ -114,14 +114,14 @@ pub struct World<F: Format> {
     pub ksm: Arc<Ksm>,
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<F, HostView>>,
-    /// Where the slot begins, as the guests know it.
+    /// The first frame of the slot, as the guests know it.
     pub base: AtomicU64,
     /// The contents of each word of memory, kept by the threads that store: each word has one owner.
     pub image: Vec<AtomicU64>,
     pub record: StoreRecord,
     /// Steps of all guests.
     pub steps: AtomicU64,
-    /// How often a ring was full.
+    /// Number of times that a ring was full.
     pub ring_full: AtomicU64,
     /// The threads still at work in this round: the guests, and all but the collector.
     pub guests_at_work: AtomicU64,
@@ -357,13 +357,13 @@ pub fn run<F: Format>(setting: Setting) -> Tally {
         let _end_on_panic = EndOnPanic(world);
         for id in 0..VCPUS {
             scope.spawn(move || {
-                let mut guest = guest::Guest::new(world, id);
-                let mut cpu = guest::cpu(world, id);
+                let mut guest = storing_threads::Guest::new(world, id);
+                let mut cpu = storing_threads::cpu(world, id);
                 work(world, true, |idle| guest.round(&mut cpu, idle));
             });
         }
         scope.spawn(move || {
-            let mut device = guest::Device::new(world);
+            let mut device = storing_threads::Device::new(world);
             work(world, false, |idle| device.round(idle));
         });
         scope.spawn(move || {

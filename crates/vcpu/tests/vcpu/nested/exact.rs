@@ -85,7 +85,7 @@ impl Host for Unique {
 pub struct World<F: Format, K> {
     vm: Vm<F, Unique>,
     said: Said,
-    /// T holds what is recorded last.
+    /// T holds the last recorded entries.
     storing: Mutex<()>,
     /// For each vCPU, the time of the last flush, its own or a broadcast. Older entries of T no longer count.
     flushed: Vec<Mutex<HashMap<Key, Since>>>,
@@ -362,7 +362,7 @@ impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
     }
 }
 
-/// How a world runs.
+/// The threads of a world.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A thread for each vCPU, one that edits T, and one that is the host.
@@ -374,7 +374,7 @@ pub enum Way {
 /// The error in a world, the number of judged uses, and how often tables were taken from shadows or the VM.
 type Verdict = (Option<String>, u64, u64);
 
-/// What a world omits.
+/// The step that a world omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LeftOut {
     Nothing,

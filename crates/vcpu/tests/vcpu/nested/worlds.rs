@@ -27,7 +27,7 @@ const PAGES: u64 = 40;
 const ACCESSES: [u64; 2] = [30_000, 8_000];
 const MOVES: u64 = 20;
 
-/// What a world omits.
+/// The step that a world omits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LeftOut {
     Nothing,

@@ -2,31 +2,31 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `scale` | from figures to places, and where ticks are |
-//! | `canvas` | the frame, the axes with their titles, the legend |
-//! | `lines` | lines with markers; steps; series' own points beside them |
-//! | `bars` | bars with their figures; a histogram |
-//! | `heat` | a map of coloured cells |
+//! | `plot_scale` | from figures to places, and where ticks are |
+//! | `plot_frame` | the frame, the axes with their titles, the legend |
+//! | `plot_lines` | lines with markers; steps; series' own points beside them |
+//! | `plot_bars` | bars with their figures; a histogram |
+//! | `plot_heat` | a map of coloured cells |
 //! | `plot.css` | the colours of both schemes |
 //!
 //! Colours are variables of the style sheet, so a plot follows the reader's scheme. No two lines differ by colour alone:
 //! each has a dash pattern and a marker, too. What is no finite number is not drawn.
 
-mod bars;
-mod canvas;
-mod heat;
-mod lines;
-mod scale;
+mod plot_bars;
+mod plot_frame;
+mod plot_heat;
+mod plot_lines;
+mod plot_scale;
 
-pub use bars::{Bar, bars, histogram};
-pub use canvas::{Axis, Drawing};
-pub use heat::{SHADES, heat, shade};
-pub use lines::{Line, Look, lines, values};
-pub use scale::Scale;
+pub use plot_bars::{Bar, bars, histogram};
+pub use plot_frame::{Axis, Drawing};
+pub use plot_heat::{SHADES, heat, shade};
+pub use plot_lines::{Line, Look, lines, values};
+pub use plot_scale::Scale;
 
 use maud::{Markup, PreEscaped, html};
 
-/// What the plots of a page need of its style sheet; a file of its own has it inside.
+/// The style sheet of the plots; a plot in a file of its own contains it.
 pub const STYLE: &str = include_str!("plot.css");
 
 /// A plot in a file of its own.

@@ -2,8 +2,8 @@
 //!
 //! There is only one thread, so each flush while the VM handles a change is for that change.
 
-use super::Cause;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use slat::age::AccessedPages;
 use slat::notify::Young;
 use slat::table::formats::Ept4;
@@ -12,6 +12,17 @@ use slat_mm::HostView;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A cause of lost translations.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cause {
+    pub why: String,
+    /// Changes that the VM handled.
+    pub told: u64,
+    /// Shootdowns, and the pages they were for.
+    pub flushes: u64,
+    pub pages: u64,
+}
 
 /// See the module's header.
 pub struct Watched {
@@ -25,7 +36,7 @@ impl Watched {
         Self { vm: vm.clone(), causes: Mutex::default() }
     }
 
-    /// What was counted, the most flushes first.
+    /// The counts, the most flushes first.
     pub fn causes(&self) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.causes.lock().values().cloned().collect();
         causes.sort_by_key(|cause| Reverse(cause.flushes));

@@ -20,21 +20,21 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `row_spec` | what a row compares, and one run of it in either world |
+//! | `validation_row` | what a row compares, and one run of it in either world |
 
-mod row_spec;
+pub mod validation_row;
 
-use crate::bench::harness::Series;
-use crate::bench::machine::cpus;
-use crate::bench::report::print;
 use crate::calibrate;
-use row_spec::Measured;
-pub use row_spec::{Around, RowSpec};
+use crate::sim::sim_flags::refuse_unknown;
+use crate::sim::validate::validation_row::{Around, Measured, RowSpec};
+use crate::threads::bench_report::print;
+use crate::threads::machine_info::cpus;
+use crate::threads::samples::Series;
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::Costs;
-use slat_sim::benches::ALL;
+use slat_sim::scenarios::ALL;
 use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -52,7 +52,7 @@ const TRIES: u32 = 8;
 /// More real CPUs than these are not compared.
 const MOST: u32 = 2;
 
-/// Hold simulations against real threads, with costs measured meanwhile
+/// Compare simulations with real threads; each round measures the costs anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat sim validate --runs 15")]
 pub struct Validate {
@@ -70,10 +70,10 @@ pub struct Validate {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Validation {
-    /// What this is.
+    /// The kind of report: "validate".
     pub sim: &'static str,
     /// CPUs that real runs could use.
     pub cpus: usize,
@@ -88,7 +88,7 @@ pub struct Row {
     pub bench: &'static str,
     pub policy: &'static str,
     pub vcpus: u32,
-    /// What is around the engine.
+    /// The work around the engine.
     pub around: &'static str,
     pub unit: &'static str,
     /// Median of the real runs.
@@ -110,7 +110,7 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-/// What a row says.
+/// The verdict on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -167,15 +167,15 @@ impl Validate {
 
     /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
     fn row_specs(&self) -> Result<Vec<(RowSpec, usize)>, Error> {
-        let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
-        super::refuse_unknown("bench", &self.bench, "there are", &names)?;
+        let names: Vec<_> = ALL.iter().map(|bench| bench.name).collect();
+        refuse_unknown("bench", &self.bench, "there are", &names)?;
         let is_asked = |name| self.bench.is_empty() || self.bench.iter().any(|asked| asked == name);
         let mut specs = Vec::new();
-        for bench in ALL.iter().filter(|bench| is_asked(bench.name())) {
+        for bench in ALL.iter().filter(|bench| is_asked(bench.name)) {
             for around in [Around::Default, Around::Nothing] {
                 for vcpus in 1..=MOST {
-                    for policy in bench.policies() {
-                        let spec = RowSpec { bench: bench.name(), policy: policy.name(), vcpus, around };
+                    for policy in bench.simulated.columns {
+                        let spec = RowSpec { bench: bench.name, policy: policy.name, vcpus, around };
                         let jobs = spec.simulated(&Costs::SERVER, 1)?.jobs;
                         if jobs <= cpus() {
                             specs.push((spec, jobs));
@@ -256,7 +256,7 @@ fn spread(runs: &[f64]) -> f64 {
     (sorted[sorted.len() - 1 - quarter] - sorted[quarter]) / sorted[sorted.len() / 2]
 }
 
-/// What this machine costs now, with as many CPUs busy as the row has jobs. No kick interrupts a guest of its threads: guests poll.
+/// The costs of this machine now, with as many CPUs busy as the row has jobs. No kick interrupts a guest of its threads: guests poll.
 fn costs_now(busy: usize) -> Result<Costs, Error> {
     let costs = calibrate::glance(busy)?;
     let kick_arrives = if busy > 1 { calibrate::polls(&costs) } else { 0.0 };
@@ -313,15 +313,15 @@ impl fmt::Display for Validation {
                 row.policy.to_owned(),
                 row.vcpus.to_string(),
                 row.around.to_owned(),
-                format!("{} {}", super::text::number(row.real), row.unit),
-                super::text::number(row.simulated),
+                format!("{} {}", crate::sim::sim_tables::number(row.real), row.unit),
+                crate::sim::sim_tables::number(row.simulated),
                 format!("{:.2}", row.ratio),
                 format!("{:.0}%", 100.0 * row.real_spread),
                 format!("{:.0}%", 100.0 * row.disturbed),
                 row.not_judged_because.map_or(verdict.to_owned(), |why| format!("not judged: {why}")),
             ]
         }));
-        write!(f, "{}", super::Grid(&lines))?;
+        write!(f, "{}", crate::sim::sim_tables::Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()

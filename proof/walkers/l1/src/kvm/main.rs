@@ -2,10 +2,10 @@
 //! L2.
 //!
 //! ```text
-//! L2    goes through 64 MiB, page by page and out of order: what is there must be what the last round left; it writes another word, and sums
-//!       both up; after each 512 pages it comes out
-//! here  does one thing to the memory beneath it: protects it, forks, takes a dirty log, moves pages elsewhere, swaps out, collapses
-//! end   the sum is what it must be, and all of the memory
+//! L2    visits 64 MiB, page by page and out of order: each page must hold the word of the last round; L2 writes another word, and sums
+//!       both up; after each 512 pages it exits
+//! here  changes the memory of L2 once: protects it, forks, takes a dirty log, moves pages, swaps out, collapses
+//! end   the sum must be the expected one, and so must all of the memory
 //! ```
 //! The guest has no interrupts. Its own page tables map 1 GiB by pages of 2 MiB. An error of the system ends the
 //! program with a line.

@@ -40,7 +40,7 @@ const EXIT_IO: u32 = 2;
 
 fn call(number: u64, words: [u64; 5]) -> u64 {
     let result;
-    // SAFETY: what a call does to memory is its caller's affair, each of which is in this file.
+    // SAFETY: each caller, all of which are in this file, passes memory that the call may read or write.
     unsafe {
         asm!("syscall", inlateout("rax") number => result, in("rdi") words[0], in("rsi") words[1], in("rdx") words[2],
             in("r10") words[3], in("r8") words[4], in("r9") 0, out("rcx") _, out("r11") _, options(nostack));

@@ -1,6 +1,6 @@
 //! Turns VMX on for this processor, once.
 
-use super::Region;
+use super::region::Region;
 use super::tables::HostTables;
 use crate::cpu::{rdmsr, wrmsr};
 use alloc::boxed::Box;

@@ -1,6 +1,6 @@
 //! The EPT pointer, INVEPT, and the decoding of a violation.
 
-use crate::guest::MemoryFault;
+use crate::processor::MemoryFault;
 use core::arch::asm;
 use slat::{Access, Format, Gpa, Perms, Pfn};
 

@@ -2,13 +2,13 @@
 //!
 //! In the order of use:
 //!
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
-//! | `enable` | VMX on, for this processor; `tables`: the TSS that it wants |
-//! | `vmcs` | the control structure: one virtual processor's state, and what makes it leave |
-//! | `state` | where the guest begins, and to what the host comes back |
-//! | `ept` | the pointer to the tables; INVEPT; what a violation's qualification says |
-//! | `switch` | into the guest and out of it |
+//! | `enable`, `tables` | turns VMX on for this processor; the TSS that VMX needs |
+//! | `vmcs` | the control structure: one virtual processor's state, and the causes of its exits |
+//! | `state` | the state in which the guest begins, and the host's state after an exit |
+//! | `ept` | the pointer to the tables; INVEPT; the decoding of a violation |
+//! | `switch` | entry into the guest, and exit |
 //!
 //! Only the exits that VMX demands occur: ports, MSRs and interrupts are the machine's own. CPUID, XSETBV and MSRs
 //! outside the two architectural ranges always exit; [`Vmx::run`](Processor::run) executes them for the guest and goes
@@ -16,6 +16,7 @@
 
 mod enable;
 mod ept;
+mod region;
 mod state;
 mod switch;
 mod tables;
@@ -24,29 +25,11 @@ mod vmcs;
 pub use enable::{Features, VmxError};
 pub use ept::EptPointer;
 
-use crate::guest::{Exit, LongMode, Processor, Registers};
-use alloc::boxed::Box;
+use crate::processor::{Exit, LongMode, Processor, Registers};
 use core::arch::asm;
 use slat::{Format, Gpa, Pfn};
 use vmcs::Vmcs;
 use x86::vmx::vmcs::{guest, ro};
-
-/// A page of memory whose address this program gives to the hardware.
-#[repr(C, align(4096))]
-struct Region([u8; 4096]);
-
-impl Region {
-    /// Zeroes, except for the revision in the first four bytes, which the hardware demands.
-    fn new(revision: u32) -> Box<Self> {
-        let mut region = Box::new(Self([0; 4096]));
-        region.0[..4].copy_from_slice(&revision.to_le_bytes());
-        region
-    }
-
-    fn address(&self) -> u64 {
-        (&raw const *self) as u64
-    }
-}
 
 /// CR4.LA57: five levels of paging.
 const CR4_LA57: u64 = 1 << 12;
@@ -77,7 +60,7 @@ impl Processor for Vmx {
     const NAME: &'static str = "Intel VT-x";
 
     /// # Panics
-    /// Where the processor lacks what is needed, saying what: there is nothing that a caller could do.
+    /// If the processor lacks a needed feature. The message names it.
     fn new(start: &LongMode) -> Self {
         let begin = || {
             let vmx = enable::enable()?;

@@ -4,7 +4,7 @@ use super::enable::read_control_registers;
 use super::tables::HostTables;
 use super::vmcs::Vmcs;
 use crate::cpu::{EFER, PAT, rdmsr};
-use crate::guest::LongMode;
+use crate::processor::LongMode;
 use core::arch::asm;
 use x86::vmx::vmcs::{control, guest, host};
 

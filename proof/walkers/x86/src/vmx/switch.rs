@@ -2,7 +2,7 @@
 //!
 //! The floating-point and vector registers are the guest's all the time: this program is compiled without them.
 
-use crate::guest::Registers;
+use crate::processor::Registers;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use x86::vmx::vmcs::host;

@@ -47,7 +47,7 @@ impl HostTables {
         let gdt = (&raw const tables.gdt) as u64;
         let new = Register { limit: size_of_val(&tables.gdt) as u16 - 1, base: gdt };
         let tr = (entries * 8) as u16;
-        // SAFETY: what the segment registers refer to stands in the new table at the same places; the table and the TSS
+        // SAFETY: the new table has the segment registers' descriptors at the same places; the table and the TSS
         // are leaked.
         unsafe { asm!("lgdt [{}]", "ltr {:x}", in(reg) &raw const new, in(reg) tr, options(nostack)) }
         Self { gdt, tss, tr }

@@ -4,9 +4,10 @@
 //! becomes current when it is made; no other processor uses it.
 
 use super::enable::{Enabled, capability};
+use super::region::Region;
 use super::switch::switch;
-use super::{EptPointer, Region, VmxError};
-use crate::guest::{LongMode, Registers};
+use super::{EptPointer, VmxError};
+use crate::processor::{LongMode, Registers};
 use alloc::boxed::Box;
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -57,10 +58,10 @@ impl Vmcs {
     /// Writes a field.
     ///
     /// # Panics
-    /// Where there is no such field, or it is read-only: a mistake in this module.
+    /// If there is no such field, or it is read-only: a mistake in this module.
     pub(super) fn write(&mut self, field: u32, value: u64) {
         let refused: u8;
-        // SAFETY: a VMCS is current as long as `self` lives; only this module says what stands in it.
+        // SAFETY: a VMCS is current as long as `self` lives; only this module writes its fields.
         unsafe {
             asm!("vmwrite {}, {}", "setbe {}", in(reg) u64::from(field), in(reg) value, out(reg_byte) refused,
                 options(nostack));
@@ -82,7 +83,8 @@ impl Vmcs {
 
     /// Runs the guest until an exit. The next entry delivers an event whose delivery the exit interrupted.
     pub(super) fn enter(&mut self, registers: &mut Registers) -> Result<(), VmxError> {
-        // SAFETY: the VMCS is current and complete; what the guest can reach of memory is up to the code that made the tables.
+        // SAFETY: the VMCS is current and complete; the code that made the tables limits the memory that the guest can
+        // reach.
         let refused = unsafe { switch(registers, self.launched) };
         if refused {
             return Err(VmxError::Entry(self.error()));

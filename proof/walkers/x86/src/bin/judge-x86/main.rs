@@ -11,18 +11,18 @@
 
 extern crate alloc;
 
-mod machine;
+mod nested_walker;
 mod pair;
 
 use alloc::vec::Vec;
-use machine::{Emulator, Walker};
+use nested_walker::{Emulator, Walker};
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::{Format, Idle};
 use slat_judge::{LOOKUPS, Machine, Verdict, conclude, everything, judge};
 use slat_walker_x86::boot::Boot;
 use slat_walker_x86::cpu::{self, Vendor};
 use slat_walker_x86::exit::{self, exit};
-use slat_walker_x86::guest::Processor;
+use slat_walker_x86::processor::Processor;
 use slat_walker_x86::svm::Svm;
 use slat_walker_x86::vmx::Vmx;
 use slat_walker_x86::{entry, paging, println};

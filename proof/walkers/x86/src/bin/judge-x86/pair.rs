@@ -1,7 +1,7 @@
 //! Two processors and one VM: the second is the vCPU, the first is its host.
 //!
 //! ```text
-//! second  the guest sweeps over its pages: is each page's number in its first word? counts in the second word
+//! second  the guest sweeps over its pages: it checks each page's number in the first word, and counts in the second word
 //! first   moves pages: invalidate, flush, copy, spoil the old frame, go on; zaps everything, protects from writes, ages
 //! ```
 //! Any use of a translation that outlives its flush is detected: a load finds a spoiled word, and a store is lost with
@@ -22,7 +22,7 @@ use slat::{
     Slot, SlotId, Span, Translations, VcpuId, Vm,
 };
 use slat_judge::{Ram, Verdict};
-use slat_walker_x86::guest::{Exit, Processor, Registers};
+use slat_walker_x86::processor::{Exit, Processor, Registers};
 use slat_walker_x86::window::Guest;
 use slat_walker_x86::{exit, println, smp};
 

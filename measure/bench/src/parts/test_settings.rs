@@ -1,0 +1,15 @@
+//! Settings of tests, and the checks that fail in them.
+
+use super::point::Check;
+use super::setting::{Column, Setting, Work};
+use crate::world::Costs;
+
+/// A quick run with two vCPUs.
+pub fn setting(column: Column) -> Setting<'static> {
+    Setting { costs: &Costs::SERVER, vcpus: 2, column, quick: true, seed: 1, work: Work::default() }
+}
+
+/// Names of the checks that fail.
+pub fn failing(checks: &[Check]) -> Vec<&'static str> {
+    checks.iter().filter(|check| !check.ok).map(|check| check.name).collect()
+}

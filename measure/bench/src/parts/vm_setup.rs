@@ -1,0 +1,64 @@
+//! The VM that benches run, and how its vCPUs share out memory.
+
+use crate::parts::setting::Setting;
+use crate::parts::sim_host::{SimHost, first_page, hva_of};
+use slat::baselines::{Baseline, MmuLock};
+use slat::table::formats::Ept4;
+use slat::vm::Builder;
+use slat::{Format, Gfn, Host, Idle, Pfn, Slot, SlotId, Span, Vcpu, VcpuId, Vm};
+
+/// The VM that is measured.
+pub type SimVm = Vm<Ept4, SimHost>;
+
+/// A builder of a VM with that many vCPUs.
+pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builder<Ept4, H> {
+    Vm::builder(host).vcpus(setting.vcpus).baseline(Baseline::NONE.mmu_lock(lock))
+}
+
+/// A VM with one memslot of so many pages from frame 0 on.
+pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> Result<Vm<F, H>, String> {
+    let vm = builder.build().map_err(|error| error.to_string())?;
+    let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
+    vm.memory().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+    Ok(vm)
+}
+
+/// vCPU `number`, which no thread has.
+pub fn vcpu<F: Format, H: Host>(vm: &Vm<F, H>, number: u32) -> Result<Vcpu<'_, F, H>, String> {
+    vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))
+}
+
+/// The frames of `span`, one by one.
+pub fn gfns(span: Span<Gfn>) -> impl Iterator<Item = Gfn> {
+    (span.start.0..span.end.0).map(Gfn)
+}
+
+/// Pages of `parts` that are mapped to the frames that the host had there at first.
+pub fn right(vm: &SimVm, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
+    right_by(vm, parts, is_first)
+}
+
+/// Pages of `parts` that are mapped to a frame that is right.
+pub fn right_by<F: Format, H: Host>(
+    vm: &Vm<F, H>,
+    parts: impl Iterator<Item = Span<Gfn>>,
+    is_right: impl Fn(Gfn, Pfn) -> bool,
+) -> Result<u64, String> {
+    let (mut right, mut idle) = (0, idle()?);
+    for part in parts {
+        vm.memory().lockless(&mut idle).for_each(part, |mapping| {
+            right += u64::from(is_right(mapping.gfns.start, mapping.leaf.pfn));
+        });
+    }
+    Ok(right)
+}
+
+/// The expected page, if the host has moved none.
+pub fn is_first(gfn: Gfn, pfn: Pfn) -> bool {
+    pfn == first_page(gfn).pfn
+}
+
+/// This thread's proof that it is outside of the engine, before and after a run.
+pub fn idle() -> Result<Idle, String> {
+    Idle::take().ok_or_else(|| "this thread is in the engine already".to_owned())
+}

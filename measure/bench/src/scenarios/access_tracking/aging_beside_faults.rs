@@ -1,0 +1,119 @@
+//! `-p`: vCPUs bring new memory in, page by page, while the ager ages it, pass after pass.
+
+use super::aging_flags::AccessTracking;
+use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
+use crate::parts::point::Tally;
+use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
+use crate::scenarios::access_tracking::aging_ways::{Way, pass};
+use crate::scenarios::demand_paging::first_touch::Fixture;
+use crate::scenarios::host_faults::mm_first_touch::host_has;
+use crate::threads::bench_report::{Check, Report, Row, params};
+use crate::threads::guest_memory::{GuestMemory, arena};
+use crate::threads::harness::Lineup;
+use crate::threads::samples::Series;
+use crate::threads::software_vcpu::all_went_well;
+use slat::{Access, Idle, Level};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_machine::Costs;
+use slat_mm::Arena;
+use slat_series::PatchSeries;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How pages are aged, and what guards the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entrant {
+    guard: Guard,
+    way: Option<Way>,
+}
+
+/// One sample: what the guest took, and what the ager did.
+struct Sample {
+    wall_ms: f64,
+    passes: Passes,
+    /// Pages that were young still after the last pass.
+    left: u64,
+    /// The conditions that must hold.
+    tally: Vec<Tally>,
+}
+
+/// One number of a sample.
+type Figure = fn(&Sample) -> f64;
+
+/// Two entrants that are compared: the pair's name, which ones, and whether the series has figures of it.
+type Pair = (&'static str, Entrant, Entrant, bool);
+
+impl AccessTracking {
+    /// Every number of vCPUs, every entrant.
+    pub(super) fn faulting(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+        let ours = if self.lru { Way::Generations } else { Way::Tables };
+        let of = |guard, way| Entrant { guard, way };
+        let [slat, quiet] = [Some(ours), None].map(|way| of(Guard::SLAT, way));
+        let [no_opt, opt] = [Guard::NO_OPT, Guard::OPT].map(|guard| of(guard, Some(Way::PageByPage)));
+        let (quiet_locked, batches) = (of(Guard::OPT, None), of(Guard::NO_OPT, Some(ours)));
+        let passes: [Pair; 4] = [
+            ("page by page: lock (no opt) → lockless (opt)", no_opt, opt, self.lru),
+            ("page by page, lock (no opt) → slat", no_opt, slat, self.lru),
+            ("page by page, lockless (opt) → slat", opt, slat, false),
+            ("slat's batches under the lock → slat", batches, slat, false),
+        ];
+        let walls: [Pair; 4] = [
+            ("reader-writer lock: no aging → no opt", quiet_locked, no_opt, false),
+            ("reader-writer lock: no aging → opt", quiet_locked, opt, false),
+            ("slat: no aging → aging", quiet, slat, false),
+            ("no opt → slat, both aging", no_opt, slat, false),
+        ];
+        let figures: [(&str, _, Figure, &[Pair]); 3] = [
+            ("average pass", "ms", |sample| sample.passes.ms(), &passes),
+            ("a page, in a pass", "ns", |sample| sample.passes.ns_a_page(), &passes),
+            ("vCPU wall time", "ms", |sample| sample.wall_ms, &walls),
+        ];
+        let entrants = [slat, quiet, no_opt, opt, quiet_locked, batches];
+        for &vcpus in &self.vcpus {
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", runs, entrants.len()));
+            let memory = self.memory(vcpus);
+            let arena = arena(memory.bytes(), vcpus.into())?;
+            let laps = Lineup::run(runs, entrants, |&entrant| self.sample(&arena, entrant, memory))?;
+            let published = slat_series::mglru_aging::with(vcpus).map(|row| row.pass[0] / row.pass[1]);
+            for (figure, unit, value, pairs) in figures {
+                for &(name, before, after, claims) in pairs {
+                    let params = params! { "vcpus": vcpus, "figure": figure };
+                    let [before, after] = [before, after].map(|who| Series::of(laps.of(who), value));
+                    let row = Row::compare(name, params, unit, &before, &after);
+                    let of = claims.then_some(PatchSeries::MglruAging);
+                    report.rows.push(row.answering(of).claiming(published.filter(|_| claims)));
+                }
+            }
+            let who = format!("{vcpus} vCPUs");
+            let agers = laps.each().filter(|(entrant, _)| entrant.way.is_some());
+            let agers: Vec<&Sample> = agers.flat_map(|(_, samples)| samples).collect();
+            report.checks.push(Check::each(
+                format!("{who}: each page that was touched was told, or its bit is there still"),
+                agers.into_iter(),
+                |sample| sample.passes.young + sample.left >= memory.pages().len(),
+            ));
+            report.checks.extend(Check::tallied(&who, "", laps.all().flat_map(|sample| &sample.tally)));
+        }
+        Ok(())
+    }
+
+    fn sample(&self, arena: &Arc<Arena>, entrant: Entrant, memory: GuestMemory) -> Result<Sample, Error> {
+        let world = TrackedMemory::new(arena, entrant.guard, memory, self.lru)?;
+        let in_world = &world;
+        let ager = entrant.way.map(|way| Ager {
+            pass: move |idle: &mut Idle| pass(in_world, idle, way),
+            rests: || std::thread::sleep(Duration::from_millis(self.pause)),
+            once_more: true,
+            cpu: Some(agers_cpu()),
+        });
+        let right = ("every page is mapped to the host's frame", host_has(&world.space, Level::K4));
+        let (mut vcpus, parts) = (world.vcpus(Access::Write)?, memory.parts());
+        let fixture = Fixture { vm: &*world.vm, parts: &parts, page: Level::K4, right };
+        let lap = beside(&Costs::SERVER, &fixture, &mut vcpus, ager);
+        all_went_well(&mut vcpus)?;
+        let (lap, passes) = lap.map_err(Error::Machine)?;
+        let left = still_young(&world.vm, memory.pages()).map_err(Error::Machine)?;
+        Ok(Sample { wall_ms: lap.stats.wall_ns as f64 / 1e6, passes, left, tally: lap.tally })
+    }
+}

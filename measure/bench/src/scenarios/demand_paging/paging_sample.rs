@@ -1,0 +1,141 @@
+//! One sample: a machine built anew, its vCPUs touch all of its memory for the first time, and a look at what they
+//! left.
+//!
+//! ```text
+//! arena       the same frames for all samples: after the first round they are warm
+//! └── space   one mapping: anonymous, or (minor faults) of a file whose pages are there, written through another
+//!     └── vm  one memslot; the policy is the entrant
+//!         ├── vCPUs     each has its part, or all of the memory: `first_touch.rs`
+//!         └── handlers  one for each part, or one
+//! ```
+//! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
+//! there. Timed is the stretch from the line until the last vCPU is done.
+
+use crate::parts::point::Tally;
+use crate::parts::sim_host::hva_of;
+use crate::scenarios::demand_paging::fault_handlers::{GIVEN_AT, Handlers, Job, given};
+use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
+use crate::scenarios::host_faults::mm_first_touch::machine;
+use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
+use hdrhistogram::Histogram;
+use slat::baselines::{Baseline, MmuLock};
+use slat::table::formats::Npt4;
+use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
+use slat_cli::error::Error;
+use slat_cli::thread::{idle, joined, start, window};
+use slat_machine::Costs;
+use slat_mm::{AddressSpace, Backing, File, Place, Prot, Serve};
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+
+/// As much guest memory as fits in the host's address space.
+pub const MOST: u64 = 1 << 44;
+/// Where the file of minor faults is mapped once more, for filling it.
+const ALIAS: u64 = 1 << 45;
+
+/// The result of one sample.
+pub struct Sample {
+    /// From the line until the last vCPU was done, in nanoseconds.
+    pub wall_ns: f64,
+    /// How long each fault took.
+    pub fault_ns: Histogram<u64>,
+    /// How long vCPUs waited for the MMU lock, all together.
+    pub lock_wait_ns: u64,
+    /// The conditions that must hold.
+    pub tally: Vec<Tally>,
+}
+
+impl Sample {
+    /// The part of their fault time that vCPUs waited for the MMU lock, in percent.
+    pub fn lock_share(&self) -> f64 {
+        let all = self.fault_ns.mean() * self.fault_ns.len() as f64;
+        if all > 0.0 { 100.0 * self.lock_wait_ns as f64 / all } else { 0.0 }
+    }
+}
+
+impl Job {
+    /// The word that has to be beside the guest's word.
+    fn beside(&self) -> fn(Gfn) -> u64 {
+        if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
+    }
+
+    /// One sample under `policy`.
+    pub fn sample(&self, policy: MmuLock) -> Result<Sample, Error> {
+        let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.memory.pages().len());
+        let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
+        let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
+        let (bytes, vcpus) = (pages * PAGE_SIZE, self.memory.vcpus);
+        let vm = machine::<Npt4>(&space, bytes, backing, |vm| {
+            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(policy))
+        });
+        let vm = vm.map_err(Error::Machine)?;
+        self.fill(&space, file)?;
+        let handlers = Handlers::new(self, &space)?;
+        let uses = Uses { stores: true, finds: Some((GIVEN_AT, self.beside())) };
+        let vcpus: Result<Vec<_>, _> =
+            (0..self.memory.vcpus).map(|number| SoftwareVcpu::new(&vm, number, uses)).collect();
+        let mut vcpus = vcpus?;
+        let parts = &if self.overlap {
+            vec![self.memory.pages(); self.memory.vcpus as usize]
+        } else {
+            self.memory.parts()
+        };
+        let right = |gfn, pfn| self.is_right(&space, gfn, pfn);
+        let fixture = Fixture {
+            vm: &*vm,
+            parts,
+            page: Level::K4,
+            right: ("every page is mapped and holds what it has to", right),
+        };
+        let (lap, served) = thread::scope(|scope| {
+            let servers = handlers.queues().iter().map(|queue| start(scope, || handlers.serve(queue)));
+            let servers: Vec<_> = servers.collect();
+            let lap = {
+                let _sent_away = handlers.sent_away();
+                fixture.run(&Costs::SERVER, &mut vcpus, || (), None)
+            };
+            let served = servers.into_iter().map(ScopedJoinHandle::join).map(joined);
+            (lap, served.sum::<Result<u64, _>>())
+        });
+        let wrong = words_wrong(&mut vcpus)?;
+        let (Lap { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
+        let touched: u64 = parts.iter().map(Span::len).sum();
+        let given = if self.serve.is_some() { pages } else { 0 };
+        tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));
+        tally.push(("handlers gave every page that they had to, once", [served, given]));
+        let mut fault_ns = vcpus[0].cpu.fault_ns.clone();
+        for vcpu in &vcpus[1..] {
+            fault_ns.add(&vcpu.cpu.fault_ns).map_err(|error| Error::Machine(error.to_string()))?;
+        }
+        let (_, lock_wait_ns) = vm.lock_waits();
+        Ok(Sample { wall_ns: stats.wall_ns as f64, fault_ns, lock_wait_ns, tally })
+    }
+
+    /// Guest memory as the host sees it before the guest does.
+    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<(), Error> {
+        if file.is_none() && !self.prefilled {
+            return Ok(());
+        }
+        let (idle, bytes) = (&mut idle()?, self.memory.bytes());
+        let shift = if file.is_some() { ALIAS } else { 0 };
+        if let Some(file) = file {
+            let backing = Backing::Shared { file, offset: 0 };
+            space.mmap(Place::Fixed(hva_of(Gfn(0)) + ALIAS), bytes, Prot::ReadWrite, backing)?;
+        }
+        for gfn in (0..self.memory.pages().len()).map(Gfn) {
+            space.write(idle, hva_of(gfn) + shift + GIVEN_AT, &(self.gives)(gfn).to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the frame that a page is mapped to is the host's, and holds what it has to.
+    fn is_right(&self, space: &AddressSpace, gfn: Gfn, pfn: Pfn) -> bool {
+        let host = space.lookup(hva_of(gfn), Access::Read).map(|page| page.pfn);
+        let word = |offset| {
+            let mut word = [0; 8];
+            window(&self.arena).read(pfn, offset, &mut word);
+            u64::from_le_bytes(word)
+        };
+        host == Some(pfn) && word(0) == stored(gfn) && word(GIVEN_AT) == self.beside()(gfn)
+    }
+}

@@ -1,0 +1,164 @@
+//! `slat bench ksm-perf`: what it costs VMs and their host that KSM merges pages under running guests.
+//!
+//! ```text
+//! ksm_rows.rs    rows and checks out of samples
+//! table_pages.rs table pages that an invalidation frees, by its reason
+//! ```
+//! VMs, guests and the scanner, and what must hold, are those that `slat sim` simulates: `merge_run.rs`.
+//!
+//! A merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page each time. A VM that heeds
+//! the reasons keeps it mapped, read-only: no guest faults for want of a translation. That is the change-pte series. The
+//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under KSM that merges up to 64 pages
+//! [together](slat_mm::KsmBuilder::merge_together), or one by one; with small and with large pages; under guests that always run, and
+//! under guests that run a fifth of the time.
+//!
+//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the faults of guests, each from
+//! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
+//! copies pages that are written). Nothing of the first filling counts.
+
+use super::ksm_rows;
+use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
+use super::merge_run::{Entrant, MergeRun, Plan, arena};
+use super::page_contents::{Memory, Stage};
+use super::table_pages;
+use crate::levers::{Cell, Grid};
+use crate::scenario::{Asked, Flags, Measured, Scenario};
+use crate::scenarios::ksm::merging::HEEDED_BATCHED;
+use crate::threads::bench_report::{Report, params};
+use crate::threads::harness::Lineup;
+use crate::threads::machine_info::Machine;
+use slat::{Level, PAGE_SIZE};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::{self, size};
+use slat_machine::Costs;
+
+use super::table_pages::FREED;
+use crate::parts::setting::{Setting, Work};
+
+/// The flags of `slat bench ksm-perf`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench ksm-perf --vms 4 -b 16M --runs 20")]
+pub struct KsmPerf {
+    /// VMs, one vCPU each
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=256))]
+    vms: u32,
+    /// Guest memory of each: 2M to 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    bytes: u64,
+    /// Of it, memory that KSM may merge: a multiple of 4K, from 8K on [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mergeable: Option<u64>,
+}
+
+/// The 2 × 2 of reasons and merging together; the first is slat as it ships, each second one ignores the reasons.
+const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)];
+
+/// A row of levers: its name, its figure and unit, the size of pages and the kind of guest.
+macro_rules! condition {
+    ($name:literal $figure:literal $unit:literal $pages:literal $guest:literal) => {
+        ($name, &[("figure", $figure), ("pages", $pages), ("guest", $guest)], $unit)
+    };
+    ($figure:literal $unit:literal) => {
+        condition!($figure $figure $unit "4 KiB" "running")
+    };
+}
+
+/// Its levers: [`crate::levers`].
+const LEVERS: &[Grid] = &[
+    Grid {
+        what: "Running guests' pages, of 4 KiB unless named, are merged: one by one or up to 64 together, reasons ignored or heeded",
+        columns: &[
+            ("ignored, one by one", Cell::baseline(ONE_BY_ONE)),
+            ("ignored, together", Cell::baseline(TOGETHER)),
+            ("heeded, one by one", Cell::slat(ONE_BY_ONE)),
+            ("heeded, together", Cell::slat(TOGETHER)),
+        ],
+        rows: &[
+            condition!("time in MMU code" "ms"),
+            condition!("the same, guests resting" "time in MMU code" "ms" "4 KiB" "resting"),
+            condition!("the same, pages of 2 MiB" "time in MMU code" "ms" "2 MiB" "running"),
+            condition!("of it, faults of the guests" "ms"),
+            condition!("of it, notifications by the scanner" "ms"),
+            condition!("flushes" "flushes"),
+            condition!("faults for want of a translation" "faults"),
+            condition!("notifications by the scanner" "notifications"),
+        ],
+        says: "Heeding the reasons is the idea of the change-pte series; merging pages together is slat's.",
+    },
+    Grid {
+        what: "All of a guest's memory is invalidated, and then used again: table pages freed and made again, by reason",
+        columns: &[("ignored", Cell::baseline(FREED)), ("heeded", Cell::slat(FREED))],
+        rows: &[
+            ("munmap", &[("reason", "unmap")], "KiB"),
+            ("mremap", &[("reason", "remap")], "KiB"),
+            ("MADV_DONTNEED", &[("reason", "clear")], "KiB"),
+            ("migration, compaction", &[("reason", "migrate")], "KiB"),
+            ("reclaim", &[("reason", "reclaim")], "KiB"),
+            ("mprotect", &[("reason", "protect")], "KiB"),
+            ("fork, first step of a merge", &[("reason", "write-protect")], "KiB"),
+            ("clear_refs", &[("reason", "soft-dirty")], "KiB"),
+            ("NUMA balancing", &[("reason", "numa")], "KiB"),
+            ("second step of a merge, break of copy-on-write", &[("reason", "change-pte")], "KiB"),
+        ],
+        says: "Freeing table pages only where the mapping goes is an idea of the change-pte series, too. A merge frees none even where\n\
+               reasons are ignored: a table page is freed with everything that it maps.",
+    },
+];
+
+/// `slat bench ksm-perf`.
+pub const MEASURED: Measured = Measured {
+    takes: ["15 s", "40 MiB"],
+    runs: "10",
+    question: "What does same-page merging cost running guests and their host?",
+    kept: "--runs 25",
+    levers: LEVERS,
+    ci: &["-b 2M"],
+    quick: &["-b 2M --runs 3"],
+    full: &["--runs 10"],
+    ..Measured::of::<KsmPerf>()
+};
+
+impl Flags for KsmPerf {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+        let huge = Level::M2.bytes();
+        if !(huge..=1 << 30).contains(&self.bytes) || !self.bytes.is_multiple_of(huge) {
+            let text = size::text(self.bytes);
+            return Err(Error::Usage(format!("--bytes: {text} is not a multiple of 2M up to 1G")));
+        }
+        let mergeable = self.mergeable.unwrap_or(self.bytes);
+        if !(2 * PAGE_SIZE..=self.bytes).contains(&mergeable) || !mergeable.is_multiple_of(PAGE_SIZE) {
+            let [text, most] = [mergeable, self.bytes].map(size::text);
+            return Err(Error::Usage(format!(
+                "--mergeable: {text} is not a multiple of 4K from 8K to {most}"
+            )));
+        }
+        let [pages, mergeable] = [self.bytes, mergeable].map(|bytes| bytes / PAGE_SIZE);
+        let memory = Memory { vms: self.vms, pages, mergeable };
+        let machine = Machine::detect();
+        let cpus = (machine.cores.saturating_sub(1) as u32).clamp(1, self.vms);
+        say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
+        let arena = arena(memory, cpus + 2).build()?;
+        // Guests do nothing but use their memory.
+        let (column, work) = (HEEDED_BATCHED, Work::none());
+        let setting = &Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: false, seed: 1, work };
+        let entrants = CONDITIONS.iter().flat_map(|&(huge, rests)| {
+            LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests })
+        });
+        let samples = Lineup::run(asked.runs, entrants, |&entrant| {
+            let plan = Plan { setting, memory, stages: &Stage::ALL, cpus, entrant };
+            MergeRun::new(plan, &arena, false).and_then(|machine| machine.run()).map_err(Error::Machine)
+        })?;
+        let (tables, tables_hold) = table_pages::compare(&arena, pages)?;
+        let report = Report {
+            params: params! {
+                "vms": self.vms, "bytes_per_vm": self.bytes, "mergeable_pages": mergeable, "guest_threads": cpus,
+                "runs": asked.runs,
+            },
+            rows: ksm_rows::rows(&samples).into_iter().chain(tables).collect(),
+            checks: ksm_rows::checks(&samples, memory).into_iter().chain(tables_hold).collect(),
+            ..Report::of(scenario.name, machine)
+        };
+        Ok(report)
+    }
+}

@@ -1,0 +1,144 @@
+//! A VM whose pages are merged while its vCPUs run: the columns and the figures.
+
+use super::merge_run::{Entrant, MergeRun, Plan, Sample, arena};
+use super::notified_vm::Counted;
+use super::page_contents::{Memory, Stage};
+use super::reading_guest::POISON;
+use crate::parts::point::{Check, Figure, Point};
+use crate::parts::setting::{Column, Setting};
+
+/// Figures that are set against the series'.
+pub const MISSING: &str = "guest faults for want of a translation per page";
+/// The same.
+pub const KERNEL: &str = "ns of kernel time per page";
+/// The same.
+pub const KERNEL_RESTING: &str = "ns of kernel time per page, guests that mostly rest";
+
+/// Every reason is one to unmap: before the change-pte series.
+pub const IGNORED: Column = Column::lockless("ignored");
+/// Page by page, and each reason has the least that it asks for: the change-pte series.
+pub const HEEDED: Column = Column::lockless("heeded");
+/// The same for many pages at once: slat as it ships.
+pub const HEEDED_BATCHED: Column = Column::lockless("heeded, batched");
+
+/// The stage whose content guests fill their memory with: equal pages.
+pub const STAGES: &[Stage] = &[Stage(1)];
+
+/// So that a run of few vCPUs does not consist of its beginning, and one of many, each of which every merge flushes twice, has an end.
+/// Guests use no more pages than a TLB holds.
+pub fn memory(setting: &Setting<'_>) -> Memory {
+    let (pages, mergeable): (u64, u64) = match setting.vcpus {
+        ..=8 => (2048, 2048),
+        9..=64 => (512, 128),
+        _ => (512, 64),
+    };
+    Memory { vms: 1, pages, mergeable: if setting.quick { (mergeable / 2).max(64) } else { mergeable } }
+}
+
+/// The policy, with guests that rest or do not.
+pub fn plan<'s>(setting: &'s Setting<'s>, rests: bool) -> Plan<'s> {
+    let heeds = setting.column != IGNORED;
+    let together = if setting.column == HEEDED_BATCHED { 64 } else { 1 };
+    let entrant = Entrant { heeds, together, huge: false, rests };
+    Plan { setting, memory: memory(setting), stages: STAGES, cpus: setting.vcpus, entrant }
+}
+
+/// One run of a plan. Sabotaged, its flushes are left out.
+pub fn run(plan: Plan<'_>, sabotaged: bool) -> Result<Sample, String> {
+    let arena = arena(plan.memory, plan.setting.vcpus + 1).poison(POISON).build();
+    let arena = arena.map_err(|error| error.to_string())?;
+    MergeRun::new(plan, &arena, sabotaged)?.run()
+}
+
+/// The conditions of a run.
+pub fn checks(plan: Plan<'_>, sample: &Sample) -> Vec<Check> {
+    let heeds = plan.entrant.heeds;
+    let missing = sample.of(Counted::Missing);
+    let mut checks = sample.seen.checks().to_vec();
+    checks.extend(sample.tally.iter().map(Check::from));
+    checks.extend([
+        // The engine zaps an entry that a guest's store is changing at the same moment: at most one for each share broken.
+        Check {
+            name: "guests lose translations of pages that are unmapped, and of others only where they store",
+            ok: if heeds { missing <= sample.breaks } else { missing >= plan.memory.all_mergeable() },
+            detail: format!("{missing} faults for want of one"),
+        },
+        Check::least(
+            "every page is merged, and once more where it was written",
+            sample.merges,
+            plan.memory.merges(plan.stages),
+        ),
+    ]);
+    checks
+}
+
+/// Runs the scenario once.
+pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+    let plans = [false, true].map(|rests| plan(setting, rests));
+    let (running, resting) = (run(plans[0], false)?, run(plans[1], false)?);
+    let kernel = |sample: &Sample| (sample.scan_ns + sample.lost_ns) as f64 / sample.merges as f64;
+    let per_page = |count: u64| count as f64 / running.merges as f64;
+    let counted = |what| per_page(running.of(what));
+    let figures = vec![
+        Figure::new("ns of the scanner in MMU code per page", counted(Counted::NotifiedNs), "ns"),
+        Figure::new("guest faults per page", counted(Counted::Faults), "faults"),
+        Figure::new(MISSING, counted(Counted::Missing), "faults"),
+        Figure::new("ns of the scanner per page", per_page(running.scan_ns), "ns"),
+        Figure::new("ns lost by all guests per page", per_page(running.lost_ns), "ns"),
+        Figure::new(KERNEL, kernel(&running), "ns"),
+        Figure::new(KERNEL_RESTING, kernel(&resting), "ns"),
+        Figure::new("flushes per page", per_page(running.flushes), "flushes"),
+        Figure::new("kicks per page", per_page(running.told.kicks), "kicks"),
+    ];
+    Ok(Point {
+        operations: running.merges,
+        flushes: running.flushes,
+        checks: [checks(plans[0], &running), checks(plans[1], &resting)].concat(),
+        ..Point::of(setting, figures, running.told)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parts::setting::Work;
+    use crate::parts::test_settings::{failing, setting};
+    use crate::scenarios::ksm::SCENARIO;
+
+    /// With nothing around the engine a vCPU meets entries to which a fault of the other one is allowing stores.
+    #[test]
+    fn two_vcpus_that_do_nothing_else_lose_no_translation() {
+        let setting = Setting { work: Work::none(), ..setting(HEEDED_BATCHED) };
+        let plan = plan(&setting, false);
+        assert_eq!(failing(&checks(plan, &run(plan, false).unwrap())), [""; 0]);
+    }
+
+    /// Negative control: guests use all pages once more after the last merge.
+    #[test]
+    fn a_flush_that_is_left_out_is_noticed() {
+        for &policy in SCENARIO.simulated.columns {
+            let setting = &setting(policy);
+            for plan in [false, true].map(|rests| plan(setting, rests)) {
+                let name = "no guest used a frame after it had been taken away";
+                let failing = failing(&checks(plan, &run(plan, true).unwrap()));
+                assert!(failing.contains(&name), "{}, {:?}: {failing:?}", policy.name, plan.entrant);
+            }
+        }
+    }
+
+    /// Negative controls of the other checks.
+    #[test]
+    fn a_fault_and_a_merge_that_do_not_belong_there_are_noticed() {
+        for (policy, missing) in [(IGNORED, 0), (HEEDED, 2)] {
+            let setting = &setting(policy);
+            let plan = plan(setting, false);
+            let mut sample = Sample { merges: 1, breaks: 1, ..Sample::default() };
+            sample.counts[Counted::Missing as usize] = missing;
+            let names = [
+                "guests lose translations of pages that are unmapped, and of others only where they store",
+                "every page is merged, and once more where it was written",
+            ];
+            assert_eq!(failing(&checks(plan, &sample)), names);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
+
+use crate::threads::flag_values::machine_error;
+use slat::table::formats::Npt4;
+use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
+use slat_cli::error::Error;
+use slat_cli::{migration, thread};
+use slat_migrate::{MemoryRange, Target};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+use slat_vcpu::Window;
+use std::sync::Arc;
+
+/// Guest address 0, as the host sees it.
+const BASE: Hva = Hva(0x1000_0000_0000);
+/// The fill of a freed frame: a guest that still reads the frame finds this.
+const POISON: u8 = 0xdd;
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Machine {
+    pub space: Arc<AddressSpace>,
+    pub vm: Arc<Vm<Npt4, HostView>>,
+    /// Its slots, in order of guest frames.
+    pub ranges: Vec<MemoryRange>,
+}
+
+/// How a machine is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub vcpus: u32,
+    pub log: DirtyLog,
+    /// Its slots log from the start.
+    pub logs: bool,
+    /// The largest page that the host uses.
+    pub largest: Level,
+    /// Negative control: its host says that each flush was broadcast, and does none.
+    pub sabotage_rearm: bool,
+}
+
+impl Machine {
+    /// A machine with these ranges of memory, each a slot. Nothing is brought in.
+    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self, Error> {
+        let bytes: u64 = ranges.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
+        let limit = bytes + bytes / 64 + (32 << 20);
+        let arena = Arena::builder().limit(limit).poison(POISON).build()?;
+        let space = AddressSpace::builder(&arena).thp(settings.largest > Level::K4).build()?;
+        let host = HostView::new(&space).with_broadcast(move |_| settings.sabotage_rearm);
+        let builder = Vm::<Npt4, _>::builder(host)
+            .vcpus(settings.vcpus)
+            .max_page(settings.largest)
+            .dirty_log(settings.log);
+        let vm = Arc::new(builder.build().map_err(machine_error)?);
+        space.register(&vm);
+        for &MemoryRange { slot, gfns } in ranges {
+            let hvas = hvas_of(gfns);
+            space.mmap(
+                Place::Fixed(hvas.start),
+                hvas.end.0 - hvas.start.0,
+                Prot::ReadWrite,
+                Backing::Anonymous,
+            )?;
+            let slot = Slot::new(slot, gfns.start, gfns.len(), hvas.start);
+            vm.memory().commit(idle, |tx| tx.create(Slot { log_dirty: settings.logs, ..slot }))?;
+        }
+        Ok(Self { space, vm, ranges: ranges.to_vec() })
+    }
+
+    /// The frames, for software vCPUs.
+    pub fn window(&self) -> Window {
+        thread::window(self.space.arena())
+    }
+}
+
+/// Where guest frames lie in either machine's address space.
+pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
+    Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
+}
+
+/// A machine that arrives: built when its memory is known.
+#[derive(Debug)]
+pub struct Arriving {
+    idle: Idle,
+    settings: Settings,
+    machine: Option<Machine>,
+}
+
+impl Arriving {
+    pub fn new(idle: Idle, settings: Settings) -> Self {
+        Self { idle, settings, machine: None }
+    }
+
+    /// The machine, once it has arrived.
+    pub fn machine(self) -> Result<Machine, Error> {
+        self.machine.ok_or_else(|| machine_error("no machine has arrived"))
+    }
+
+    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<(), Error> {
+        let Some(Machine { space, vm, .. }) = &self.machine else { return Ok(()) };
+        Ok(migration::store(space, vm, &mut self.idle, hvas_of(gfns), contents)?)
+    }
+}
+
+impl Target for Arriving {
+    type Error = Error;
+
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Error> {
+        self.machine = Some(Machine::new(&mut self.idle, ranges, self.settings)?);
+        Ok(())
+    }
+
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
+        self.store(gfns, Some(contents))
+    }
+
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
+        self.store(gfns, None)
+    }
+}

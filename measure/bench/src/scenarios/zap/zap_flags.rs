@@ -1,0 +1,117 @@
+//! `slat bench zap`: how long it takes to zap a large range of guest memory, and how long faults of other vCPUs take meanwhile.
+//!
+//! ```text
+//! zapped_range.rs   the range, dense or sparse, and what lies beside it
+//! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
+//! zap_rows.rs       the report
+//! ```
+//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_lap.rs`.
+//!
+//! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
+//! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
+//! leaf, and the same zap under one mutex.
+//!
+//! A probe makes and deletes a memslot elsewhere, again and again: that waits for threads that are inside a section or hold
+//! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
+//! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
+
+use super::zap_rows::{MUTEX, Samples};
+use super::zap_sample::{Entrant, WAYS};
+use super::zapped_range::{MOST, MOST_VCPUS, Pages, ZappedRange};
+use crate::levers::{Cell, Grid};
+use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
+use crate::threads::bench_report::{Report, params};
+use crate::threads::flag_values::multiple_of;
+use crate::threads::harness::Lineup;
+use crate::threads::machine_info::Machine;
+use slat::Level;
+use slat::baselines::MmuLock;
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use slat_cli::size::{self, size};
+
+/// The flags of `slat bench zap`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench zap --sizes 1G --dense --runs 3")]
+pub struct Zap {
+    /// Guest memory to zap: multiples of 2M, up to 512G
+    #[arg(long, value_name = "SIZE,…", default_value = "1G,16G,64G", value_delimiter = ',')]
+    #[arg(value_parser = size)]
+    sizes: Vec<u64>,
+    /// vCPUs that fault elsewhere meanwhile, a thread each [default: one less than there are CPUs]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_VCPUS)))]
+    vcpus: Option<u16>,
+    /// Every 4K page is mapped; alone: only so
+    #[arg(long)]
+    dense: bool,
+    /// One 4K page in each 2M is mapped; alone: only so
+    #[arg(long)]
+    sparse: bool,
+}
+
+/// Tables that show what each idea contributes: [`crate::levers`].
+const LEVERS: &[Grid] = &[Grid {
+    what: "1 GiB is unmapped",
+    columns: &[
+        ("leaf by leaf, one mutex", Cell::baseline("leaf by leaf: total").with(&[("baseline", MUTEX)])),
+        ("leaf by leaf, no lock", Cell::slat("leaf by leaf: total").with(&[("baseline", MUTEX)])),
+        ("by tables, one mutex", Cell::baseline("unhook: total").with(&[("baseline", MUTEX)])),
+        ("by tables, no lock", Cell::slat("unhook: total").with(&[("baseline", MUTEX)])),
+    ],
+    rows: &[
+        ("every page is mapped", &[("pages", "dense"), ("size", "1G")], "us"),
+        ("one page in 2 MiB is mapped", &[("pages", "sparse"), ("size", "1G")], "us"),
+    ],
+    says: "Unhooking whole tables is an idea of the TDP MMU series; holding no lock is slat's. By tables, the lock makes no\n\
+           difference to the operation. It makes one to the faults beside it: `slat bench zap` prints them.",
+}];
+
+/// `slat bench zap`.
+pub const MEASURED: Measured = Measured {
+    takes: ["1 min", "300 MiB"],
+    question: "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?",
+    kept: "",
+    headlines: &[Headline {
+        what: "1 GiB of 4 KiB pages is unmapped beside a vCPU that faults",
+        against: "leaf by leaf, not by tables",
+        row: "unhook: total",
+        params: &[("baseline", "leaf by leaf"), ("pages", "dense"), ("size", "1G")],
+    }],
+    levers: LEVERS,
+    ci: &["--sizes 64M,1G"],
+    quick: &["--sizes 1G --runs 3"],
+    full: &["--sizes 1G,16G"],
+    ..Measured::of::<Zap>()
+};
+
+impl Flags for Zap {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+        self.sizes.iter().try_for_each(|&bytes| multiple_of(Level::M2, "sizes", bytes, MOST))?;
+        let machine = Machine::detect();
+        let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);
+        let mut report = Report::of(scenario.name, machine);
+        report.params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
+        let pages = [(Pages::Dense, self.dense), (Pages::Sparse, self.sparse)];
+        let all = self.dense == self.sparse;
+        for (&bytes, (pages, alone)) in self.sizes.iter().flat_map(|bytes| pages.map(|pages| (bytes, pages)))
+        {
+            if interrupt::asked() || !(all || alone) {
+                continue;
+            }
+            let range = &ZappedRange { bytes, pages, vcpus };
+            say(format_args!("{}, {}: {} rounds", size::text(bytes), pages.name(), asked.runs));
+            let laps = Lineup::run(asked.runs, entrants(), |entrant| entrant.sample(range))?;
+            let samples = Samples { range, laps };
+            report.rows.extend(samples.rows());
+            report.checks.extend(samples.checks());
+        }
+        Ok(report)
+    }
+}
+
+/// Each way as slat ships, and behind one mutex.
+fn entrants() -> Vec<Entrant> {
+    let locks = [MmuLock::None, MmuLock::Exclusive];
+    WAYS.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
+}

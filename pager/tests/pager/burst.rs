@@ -1,0 +1,99 @@
+//! Many VMMs at once, honest and hostile: the honest ones are served, and the daemon ends when it drains.
+
+use crate::daemon::{Daemon, Twin};
+use crate::soak::number;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+use slat_pager::{Features, Uffd};
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait of an honest guest.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Sends a handshake. The daemon may have closed the connection.
+fn send(to: &UnixStream, text: &str, fds: &[BorrowedFd]) {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    _ = sendmsg(to, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL);
+}
+
+/// A connection that is not a VMM's. Most stay open.
+fn hostile(socket: &Path, kind: usize, uffd: &Uffd) -> Option<UnixStream> {
+    let connection = UnixStream::connect(socket).ok()?;
+    let region = r#"[{"base_host_virt_addr":4096,"size":4096,"offset":1099511627776}]"#;
+    match kind % 6 {
+        // It is closed at once.
+        0 => return None,
+        1 => _ = (&connection).write_all(b"GET / HTTP/1.1\r\n\r\n"),
+        2 => send(&connection, &region[..20], &[uffd.as_fd()]),
+        3 => send(&connection, region, &[uffd.as_fd()]),
+        4 => send(&connection, region, &[connection.as_fd(); 9]),
+        // It sends nothing.
+        _ => {}
+    }
+    Some(connection)
+}
+
+#[test]
+fn honest_guests_in_a_burst_of_hostile_connections_are_served_and_the_drain_ends() {
+    let count = number("SLAT_PAGER_SOAK_BURST", 400) as usize;
+    let Some(mut daemon) = Daemon::start("burst", "--per-process 512") else { return };
+    let (socket, uffd) = (daemon.socket(), Uffd::new(Features::REMOVE).unwrap());
+    let words = "--millis 300 --balloon --vcpus 1 --patience-ms 30000";
+    let honest = (count / 50).clamp(4, 40);
+    let mut twins = Vec::new();
+    std::thread::scope(|scope| {
+        let burst = |from: usize| {
+            let (socket, uffd) = (&socket, &uffd);
+            scope.spawn(move || (from..count).step_by(4).filter_map(|at| hostile(socket, at, uffd)).collect())
+        };
+        let bursts: Vec<_> = (0..4).map(burst).collect();
+        for seed in 0..honest {
+            twins.push(Twin::at(&socket, crate::daemon::MIB, &format!("{words} --seed {seed}")));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        daemon.kill();
+        for twin in twins.drain(..) {
+            let report = twin.report();
+            assert!(report.is_right(), "{report:?}");
+            assert!(report.longest < LONGEST.as_nanos() as u64, "{report:?}");
+        }
+        // The connections are open until the honest guests have ended.
+        bursts.into_iter().for_each(|burst: std::thread::ScopedJoinHandle<Vec<UnixStream>>| {
+            drop(burst.join().unwrap());
+        });
+    });
+    assert!(daemon.twin("--millis 100 --patience-ms 30000").report().is_right());
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(0));
+}
+
+/// A TCP socket that lingers makes its last close wait. The connection of a refused VMM holds it, and the daemon has the last
+/// descriptor of that.
+#[test]
+fn a_descriptor_whose_close_waits_delays_no_other_guest() {
+    let Some(daemon) = Daemon::start("linger", "") else { return };
+    let uffd = Uffd::new(Features::REMOVE).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    // It does not read.
+    let _other = listener.accept().unwrap().0;
+    sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(20))).unwrap();
+    lingers.set_nonblocking(true).unwrap();
+    while lingers.write(&[0; 64 << 10]).is_ok() {}
+    lingers.set_nonblocking(false).unwrap();
+    let vmm = UnixStream::connect(daemon.socket()).unwrap();
+    send(&vmm, "[1]", &[uffd.as_fd(), lingers.as_fd()]);
+    drop(lingers);
+    daemon.find(|line| line.contains("not understood").then_some(()));
+    // The next guest needs keeper and worker.
+    let report = daemon.twin("--millis 100 --patience-ms 10000").report();
+    assert!(report.is_right(), "{report:?}");
+    drop(vmm);
+}
