@@ -163,7 +163,7 @@ pub mod inject;
 mod inject_tests;
 mod lent;
 mod loaded;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub mod map;
 pub mod memslots;

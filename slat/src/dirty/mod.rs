@@ -55,7 +55,7 @@ mod arm;
 mod error;
 pub(crate) mod harvest;
 mod log;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub(crate) mod mark;
 pub(crate) mod ring;

@@ -2,14 +2,12 @@
 
 use super::*;
 use crate::addr::Span;
-use crate::loom_tests::explore_within;
+use crate::loom_tests::{UnsafeCell, explore_within, thread};
 use crate::notify::active::Active;
 use crate::slots::watched::Watched;
 use crate::slots::{Slot, SlotId, SpaceId};
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::{AtomicU64, Relaxed};
-use loom::cell::UnsafeCell;
-use loom::thread;
 use std::sync::Arc;
 
 const GFN: Gfn = Gfn(0);
