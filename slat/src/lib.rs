@@ -189,6 +189,7 @@ pub mod trace;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tries;
 mod vcpu;
+mod version;
 pub mod vm;
 mod waits;
 pub mod walk;
