@@ -166,6 +166,7 @@ mod loaded;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod map;
+mod memo;
 pub mod memslots;
 #[cfg(feature = "nested")]
 pub mod nested;

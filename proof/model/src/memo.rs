@@ -1,4 +1,4 @@
-//! The memo of a vCPU, `fault::memo`, and the faults that it shortens, `fault::quick`.
+//! The memo of a vCPU, `memo`, and the faults that it shortens, `fault::quick`.
 //!
 //! Only in scenarios that [remember](Scenario::remembers). A memo has the last slot, and its confirmed state: the
 //! epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the region's

@@ -67,7 +67,7 @@ pub enum Pc {
     LogStore,
     // notify::secondary
     Settle,
-    // fault::memo, fault::quick
+    // memo, fault::quick
     QuickNumber,
     QuietWalk,
     QuickRegion,

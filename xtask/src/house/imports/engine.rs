@@ -3,7 +3,7 @@
 use super::graph::Graph;
 
 /// The engine's modules, the lowest first: each imports only modules before it in this list, except for [`UP`].
-const ORDER: [&str; 36] = [
+const ORDER: [&str; 37] = [
     "inject",
     "callbacks",
     "lent",
@@ -30,6 +30,7 @@ const ORDER: [&str; 36] = [
     "memslots",
     "writes",
     "guest_memory",
+    "memo",
     "vcpu",
     "stats",
     "shadows",
@@ -43,8 +44,7 @@ const ORDER: [&str; 36] = [
 ];
 
 /// Imports in the other direction. The list may only shrink.
-const UP: [&str; 4] = [
-    "vcpu imports fault::memo",
+const UP: [&str; 3] = [
     "vm imports dirty::ring",
     "vm imports dirty::settings",
     "vm imports notify::active",

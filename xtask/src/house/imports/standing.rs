@@ -11,5 +11,5 @@ pub const STANDING: &[Standing] = &[
     ("pager/src/command", &[11]),
     ("pager/src/guest", &[5]),
     ("pager/src/twin", &[2]),
-    ("slat/src", &[5, 2]),
+    ("slat/src", &[5]),
 ];
