@@ -138,10 +138,12 @@ macro_rules! errors {
     };
 }
 
+mod active;
 pub mod age;
 mod budget;
 mod callbacks;
 pub mod dirty;
+mod dirty_log;
 #[cfg(test)]
 mod edges;
 mod fallible;

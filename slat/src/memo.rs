@@ -4,7 +4,7 @@
 //! under which the vCPU found it there; and a table of the upper levels, found since. It also holds what the vCPU has
 //! confirmed since, in two ways:
 //!
-//! * [`Near`]: frames of one region and one leaf table, under the region's number ([`crate::notify::active`]).
+//! * [`Near`]: frames of one region and one leaf table, under the region's number ([`crate::active`]).
 //!   Invalidations elsewhere do not affect them.
 //! * [`Quiet`]: the whole slot, under a value of N at which no invalidation was active in the VM. It is cheaper and
 //!   covers every leaf table of the slot. The next invalidation ends it, wherever that is.
@@ -34,8 +34,8 @@
 mod fillable;
 mod quick_frames;
 
+use crate::active::{Active, Epoch, Listed, QuietNumber, RegionLine};
 use crate::addr::INDEX_BITS;
-use crate::notify::active::{Active, Epoch, Listed, QuietNumber, RegionLine};
 use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::{RetryCause, Shared};

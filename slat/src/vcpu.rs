@@ -5,7 +5,7 @@ mod run;
 
 pub use run::Processor;
 
-use crate::dirty::ring::Ring;
+use crate::dirty_log::ring::Ring;
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::loaded::Loaded;
 use crate::memo::Memo;

@@ -1,5 +1,5 @@
 //! The active set and its words: how an invalidation begins, widens and ends, and what a fault checks. Models
-//! `notify::active`.
+//! `active`.
 //!
 //! ```text
 //! narrow, by host address               wide, by guest frame

@@ -1,4 +1,4 @@
-//! A look for newer invalidations after each pass over a range. Models `notify::active::follow`.
+//! A look for newer invalidations after each pass over a range. Models `active::follow`.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;

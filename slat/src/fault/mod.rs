@@ -33,8 +33,8 @@ mod quick;
 mod visibility;
 mod withdrawn;
 
-use crate::dirty::ring::Ring;
-use crate::notify::active::{Epoch, Listed};
+use crate::active::{Epoch, Listed};
+use crate::dirty_log::ring::Ring;
 use crate::sync::{Count, RetryCause, Seat, Shared};
 use crate::table::{At, Kind, Reached};
 use crate::trace::{FaultResult, TraceEvent};

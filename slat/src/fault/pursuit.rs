@@ -25,7 +25,7 @@
 //! happened since the vCPU took them for another page of the same memslot ([`crate::memo`]). A step costs them more
 //! than all of their work.
 
-use crate::notify::active::{Active, Epoch, Listed, Page, RegionLine, Stamp, Unconfirmed};
+use crate::active::{Active, Epoch, Listed, Page, RegionLine, Stamp, Unconfirmed};
 use crate::slots::watched::Watched;
 use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;

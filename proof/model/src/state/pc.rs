@@ -6,7 +6,7 @@
 pub enum Pc {
     #[default]
     Start,
-    // notify::active
+    // active
     BeginSlot,
     List,
     Announce,

@@ -11,5 +11,4 @@ pub const STANDING: &[Standing] = &[
     ("pager/src/command", &[11]),
     ("pager/src/guest", &[5]),
     ("pager/src/twin", &[2]),
-    ("slat/src", &[5]),
 ];
