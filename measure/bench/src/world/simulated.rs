@@ -22,7 +22,7 @@ pub fn clock() -> u64 {
 const NAMES: &[(&str, &str)] = &[
     ("sync/baselines.rs", "the MMU lock"),
     ("sync/readside.rs", "seats of the read side"),
-    ("notify/active", "the active set of invalidations"),
+    ("active", "the active set of invalidations"),
     ("sync/once.rs", "values that are made once"),
     ("sync/prim/", "words that are read in a row"),
     ("tlb/shootdown.rs", "shootdowns: generation and answers"),
@@ -34,6 +34,7 @@ const NAMES: &[(&str, &str)] = &[
     ("slots/", "memslots"),
     ("tree", "nodes of memslots and mappings"),
     ("dirty/", "the dirty log"),
+    ("dirty_log/", "the dirty log"),
     ("fault/", "a fault's own words"),
     ("shadows/", "shadows of nested guests"),
     ("vm.rs", "the VM"),
