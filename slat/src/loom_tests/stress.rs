@@ -14,7 +14,7 @@
 //! * **A missing fence between a store and a later load**: on x86-64 too, which reorders these two. The pairs with a
 //!   `fence!` are in `sync/orderings.md`, "What real threads show".
 //! * **A weak ordering of any other pair**: only on a processor with a weak order, such as Arm, or if the compiler
-//!   uses it. On x86-64, loom, Miri and ThreadSanitizer show it.
+//!   uses it. On x86-64, loom, Miri and the thread sanitizer show it.
 //!
 //! The tests below are the controls: the harness shows a mistake of each of the first two kinds.
 
@@ -147,7 +147,7 @@ pub(crate) mod thread {
     }
 
     pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-        let start = START.with_borrow(|start| start.clone()).expect("a body spawns it");
+        let start = START.with_borrow(Clone::clone).expect("a body spawns it");
         let (theirs, seed) = (start.clone(), fastrand::u64(..));
         let thread = std::thread::spawn(move || {
             fastrand::seed(seed);
