@@ -263,7 +263,7 @@ fn hands_its_slot_on(another: bool, beyond: bool) {
     let active = if beyond { Active::with_places(1) } else { Active::new() };
     let shared = Arc::new(Shared { active, ..Shared::new(hole(0), hole(0)) });
     // SAFETY: the reference ends before the set is dropped.
-    let active: &'static Active = unsafe { &*(&raw const shared.active) };
+    let active: &'static Active = unsafe { &*core::ptr::from_ref(&shared.active) };
     let first = beyond.then(|| active.begin(BESIDE.0, BESIDE.1));
     let ticket = active.begin(NARROW.0, NARROW.1);
     let next = || drop(active.begin(BESIDE.0, BESIDE.1));
@@ -344,7 +344,9 @@ fn fill_at_once() {
     ticket.flushed();
     shared.frame.store(2, Relaxed);
     drop(ticket);
-    faults.into_iter().for_each(|fault| fault.join().expect("the fault ends"));
+    for fault in faults {
+        fault.join().expect("the fault ends");
+    }
     shared.assert_nothing_taken_back();
 }
 

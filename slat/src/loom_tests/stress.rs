@@ -14,7 +14,7 @@
 //! * **A missing fence between a store and a later load**: on x86-64 too, which reorders these two. The pairs with a
 //!   `fence!` are in `sync/orderings.md`, "What real threads show".
 //! * **A weak ordering of any other pair**: only on a processor with a weak order, such as Arm, or if the compiler
-//!   uses it. On x86-64, loom, Miri and ThreadSanitizer show it.
+//!   uses it. On x86-64, loom, Miri and the thread sanitizer show it.
 //!
 //! The tests below are the controls: the harness shows a mistake of each of the first two kinds.
 
@@ -31,16 +31,9 @@ const EXECUTIONS: u64 = 500;
 /// The message of [`UnsafeCell`] for two accesses at the same time; loom has one for two unordered accesses.
 pub(crate) const RACE: &str = "Causality violation";
 
-/// Tests that need loom's sizes or its scheduler, with the reason. A pair's main test in `sync/orderings.md` may be here.
-const LOOM_ONLY: &[(&str, &str)] = &[];
-
 /// Runs `test` on real threads.
 pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
     let name = std::thread::current().name().unwrap_or_default().replace("::loom_tests", "");
-    if let Some((_, why)) = LOOM_ONLY.iter().find(|(only, _)| *only == name) {
-        println!("LOOM ONLY {name}: {why}");
-        return;
-    }
     let mut ran = Ran { name, executions: 0 };
     repeat(tries(EXECUTIONS), || {
         ran.executions += 1;
@@ -96,13 +89,16 @@ std::thread_local! {
 struct Start {
     /// The number of threads in the execution before.
     expected: u64,
+    /// Each thread counts itself when it runs, and once more when it has seen that all do: then it is on a processor.
     ready: AtomicU64,
+    all_run: AtomicBool,
     open: AtomicBool,
 }
 
 impl Start {
     fn new(expected: u64) -> Self {
-        Self { expected, ready: AtomicU64::new(0), open: AtomicBool::new(false) }
+        let [all_run, open] = [(); 2].map(|()| AtomicBool::new(false));
+        Self { expected, ready: AtomicU64::new(0), all_run, open }
     }
 }
 
@@ -151,18 +147,23 @@ pub(crate) mod thread {
     }
 
     pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-        let start = START.with_borrow(|start| start.clone()).expect("a body spawns it");
+        let start = START.with_borrow(Clone::clone).expect("a body spawns it");
         let (theirs, seed) = (start.clone(), fastrand::u64(..));
         let thread = std::thread::spawn(move || {
             fastrand::seed(seed);
+            let is_open = || theirs.open.load(Relaxed);
             theirs.ready.fetch_add(1, Relaxed);
-            wait(|| theirs.open.load(Relaxed));
+            wait(|| theirs.all_run.load(Relaxed) || is_open());
+            theirs.ready.fetch_add(1, Relaxed);
+            wait(is_open);
             spin(SPIN);
             run()
         });
         THREADS.set(THREADS.get() + 1);
         if THREADS.get() >= start.expected {
-            wait(|| start.ready.load(Relaxed) == THREADS.get());
+            wait(|| start.ready.load(Relaxed) >= THREADS.get());
+            start.all_run.store(true, Relaxed);
+            wait(|| start.ready.load(Relaxed) >= 2 * THREADS.get());
             start.open.store(true, Relaxed);
             spin(SPIN);
         }
@@ -213,9 +214,7 @@ impl<T> UnsafeCell<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        Arc, AtomicU64, EXECUTIONS, LOOM_ONLY, RACE, Relaxed, UnsafeCell, println, repeat, thread, tries,
-    };
+    use super::{Arc, AtomicU64, EXECUTIONS, RACE, Relaxed, UnsafeCell, println, repeat, thread, tries};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -286,39 +285,27 @@ mod tests {
         assert!(!is_parallel() || repeat(ENOUGH, shows), "the harness misses two accesses at once");
     }
 
-    /// The main test of each pair is a test of this program, so it runs on real threads or is in [`LOOM_ONLY`].
+    /// Tests of this program are the main test of each pair. All of them run on real threads but those of a mistake.
     #[test]
     fn each_pair_has_a_test_here() {
         let program = std::env::current_exe().expect("a path");
         let listed =
             std::process::Command::new(program).args(["--list", "loom_tests"]).output().expect("it runs");
         let listed = std::string::String::from_utf8(listed.stdout).expect("names");
-        let tests: std::vec::Vec<_> = listed
-            .lines()
-            .filter_map(|line| Some(line.strip_suffix(": test")?.replace("::loom_tests", "")))
-            .collect();
-        let is_test = |name: &str| tests.iter().any(|test| test == name);
+        let tests: std::vec::Vec<_> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
         let rows = include_str!("../sync/orderings.md").lines().filter(|line| line.starts_with("| `"));
-        let pairs = rows.map(|row| {
-            let mut cells = row.split('|').map(|cell| cell.trim().trim_matches('`')).skip(1);
-            [cells.next(), cells.next(), cells.next()].map(|cell| cell.expect("three cells"))
-        });
-        let is_built = |room: &str| cfg!(feature = "nested") || !["nested", "shadows"].contains(&room);
-        let (mut pairs_run, mut pairs_listed) = (0, 0);
-        for [pair, room, test] in pairs.filter(|[_, room, _]| is_built(room)) {
-            let name = std::format!("{}::{test}", room.replace('/', "::"));
-            assert!(is_test(&name), "{pair}: no test {name}");
-            let only = LOOM_ONLY.iter().any(|(only, _)| *only == name);
-            *if only { &mut pairs_listed } else { &mut pairs_run } += 1;
-        }
-        for (only, _) in LOOM_ONLY {
-            assert!(is_test(only), "LOOM_ONLY names no test: {only}");
+        let mut pairs = 0;
+        for row in rows {
+            let mut cells = row.split('|').skip(1).map(|cell| cell.trim().trim_matches('`'));
+            let [pair, room, test] = [(); 3].map(|()| cells.next().expect("three cells"));
+            if cfg!(feature = "nested") || !["nested", "shadows"].contains(&room) {
+                let name = std::format!("{}::loom_tests::{test}", room.replace('/', "::"));
+                assert!(tests.contains(&&*name), "{pair}: no test {name}");
+                pairs += 1;
+            }
         }
         let mistakes = tests.iter().filter(|test| test.contains("::mistake_")).count();
-        println!(
-            "STRESS {pairs_run} pairs run, {pairs_listed} listed; of {} tests {mistakes} are mistakes",
-            tests.len()
-        );
-        assert!(pairs_run > 0);
+        println!("STRESSED {pairs} pairs; {mistakes} of {} tests are mistakes, for loom only", tests.len());
+        assert!(pairs > 30, "{pairs} rows in the table");
     }
 }

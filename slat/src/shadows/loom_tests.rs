@@ -105,7 +105,9 @@ fn faults(mapped: &'static [usize], at: &'static [usize]) -> impl Fn() + Send + 
         };
         let threads: Vec<_> = others.iter().map(spawn).collect();
         page.fault(place(last));
-        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
         page.check();
     }
 }

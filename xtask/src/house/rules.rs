@@ -70,20 +70,20 @@ pub fn optional(source: &Source) -> Vec<Finding> {
 const TABLE: &str = "slat/src/sync/orderings.md";
 
 /// Each `ORDER(tag)` of the engine has a row in [`TABLE`], one of `texts`, which names the module whose `loom_tests.rs`
-/// shows it, and the test. The tag is in at least two places, one for each side, unless the table says that it
-/// `is one-sided`.
+/// shows it, the test, and how far loom explores it. The tag is in at least two places, one for each side, unless the table
+/// says that it `is one-sided`.
 pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     let Some(table) = texts.iter().find(|source| source.path == Path::new(TABLE)) else {
         return Vec::new();
     };
-    // | `tag` | `room` | `test` | and so on; the head has no marks around it.
+    // | `tag` | `room` | `test` | bound | and so on; the head has no marks around it.
     let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| `"));
-    let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<3>(line)?))).collect();
+    let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<4>(line)?))).collect();
     let uses: Vec<(&Source, usize, String)> = sources.iter().flat_map(uses).collect();
     let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == tag));
     let unknown = unknown.map(|(file, at, tag)| file.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
     let mut findings: Vec<Finding> = unknown.collect();
-    for (at, [tag, room, test]) in rows {
+    for (at, [tag, room, test, explored]) in rows {
         let sides = uses.iter().filter(|(_, _, used)| used == tag).count();
         let excused = format!("`{tag}` is one-sided: ");
         let mut find = |what: String| findings.push(table.finding(at, what));
@@ -96,11 +96,34 @@ pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
         let start = format!("fn {test}(");
         match sources.iter().find(|source| source.path == tests) {
             None => find(format!("no {}", tests.display())),
-            Some(tests) if tests.code.iter().any(|code| code.starts_with(&start)) => {}
-            Some(_) => find(format!("no {test} in {}", tests.display())),
+            Some(tests) => match tests.code.iter().position(|code| code.starts_with(&start)) {
+                None => find(format!("no {test} in {}", tests.path.display())),
+                Some(first) => {
+                    let bounds = bounds(&tests.code[first..]);
+                    if bounds != explored {
+                        find(format!("{test} is explored `{bounds}`, not `{explored}`"));
+                    }
+                }
+            },
         }
     }
     findings
+}
+
+/// How far loom explores the function at the start of `code`, as [`TABLE`] writes it: `whole` for `explore`, the number of
+/// preemptions for `explore_within`, each once.
+fn bounds(code: &[String]) -> String {
+    let mut bounds = Vec::new();
+    for line in code.iter().take_while(|line| !line.starts_with('}')) {
+        let calls = line.split("explore").skip(1).filter_map(|call| {
+            let bound = call.strip_prefix("_within(").and_then(|call| call.split_once(','));
+            bound.map(|(bound, _)| bound).or(call.starts_with('(').then_some("whole"))
+        });
+        bounds.extend(calls);
+    }
+    let first = |at: &usize| !bounds[..*at].contains(&bounds[*at]);
+    let once: Vec<_> = (0..bounds.len()).filter(first).map(|at| bounds[at]).collect();
+    once.join(", ")
 }
 
 /// Returns the tags in a shipped file of the engine, with the indices of their lines. In code, `order!(a_b.side, Acquire)`
@@ -280,7 +303,8 @@ mod tests {
         }
     }
 
-    const ROW: &str = "| tag | room | test |\n|---|---|---|\n| `a` | `room` | `it_holds` |\n";
+    const ROW: &str =
+        "| tag | room | test | loom |\n|---|---|---|---|\n| `a` | `room` | `it_holds` | whole |\n";
     const BOTH: &str = "// ORDER(a): before.\nx;\n// ORDER(a): after.\n";
 
     fn found(table: &str, code: &str, tests: &str) -> Vec<String> {
@@ -294,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_order_tag_needs_two_sides_and_a_test_unless_it_is_listed_as_one_sided() {
-        let test = "fn it_holds() {";
+        let test = "fn it_holds() {\n    explore(it);\n}";
         assert!(found(ROW, BOTH, test).is_empty());
         assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);
         assert_eq!(found(ROW, "", test), ["no ORDER(a) in the engine"]);
@@ -305,6 +329,21 @@ mod tests {
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
         assert!(found(&format!("{ROW}`a` is one-sided: nothing answers.\n"), one, test).is_empty());
+    }
+
+    #[test]
+    fn a_bound_that_the_test_has_not_is_found() {
+        let bounded =
+            "fn it_holds() {\n    explore(a);\n    explore_within(2, b);\n    explore_within(2, c);\n}\n";
+        let other = "fn other() {\n    explore_within(3, d);\n}";
+        let test = format!("{bounded}{other}");
+        for right in ["whole, 2", "whole", "2, whole", "3", "all"] {
+            let found = found(&ROW.replace("whole", right), BOTH, &test);
+            let wrong = format!("it_holds is explored `whole, 2`, not `{right}`");
+            let expected: &[String] = if right == "whole, 2" { &[] } else { &[wrong] };
+            assert_eq!(found, expected);
+        }
+        assert_eq!(found(ROW, BOTH, "fn it_holds() {\n}").len(), 1, "a test that explores nothing");
     }
 
     #[test]

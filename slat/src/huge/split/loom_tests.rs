@@ -54,7 +54,8 @@ fn splits(stale: bool) -> impl Fn() + Send + Sync + 'static {
             dirty: false,
         };
         let upper = Entry::new(Ept4::leaf(&large, Level::M2));
-        let shared = Arc::new(Shared { upper, lower: Entry::new(Word::hole(Default::default())) });
+        let shared =
+            Arc::new(Shared { upper, lower: Entry::new(Word::hole(crate::table::Version::default())) });
         let theirs = shared.clone();
         let fault = thread::spawn(move || {
             loop {

@@ -16,7 +16,7 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(link(0), hole(0)));
         // SAFETY: the thread that gets it is joined before the set is dropped.
-        let active: &'static Active = unsafe { &*(&raw const shared.active) };
+        let active: &'static Active = unsafe { &*core::ptr::from_ref(&shared.active) };
         let mut older = active.begin(older.0, older.1);
         let theirs = shared.clone();
         let unhooker = thread::spawn(move || {
@@ -65,7 +65,7 @@ fn an_older_invalidation_that_unhooks_hides_no_newer_one() {
 fn pass_by() {
     let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
     // SAFETY: the threads that get it are joined before the set is dropped.
-    let active: &'static Active = unsafe { &*(&raw const shared.active) };
+    let active: &'static Active = unsafe { &*core::ptr::from_ref(&shared.active) };
     let mut older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
     let zap = thread::spawn(move || {

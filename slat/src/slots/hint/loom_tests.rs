@@ -25,7 +25,9 @@ fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 
             .collect();
         remembered.put([versions[0]; 3], versions[0]);
         asks.join().expect("it ends");
-        others.into_iter().for_each(|other| other.join().expect("it ends"));
+        for other in others {
+            other.join().expect("it ends");
+        }
     }
 }
 
