@@ -393,7 +393,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 pub(super) mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -358,7 +358,7 @@ impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests;

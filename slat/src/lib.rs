@@ -165,7 +165,7 @@ pub mod inject;
 mod inject_tests;
 mod lent;
 mod loaded;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub mod map;
 mod memo;

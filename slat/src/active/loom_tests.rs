@@ -4,7 +4,7 @@
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
-use crate::loom_tests::{explore_within, finds};
+use crate::loom_tests::{explore_within, finds, thread};
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release};
 use crate::table::Word;
 use crate::table::entry::Entry;
@@ -135,7 +135,7 @@ fn fill((gfns, hvas): Ranges, faults: u32, mistake: Mistake) -> impl Fn() + Send
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             for _ in 0..faults {
                 if let Some(asked) = theirs.ask(mistake) {
                     Shared::install(&theirs.tables[0], asked);
@@ -164,7 +164,7 @@ fn a_fault_never_installs_what_the_host_has_taken_back() {
 fn fill_in_quiet() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     let theirs = shared.clone();
-    let fault = loom::thread::spawn(move || {
+    let fault = thread::spawn(move || {
         let Some(number) = theirs.active.quiet_number() else { return };
         for _ in 0..2 {
             let (stands, word) = (theirs.active.is_at(number), theirs.tables[0].load());
@@ -192,7 +192,7 @@ fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             let _beside = theirs.active.begin(BESIDE.0, BESIDE.1);
             if let Some(asked) = theirs.ask(Mistake::None) {
                 Shared::install(&theirs.tables[0], asked);
@@ -218,14 +218,14 @@ fn an_invalidation_that_is_overtaken_is_found_listed() {
 fn published() {
     let shared = Arc::new((Shared::new(hole(0), hole(0)), AtomicU64::new(0)));
     let theirs = shared.clone();
-    let commit = loom::thread::spawn(move || {
+    let commit = thread::spawn(move || {
         let (shared, slots) = &*theirs;
         let ticket = shared.active.begin(WIDE.0, WIDE.1);
         slots.store(1, Release);
         drop(ticket);
     });
     let theirs = shared.clone();
-    let fault = loom::thread::spawn(move || {
+    let fault = thread::spawn(move || {
         let (shared, slots) = &*theirs;
         let epoch = shared.active.epoch();
         if slots.load(Acquire) == 1
@@ -268,12 +268,12 @@ fn hands_its_slot_on(another: bool, beyond: bool) {
     let ticket = active.begin(NARROW.0, NARROW.1);
     let next = || drop(active.begin(BESIDE.0, BESIDE.1));
     let theirs = shared.clone();
-    let fault = loom::thread::spawn(move || {
+    let fault = thread::spawn(move || {
         if let Some(asked) = theirs.ask(Mistake::None) {
             Shared::install(&theirs.tables[0], asked);
         }
     });
-    let other = another.then(|| loom::thread::spawn(next));
+    let other = another.then(|| thread::spawn(next));
     Shared::zap(&ticket, &shared.tables[0], true);
     ticket.flushed();
     shared.frame.store(2, Relaxed);
@@ -306,7 +306,7 @@ fn fill_far(grows: bool) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::new(Shared { active, ..Shared::new(hole(0), hole(0)) });
         let elsewhere = grows.then(|| shared.active.begin(BESIDE.0, BESIDE.1));
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             if let Some(stamp) = theirs.stamp(Level::G1) {
                 Shared::install(&theirs.tables[0], (stamp, theirs.frame.load(Relaxed)));
             }
@@ -333,7 +333,7 @@ fn fill_at_once() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     let faults = [(), ()].map(|()| {
         let theirs = shared.clone();
-        loom::thread::spawn(move || {
+        thread::spawn(move || {
             if let Some(asked) = theirs.ask(Mistake::None) {
                 Shared::install(&theirs.tables[0], asked);
             }

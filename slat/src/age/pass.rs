@@ -355,5 +355,5 @@ fn shifted_down(bits: &[u64; 8], by: usize) -> [u64; 8] {
     })
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

@@ -4,7 +4,7 @@ use super::arm::arm_entry;
 use super::mark::tables_before_marks;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::VcpuId;
-use crate::loom_tests::{RACE, explore, explore_within, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, explore_within, finds, thread};
 use crate::slots::bitmap::Bitmap;
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::{Entry, Word};
@@ -13,7 +13,6 @@ use crate::table::formats::Ept4;
 use crate::table::retire::Unlinked;
 use crate::table::{Format, Version};
 use crate::tlb::shootdown::{Tlb, Translations};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -53,7 +52,7 @@ fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + S
         }
         let shared = Arc::new(Shared { bitmap, entry: Entry::new(leaf(0)), done: UnsafeCell::new(0) });
         let theirs = shared.clone();
-        let vcpu = loom::thread::spawn(move || {
+        let vcpu = thread::spawn(move || {
             if mistake == Mistake::MarkFirst {
                 theirs.bitmap.mark(0);
             }
@@ -92,7 +91,7 @@ fn goes(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));
         let shared = Arc::new(Shared { bitmap, entry, done: UnsafeCell::new(0) });
         let theirs = shared.clone();
-        let zap = loom::thread::spawn(move || {
+        let zap = thread::spawn(move || {
             let mut word = theirs.entry.load();
             loop {
                 let dirty = word.0 & Ept4::DIRTY != 0;
@@ -138,7 +137,7 @@ fn a_permission_is_marked_or_taken_where_all_pages_are_dirty() {
 fn divides() {
     let bitmap = Arc::new(Bitmap::new(1, 0, true).unwrap());
     let theirs = bitmap.clone();
-    let takes = loom::thread::spawn(move || {
+    let takes = thread::spawn(move || {
         if theirs.is_whole(0) {
             theirs.divide(0).unwrap();
         }
@@ -200,7 +199,7 @@ fn copies(flush: bool) -> impl Fn() + Send + Sync + 'static {
         let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));
         let shared = Arc::new((entry, Tlb::new(1), AtomicU64::new(0)));
         let theirs = shared.clone();
-        let vcpu = loom::thread::spawn(move || {
+        let vcpu = thread::spawn(move || {
             let (entry, tlb, contents) = &*theirs;
             let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
             tlb.enter(vcpu, &mut cached);

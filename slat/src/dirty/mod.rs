@@ -53,7 +53,7 @@
 mod arm;
 pub(crate) mod harvest;
 mod log;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub(crate) mod mark;
 mod rings;

@@ -304,7 +304,7 @@ pub(crate) fn merge(pages: &[Pushed]) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 
 #[cfg(all(test, not(loom)))]

@@ -147,10 +147,10 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests {
     use super::*;
-    use crate::loom_tests::{explore, finds};
+    use crate::loom_tests::{explore, finds, thread};
     use crate::table::format::Access;
     use std::sync::Arc;
 
@@ -162,7 +162,7 @@ mod loom_tests {
             core::iter::from_fn(|| take(population)).map(|stretch| stretch.len()).sum()
         };
         let theirs = population.clone();
-        let other = loom::thread::spawn(move || all(&theirs));
+        let other = thread::spawn(move || all(&theirs));
         let own = all(&population);
         let both = own + other.join().expect("it ends");
         assert_eq!(both, gfns.len(), "a stretch is taken twice, or not at all");

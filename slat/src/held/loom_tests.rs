@@ -3,13 +3,11 @@
 use super::*;
 use crate::active::Active;
 use crate::addr::Span;
-use crate::loom_tests::explore_within;
+use crate::loom_tests::{UnsafeCell, explore_within, thread};
 use crate::slots::watched::Watched;
 use crate::slots::{Slot, SlotId, SpaceId};
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::{AtomicU64, Relaxed};
-use loom::cell::UnsafeCell;
-use loom::thread;
 use std::sync::Arc;
 
 const GFN: Gfn = Gfn(0);

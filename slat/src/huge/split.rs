@@ -135,5 +135,5 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

@@ -3,7 +3,7 @@
 use super::freeze::{freeze, stands, thaw_with};
 use crate::active::{Active, Page};
 use crate::fault::pursuit::{Sought, Wanted};
-use crate::loom_tests::{explore, explore_within};
+use crate::loom_tests::{UnsafeCell, explore, explore_within, thread};
 use crate::shadows::{Drops, FlushLine, LeafRow, Reach, Rows, WalkCount, edit, frozen, unlink};
 use crate::slots::watched::Watched;
 use crate::sync::once::Once;
@@ -11,7 +11,6 @@ use crate::sync::prim::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
 use crate::{Access, Format, Gfn, Hva, Level, MemoryType, Pfn, Slot, SlotId, Span, VcpuId};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 const PAGE: Page = Page::small(Gfn(0), Hva(0x1000));
@@ -75,7 +74,7 @@ fn beside(times: u32) -> impl Fn() + Send + Sync + 'static {
         let (entry, hint) = (Entry::new(NONE), Entry::new(NONE));
         let shared = Arc::new(Shared { active: Active::new(), entry, hint, frame: AtomicU64::new(1) });
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || (0..times).for_each(|_| theirs.fault()));
+        let fault = thread::spawn(move || (0..times).for_each(|_| theirs.fault()));
         shared.invalidate();
         fault.join().expect("it ends");
         let word = shared.entry.load();
@@ -102,7 +101,7 @@ fn a_value_that_is_found_has_been_made() {
     explore(|| {
         let once = Arc::new(Once::<UnsafeCell<u64>>::default());
         let theirs = once.clone();
-        let maker = loom::thread::spawn(move || {
+        let maker = thread::spawn(move || {
             // SAFETY: written before it is shared.
             theirs.set(UnsafeCell::new(7)).with(|value| unsafe { *value })
         });
@@ -126,10 +125,10 @@ fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
         }
         let first = Arc::new(First::default());
         let (maker, fault) = (first.clone(), first.clone());
-        let maker = loom::thread::spawn(move || {
+        let maker = thread::spawn(move || {
             maker.shadows.set_after(&maker.flag, (), drop);
         });
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             fault.shadows.get().is_some_and(|()| {
                 fault.hint.store(true, Relaxed);
                 fence(SeqCst);
@@ -232,7 +231,7 @@ fn flushed(and_a_fault: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let kept = Kept::new(NONE);
         let theirs = kept.clone();
-        let fault = loom::thread::spawn(move || theirs.fault(1));
+        let fault = thread::spawn(move || theirs.fault(1));
         kept.flush(2);
         if and_a_fault {
             kept.fault(2);
@@ -257,7 +256,7 @@ fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
 fn by_two_vcpus() {
     let kept = Kept::new(NONE);
     let theirs = kept.clone();
-    let fault = loom::thread::spawn(move || theirs.fault(1));
+    let fault = thread::spawn(move || theirs.fault(1));
     kept.fault(2);
     fault.join().expect("it ends");
     assert_eq!(kept.entry.load(), leaf(1), "{LOST}");
@@ -272,7 +271,7 @@ fn an_entry_is_thawed_by_the_thread_that_froze_it() {
 fn in_parts() {
     let kept = Kept::new(NONE);
     let theirs = kept.clone();
-    let fault = loom::thread::spawn(move || theirs.fault_in_part(1));
+    let fault = thread::spawn(move || theirs.fault_in_part(1));
     kept.flush_if(2, FlushLine::splinters);
     fault.join().expect("it ends");
     let word = kept.entry.load();
@@ -288,7 +287,7 @@ fn a_flush_of_an_address_meets_each_part_or_the_fault_finds_the_line_moved() {
 fn with_row() {
     let kept = Kept::new(NONE);
     let theirs = kept.clone();
-    let reader = loom::thread::spawn(move || {
+    let reader = thread::spawn(move || {
         if Ept4::is_present(theirs.entry.load()) {
             assert!(Rows::apart(&theirs.row).get(0).is(row(1)), "{STRANGE}");
         }
@@ -306,7 +305,7 @@ fn a_leaf_comes_with_its_row() {
 fn dropped() {
     let kept = Kept::new(leaf(1));
     let theirs = kept.clone();
-    let other = loom::thread::spawn(move || theirs.flush(2));
+    let other = thread::spawn(move || theirs.flush(2));
     let (mut cached, mut forgot) = (true, Version::default());
     for _ in 0..2 {
         let gone = !Ept4::is_present(kept.entry.load());
@@ -351,7 +350,7 @@ impl Linked {
 fn behind_a_door() {
     let shadow = Linked::new();
     let theirs = shadow.clone();
-    let walk = loom::thread::spawn(move || {
+    let walk = thread::spawn(move || {
         let _inside = theirs.walks.enter();
         if Ept4::is_table(theirs.link.load(), Level::M2) {
             // SAFETY: in a counted walk; loom reports concurrent writes.
@@ -374,7 +373,7 @@ fn a_table_of_a_shadow_is_freed_when_no_walk_is_in_it() {
 fn unlinked() {
     let shadow = Linked::new();
     let theirs = shadow.clone();
-    let vcpu = loom::thread::spawn(move || {
+    let vcpu = thread::spawn(move || {
         let finds_nothing = !Ept4::is_table(theirs.link.load(), Level::M2);
         !finds_nothing || theirs.drops.since(Version::default())
     });

@@ -48,7 +48,7 @@ mod install;
 mod l1_flush;
 mod l1_mapping;
 mod l2;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 mod npt;
 mod outcome;

@@ -291,5 +291,5 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

@@ -112,7 +112,7 @@ impl HintAt<'_> {
 }
 
 /// Number of hints in a block.
-const HINTS: usize = if cfg!(loom) { 2 } else { 6 };
+pub(super) const HINTS: usize = if cfg!(loom) { 2 } else { 6 };
 
 /// A block of hints. See the module's header.
 #[derive(Debug, Default)]
@@ -304,7 +304,7 @@ impl SpareBlock {
     pub(super) const AT_ONCE: usize = 8;
 
     /// A block that stays for ever.
-    #[cfg(all(test, loom))]
+    #[cfg(all(test, feature = "std", not(shuttle)))]
     pub(super) fn leaked() -> Self {
         Self(NonNull::from(alloc::boxed::Box::leak(alloc::boxed::Box::default())))
     }

@@ -83,7 +83,7 @@ impl LeafRow {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows<'a>(&'a [AtomicU32]);
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 impl<'a> Rows<'a> {
     /// Rows without a table.
     pub(crate) fn apart(rows: &'a [AtomicU32]) -> Self {

@@ -1,8 +1,8 @@
 //! Hints of one page of L1 in blocks: faults that enter theirs, and replace hints whose leaves are gone.
 
-use super::hints::{Doubts, HintBlock, RmapHint, SpareBlock};
+use super::hints::{Doubts, HINTS, HintBlock, RmapHint, SpareBlock};
 use super::{Frozen, HOLE, frozen};
-use crate::loom_tests::{explore, explore_within};
+use crate::loom_tests::{explore, explore_within, thread};
 use crate::sync::prim::{AtomicBool, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 use crate::{Gfn, VcpuId};
@@ -12,8 +12,10 @@ use std::vec::Vec;
 const LOST: &str = "a leaf that no hint leads to";
 const MISSED: &str = "a leaf that the invalidation has not found";
 const LEAF: Word = Word(7 << 12 | 7);
-/// The number of entries, each with a frame of L2 and a hint. A block has two hints under loom.
-const PLACES: usize = 4;
+/// The number of entries, each with a frame of L2 and a hint. The first block has no room for the last two.
+const PLACES: usize = HINTS + 2;
+/// The hints of the first block that stay: their leaves are mapped. loom's block has none.
+const STAY: usize = HINTS - 2;
 
 /// A page of L1, and the entries of a shadow that may map it.
 struct Page {
@@ -24,16 +26,23 @@ struct Page {
     announced: AtomicBool,
 }
 
+/// The index of an entry by its number without those that stay, which follow the first two.
+fn place(nth: usize) -> usize {
+    if nth < 2 { nth } else { nth + STAY }
+}
+
 fn hint(nth: usize) -> RmapHint {
     RmapHint { shadow: 0, g2: Gfn(nth as u64) }
 }
 
 impl Page {
-    /// A page with hints for the first two entries, of which those that are `mapped` have their leaf.
+    /// A page whose first block has hints for the first two entries, of which those that are `mapped` have their leaf,
+    /// and for those that stay.
     fn new(mapped: &[usize]) -> Arc<Self> {
         let first = HintBlock::default();
-        first.fill([Some(hint(0)), Some(hint(1))]);
-        let entry = |nth: usize| Entry::new(if mapped.contains(&nth) { LEAF } else { HOLE });
+        first.fill(core::array::from_fn::<_, HINTS, _>(|nth| Some(hint(nth))));
+        let is_mapped = |nth: usize| mapped.contains(&nth) || (2..2 + STAY).contains(&nth);
+        let entry = |nth: usize| Entry::new(if is_mapped(nth) { LEAF } else { HOLE });
         let (entries, announced) = (core::array::from_fn(entry), AtomicBool::new(false));
         Arc::new(Self { first, doubts: Doubts::default(), entries, announced })
     }
@@ -92,10 +101,10 @@ fn faults(mapped: &'static [usize], at: &'static [usize]) -> impl Fn() + Send + 
         let (&last, others) = at.split_last().expect("one at least");
         let spawn = |&nth: &usize| {
             let page = page.clone();
-            loom::thread::spawn(move || page.fault(nth))
+            thread::spawn(move || page.fault(place(nth)))
         };
         let threads: Vec<_> = others.iter().map(spawn).collect();
-        page.fault(last);
+        page.fault(place(last));
         threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
         page.check();
     }
@@ -120,8 +129,8 @@ fn a_hint_that_was_made_firm_is_not_taken_for_the_doubted_one() {
 fn invalidated() {
     let page = Page::new(&[1]);
     let (theirs, others) = (page.clone(), page.clone());
-    let fault = loom::thread::spawn(move || theirs.fault(0));
-    let replaces = loom::thread::spawn(move || others.fault(2));
+    let fault = thread::spawn(move || theirs.fault(0));
+    let replaces = thread::spawn(move || others.fault(place(2)));
     page.invalidate();
     fault.join().expect("it ends");
     replaces.join().expect("it ends");
@@ -137,15 +146,15 @@ fn an_invalidation_finds_each_leaf_while_hints_are_replaced() {
 fn linked() {
     let page = Page::new(&[0, 1]);
     let theirs = page.clone();
-    let walk = loom::thread::spawn(move || {
+    let walk = thread::spawn(move || {
         let mut found = 0;
         theirs.first.each(0, &mut 0, &mut |_| {
             found += 1;
             true
         });
-        assert!(found >= 2, "{LOST}");
+        assert!(found >= HINTS, "{LOST}");
     });
-    page.fault(2);
+    page.fault(place(2));
     walk.join().expect("it ends");
     page.check();
 }

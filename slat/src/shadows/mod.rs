@@ -24,7 +24,7 @@ mod hints;
 mod hooks;
 mod invalidate;
 mod leaf_rows;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 mod reach;
 mod reclaim;
@@ -43,7 +43,7 @@ pub(crate) use reverse::Stretches;
 pub(crate) use shadow::{FlushLine, Frozen, HOLE, Reach, Shadow, drop_leaf, edit, frozen, is_leaf, maps};
 pub(crate) use split::SplitPages;
 pub(crate) use vcpu_state::VcpuShadows;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 pub(crate) use {counted_walks::WalkCount, reclaim::unlink};
 
 use crate::active::Active;

@@ -150,7 +150,7 @@ impl SeqlockWords {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 
 #[cfg(all(test, not(any(loom, shuttle))))]

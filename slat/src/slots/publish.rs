@@ -240,7 +240,7 @@ impl Drop for Writer {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 
 #[cfg(all(test, not(loom)))]

@@ -302,7 +302,7 @@ impl Drop for Watched {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {

@@ -90,5 +90,5 @@ impl Gate<'_> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

@@ -409,7 +409,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 
 #[cfg(all(test, not(loom)))]

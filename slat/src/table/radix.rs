@@ -290,5 +290,5 @@ pub(crate) fn fill_parts<F: Format>(entries: &[Entry], word: Word, large: Leaf, 
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

@@ -235,7 +235,7 @@ impl Tlb {
 
     /// Returns when no vCPU holds a translation of `gfns`, or a link to a page of `pages`, from before the call. `kick`
     /// makes a vCPU leave the guest or answer soon.
-    #[cfg(all(test, loom))]
+    #[cfg(all(test, feature = "std", not(shuttle)))]
     pub(crate) fn shoot_down(&self, gfns: Span<Gfn>, pages: Unlinked, kick: impl Fn(VcpuId)) -> Flushed {
         self.shoot_down_both((gfns, false), pages, kick)
     }
@@ -380,5 +380,5 @@ impl Tlb {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;

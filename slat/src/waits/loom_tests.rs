@@ -1,7 +1,7 @@
 //! A vCPU whose page arrives while its fault returns.
 
 use super::*;
-use crate::loom_tests::{explore, finds};
+use crate::loom_tests::{explore, finds, thread};
 use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::tlb::shootdown::Tlb;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn pends(asks: Asks) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Waits::default(), Tlb::new(1), AtomicBool::new(false)));
         let theirs = shared.clone();
-        let pager = loom::thread::spawn(move || {
+        let pager = thread::spawn(move || {
             let (waits, tlb, page) = &*theirs;
             page.store(true, Relaxed);
             waits.ready(TOKEN, |vcpu| tlb.vcpu(vcpu).wake(|| ()));
@@ -66,7 +66,7 @@ fn no_wake_up_is_lost_beside_one_that_is_taken() {
         }
         waits.ready(TOKEN, |vcpu| wake(tlb, vcpu));
         let theirs = shared.clone();
-        let pager = loom::thread::spawn(move || theirs.0.ready(Token(8), |vcpu| wake(&theirs.1, vcpu)));
+        let pager = thread::spawn(move || theirs.0.ready(Token(8), |vcpu| wake(&theirs.1, vcpu)));
         let mut taken = 0;
         let take = || u32::from(waits.take(VCPU, tlb.vcpu(VCPU)).is_some());
         taken += take();

@@ -2,13 +2,12 @@
 
 use super::super::scan::Accessed;
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, finds, thread};
 use crate::sync::barrier::Barrier;
 use crate::sync::readside::ReadSide;
 use crate::table::Version;
 use crate::table::formats::Ept4;
 use crate::table::memory::Heap;
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -33,7 +32,7 @@ fn ages(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let reads = ReadSide::new(1, Barrier::symmetric());
         let shared = Arc::new(Shared { reads, entry: Entry::new(leaf), page: UnsafeCell::new(0) });
         let theirs = shared.clone();
-        let aging = loom::thread::spawn(move || {
+        let aging = thread::spawn(move || {
             let Shared { reads, entry, page } = &*theirs;
             let seat = reads.claim(0).expect("a free seat");
             let _section = (mistake != Mistake::NoSection).then(|| reads.enter(&seat));

@@ -4,9 +4,8 @@
 //! one that the store may race with: if the collector began, loom would not try the other order.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, finds, thread};
 use crate::sync::prim::Release;
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 fn page(page: u64) -> Pushed {
@@ -41,7 +40,7 @@ fn stores(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Ring::with(2, 2).expect("memory"), AtomicU64::new(0)));
         let theirs = shared.clone();
-        let collector = loom::thread::spawn(move || {
+        let collector = thread::spawn(move || {
             let (ring, writable) = &*theirs;
             for _ in ring.take() {
                 // As a walk does it: a leaf that is not writable is left alone.
@@ -71,7 +70,7 @@ fn goes_round(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let shadow = [UnsafeCell::new(0), UnsafeCell::new(0)];
         let shared = Arc::new((Ring::with(2, 2).expect("memory"), shadow));
         let theirs = shared.clone();
-        let collector = loom::thread::spawn(move || {
+        let collector = thread::spawn(move || {
             let (ring, shadow) = &*theirs;
             let mut told = Vec::new();
             while told.len() < PAGES as usize {
@@ -84,14 +83,14 @@ fn goes_round(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
                     shadow[told.len() % 2].with(|shadow| unsafe { *shadow });
                     told.push(pushed.page());
                 }
-                loom::thread::yield_now();
+                thread::yield_now();
             }
             told
         });
         let (ring, shadow) = &*shared;
         for at in 0..PAGES {
             while ring.is_full() {
-                loom::thread::yield_now();
+                thread::yield_now();
             }
             // SAFETY: as above.
             shadow[at as usize % 2].with_mut(|shadow| unsafe { *shadow = at });

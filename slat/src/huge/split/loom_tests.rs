@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::addr::Pfn;
-use crate::loom_tests::{explore, finds};
+use crate::loom_tests::{explore, finds, thread};
 use crate::table::Access;
 use crate::table::entry::Entry;
 use crate::table::formats::Ept4;
@@ -56,7 +56,7 @@ fn splits(stale: bool) -> impl Fn() + Send + Sync + 'static {
         let upper = Entry::new(Ept4::leaf(&large, Level::M2));
         let shared = Arc::new(Shared { upper, lower: Entry::new(Word::hole(Default::default())) });
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             loop {
                 let (entry, word) = theirs.at();
                 assert!(Ept4::is_present(word), "{HOLE}");

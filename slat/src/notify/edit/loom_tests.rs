@@ -2,14 +2,13 @@
 
 use crate::active::Active;
 use crate::active::loom_tests::*;
-use crate::loom_tests::{explore_within, finds};
+use crate::loom_tests::{UnsafeCell, explore_within, finds, thread};
 use crate::sync::prim::Relaxed;
 use crate::sync::prim::{AcqRel, SeqCst, fence};
 use crate::table::Word;
 use crate::table::formats::Ept4;
 use crate::table::freeze::Freeze;
 use crate::{Format, Level};
-use loom::cell::UnsafeCell as Unordered;
 use std::sync::Arc;
 
 /// One invalidation unhooks a table in which a newer one edits, and would hide the newer hole.
@@ -20,7 +19,7 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
         let active: &'static Active = unsafe { &*(&raw const shared.active) };
         let mut older = active.begin(older.0, older.1);
         let theirs = shared.clone();
-        let unhooker = loom::thread::spawn(move || {
+        let unhooker = thread::spawn(move || {
             let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
             older.removes();
             if older.must_repeat(false) {
@@ -29,7 +28,7 @@ fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
             drop(older);
         });
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             let Some(asked) = theirs.ask(Mistake::None) else { return };
             let mut upper = theirs.upper.load();
             if upper.is_hole() {
@@ -69,7 +68,7 @@ fn pass_by() {
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
     let mut older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
-    let zap = loom::thread::spawn(move || {
+    let zap = thread::spawn(move || {
         for pass in 0.. {
             Shared::zap(&older, &theirs.tables[0], true);
             // A pass that took nothing would end it: then it would never become wide here.
@@ -82,7 +81,7 @@ fn pass_by() {
         drop(older);
     });
     let theirs = shared.clone();
-    let fault = loom::thread::spawn(move || {
+    let fault = thread::spawn(move || {
         if let Some(stamp) = theirs.stamp(Level::M2)
             && theirs.writable.load(Relaxed) == 1
         {
@@ -112,7 +111,7 @@ fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
         let theirs = shared.clone();
-        let upgrader = loom::thread::spawn(move || {
+        let upgrader = thread::spawn(move || {
             let (entry, frozen) = (&theirs.tables[0], Word::frozen(1));
             let Some(frozen) = Freeze::new(entry, leaf(1, 0), frozen) else { return };
             let stamp = theirs.active.stamp(theirs.active.epoch(), PAGE, Level::K4, Word::OLDEST);
@@ -155,9 +154,9 @@ fn an_upgrade_gives_no_permission_that_a_widened_invalidation_withdraws() {
 /// The first one's place may go to another invalidation at once, over other frames.
 fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), Unordered::new(0)));
+        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
         shared.0.cached.store(1, Relaxed);
-        let invalidate = move |(shared, host): &(Shared, Unordered<u64>), change: bool| {
+        let invalidate = move |(shared, host): &(Shared, UnsafeCell<u64>), change: bool| {
             let ticket = shared.active.begin(gfns, hvas);
             if Shared::zap(&ticket, &shared.tables[0], mistake != Mistake::NoAdoption) {
                 // The shootdown: its answers are full fences.
@@ -173,7 +172,7 @@ fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + 
             drop(ticket);
         };
         let theirs = shared.clone();
-        let other = loom::thread::spawn(move || invalidate(&theirs, false));
+        let other = thread::spawn(move || invalidate(&theirs, false));
         invalidate(&shared, true);
         if hands_on {
             drop(shared.0.active.begin(BESIDE.0, BESIDE.1));

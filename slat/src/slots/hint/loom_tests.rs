@@ -1,7 +1,7 @@
 //! Loom tests: one or two threads write a hint while another reads it.
 
 use super::*;
-use crate::loom_tests::{explore, explore_within};
+use crate::loom_tests::{explore, explore_within, thread};
 use std::sync::Arc;
 
 const TORN: &str = "words of another version";
@@ -12,7 +12,7 @@ fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 
         let remembered = Arc::new(SeqlockWords::default());
         remembered.put([1; 3], 1);
         let theirs = remembered.clone();
-        let asks = loom::thread::spawn(move || {
+        let asks = thread::spawn(move || {
             let found = theirs.get(asked);
             assert!(found.is_none_or(|words| words == [asked; 3]), "{TORN}");
         });
@@ -20,7 +20,7 @@ fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 
             .iter()
             .map(|&version| {
                 let theirs = remembered.clone();
-                loom::thread::spawn(move || theirs.put([version; 3], version))
+                thread::spawn(move || theirs.put([version; 3], version))
             })
             .collect();
         remembered.put([versions[0]; 3], versions[0]);

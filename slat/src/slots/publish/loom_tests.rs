@@ -5,9 +5,8 @@ use super::*;
 use crate::Level;
 use crate::active::{Active, Page};
 use crate::addr::{Gfn, Hva, Span};
-use crate::loom_tests::{explore, finds};
+use crate::loom_tests::{UnsafeCell, explore, finds, thread};
 use crate::table::entry::{Entry, Word};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -30,7 +29,7 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
             Entry::new(Word::OLDEST),
         ));
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || {
+        let fault = thread::spawn(move || {
             let (active, sets, made_of, entry) = &*theirs;
             let word = entry.load();
             let epoch = active.epoch();
@@ -83,7 +82,7 @@ fn a_version_is_written_before_a_reader_finds_it() {
         let sets = SlotSets::new(Limits::default(), false);
         let shared = Arc::new((sets, [UnsafeCell::new(0), UnsafeCell::new(0)]));
         let theirs = shared.clone();
-        let reader = loom::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let (sets, made_of) = &*theirs;
             // SAFETY: nothing is reclaimed.
             let number = unsafe { sets.load() }.number;

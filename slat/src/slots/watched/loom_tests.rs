@@ -1,5 +1,5 @@
 use super::*;
-use crate::loom_tests::explore_within;
+use crate::loom_tests::{explore_within, thread};
 use crate::sync::prim::{SeqCst, fence};
 
 struct Nothing;
@@ -10,7 +10,7 @@ impl WriteListener for Nothing {}
 fn asked_beside() {
     let watched = Arc::new(Watched::default());
     let theirs = watched.clone();
-    let asking = loom::thread::spawn(move || {
+    let asking = thread::spawn(move || {
         let _ = theirs.has(Gfn(1));
         assert!(!theirs.has(Gfn(2)), "its neighbour is not watched");
     });
@@ -30,7 +30,7 @@ fn stored_beside() {
     let (watched, word) = (Arc::new(Watched::default()), Arc::new(AtomicU64::new(0)));
     let id = watched.watch(Span::sized(Gfn(0), 1), Arc::new(Nothing)).expect("there is memory");
     let theirs = (watched.clone(), word.clone());
-    let storing = loom::thread::spawn(move || {
+    let storing = thread::spawn(move || {
         theirs.1.store(1, Relaxed);
         theirs.0.has_after_store(Gfn(1))
     });

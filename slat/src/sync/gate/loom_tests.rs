@@ -2,11 +2,10 @@
 //! locks themselves are not explored.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, finds, thread};
 use crate::sync::barrier::Barrier;
 use crate::sync::mode::{Exclusive, Lockless};
 use crate::sync::prim::{AtomicU64, Relaxed};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 /// The exclusive walk replaces a place, and reuses it.
@@ -16,7 +15,7 @@ fn replaces(baseline: Baseline, grace: bool) -> impl Fn() + Send + Sync + 'stati
         let places = [UnsafeCell::new(0), UnsafeCell::new(0)];
         let shared = Arc::new((Lock::new(baseline), reads, AtomicU64::new(0), places));
         let theirs = shared.clone();
-        let lockless = loom::thread::spawn(move || {
+        let lockless = thread::spawn(move || {
             let (lock, reads, current, places) = &*theirs;
             let seat = reads.claim(1).expect("a free seat");
             let mut gate = lock.enter::<Lockless>(reads, &seat);

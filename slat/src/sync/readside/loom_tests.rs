@@ -1,9 +1,8 @@
 //! A reader in a section, and a writer that reuses what the reader may have found.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, finds, thread};
 use crate::sync::prim::Release;
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 /// Two places, and the index of the current one. loom reports a load of a place that is being reused.
@@ -41,15 +40,15 @@ fn replaced(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     })
 }
 
-/// A writer replaces the current place and reuses it after `wait`, beside a reader.
+/// A writer replaces the current place and reuses it after `wait`, beside a reader. loom has symmetric barriers alone.
 fn replaced_beside(
     wait: fn(&ReadSide),
     reads: fn(&ReadSide, &Seat, &Shared),
 ) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
+        let shared = Arc::new((ReadSide::new(1, Barrier::detect()), Shared::default()));
         let theirs = shared.clone();
-        let reader = loom::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let (side, shared) = &*theirs;
             reads(side, &side.claim(0).expect("a free seat"), shared);
         });
@@ -125,7 +124,7 @@ fn at_rest() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
         let theirs = shared.clone();
-        let reader = loom::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let (side, shared) = &*theirs;
             let seat = side.claim(0).expect("a free seat");
             shared.read();
@@ -156,7 +155,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
         // Never given back: that would be a quiescent moment.
         core::mem::forget(shared.0.claim(0));
         let theirs = shared.clone();
-        let reader = loom::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let (side, shared) = &*theirs;
             let seat = side.seats.first().first().expect("there is one");
             for _ in 0..2 {
@@ -202,7 +201,7 @@ fn handed_on() -> impl Fn() + Send + Sync + 'static {
             // SAFETY: held by one thread at a time, which loom checks.
             count.with_mut(|count| unsafe { *count += 1 });
         };
-        let other = loom::thread::spawn(move || hold(&theirs));
+        let other = thread::spawn(move || hold(&theirs));
         hold(&shared);
         other.join().expect("it ends");
         assert_eq!(
@@ -223,7 +222,7 @@ fn added(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((ReadSide::new(0, Barrier::symmetric()), Shared::default()));
         let theirs = shared.clone();
-        let reader = loom::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let (side, shared) = &*theirs;
             let seat = side.borrow(0);
             let _section = side.enter(&seat);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::active::{Active, Page};
-use crate::loom_tests::{RACE, explore, explore_within, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, explore_within, finds, thread};
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::ReadSide;
@@ -10,7 +10,6 @@ use crate::table::Kind;
 use crate::table::Version;
 use crate::table::formats::Ept4;
 use crate::{Hva, Span};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 const GFNS: Span<Gfn> = Span::new(Gfn(0), Gfn(1));
@@ -43,7 +42,7 @@ fn links(publish: fn(&Entry)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
         let theirs = shared.clone();
-        let walk = loom::thread::spawn(move || {
+        let walk = thread::spawn(move || {
             let (upper, lower) = &*theirs;
             if table_of(upper.load()).is_some() {
                 assert_eq!(lower.load(), hole(3), "{UNFILLED}");
@@ -79,7 +78,7 @@ fn a_thread_that_loses_the_race_to_link_finds_a_filled_table() {
     explore(|| {
         let shared = Arc::new((Entry::new(hole(3)), [0, 1].map(|_| Entry::new(leaf(9)))));
         let theirs = shared.clone();
-        let other = loom::thread::spawn(move || links_one_of(&theirs, 0));
+        let other = thread::spawn(move || links_one_of(&theirs, 0));
         links_one_of(&shared, 1);
         other.join().expect("it ends");
     });
@@ -91,7 +90,7 @@ fn replaces_the_root() {
     let radix = Radix::<Ept4> { root: RootWord(AtomicU64::new(1)), _format: PhantomData };
     let shared = Arc::new((radix, [first, Entry::new(leaf(9))]));
     let theirs = shared.clone();
-    let walk = loom::thread::spawn(move || {
+    let walk = thread::spawn(move || {
         let (radix, roots) = &*theirs;
         let root = radix.root_word().pfn();
         assert_eq!(roots[root.0 as usize - 1].load(), hole(3), "{UNFILLED}");
@@ -177,7 +176,7 @@ fn retires(grace: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new());
         let theirs = shared.clone();
-        let fault = loom::thread::spawn(move || theirs.fault());
+        let fault = thread::spawn(move || theirs.fault());
         shared.zap(grace);
         fault.join().expect("the fault ends");
         if let Some(table) = table_of(shared.upper.load()) {

@@ -1,9 +1,8 @@
 //! Loom tests of a vCPU that enters the guest, and a flusher that reuses the page of its translations.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, explore_within, finds};
+use crate::loom_tests::{RACE, UnsafeCell, explore, explore_within, finds, thread};
 use crate::sync::prim::{AcqRel, Acquire, Release, fence};
-use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
 /// Whether the one translation is cached.
@@ -60,7 +59,7 @@ fn enters(flush: bool, before: u64) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::new(Shared::new());
         shared.tlb.generation.store(before, Relaxed);
         let theirs = shared.clone();
-        let vcpu = loom::thread::spawn(move || {
+        let vcpu = thread::spawn(move || {
             let (tlb, mut cached) = (&theirs.tlb, Cached(true));
             let vcpu = tlb.vcpu(VcpuId(0));
             for answers in [false, true] {
@@ -97,7 +96,7 @@ fn mistake_reuse_without_a_shootdown() {
 fn kicks() {
     let tlb = Arc::new(Tlb::new(1));
     let theirs = tlb.clone();
-    let vcpu = loom::thread::spawn(move || {
+    let vcpu = thread::spawn(move || {
         let (vcpu, mut cached) = (theirs.vcpu(VcpuId(0)), Cached(true));
         theirs.enter(vcpu, &mut cached);
         if Tlb::kicked(vcpu) {
@@ -116,7 +115,7 @@ fn a_vcpu_that_is_asked_to_flush_does_so_soon() {
     explore(|| {
         let tlb = Arc::new(Tlb::new(1));
         let theirs = tlb.clone();
-        let enters = loom::thread::spawn(move || theirs.enter(theirs.vcpu(VcpuId(0)), &mut Cached(true)));
+        let enters = thread::spawn(move || theirs.enter(theirs.vcpu(VcpuId(0)), &mut Cached(true)));
         tlb.ask((Span::new(Gfn(7), Gfn(8)), false), |_| {});
         enters.join().expect("it enters");
         let vcpu = tlb.vcpu(VcpuId(0));
@@ -134,7 +133,7 @@ fn a_kick_brings_its_flush() {
 fn interrupts() {
     let shared = Arc::new((Tlb::new(1), AtomicBool::new(false)));
     let theirs = shared.clone();
-    let vcpu = loom::thread::spawn(move || {
+    let vcpu = thread::spawn(move || {
         let (tlb, pending) = &*theirs;
         let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
         loop {
@@ -176,7 +175,7 @@ fn broadcasts() {
     let gfns = Span::new(Gfn(7), Gfn(8));
     shared.tlb.enter(shared.tlb.vcpu(VcpuId(0)), &mut Cached(false));
     let theirs = shared.clone();
-    let vcpu = loom::thread::spawn(move || {
+    let vcpu = thread::spawn(move || {
         let Roots { tlb, root, page } = &*theirs;
         let (vcpu, mut loaded) = (tlb.vcpu(VcpuId(0)), 0);
         if Tlb::kicked(vcpu) {
@@ -192,7 +191,7 @@ fn broadcasts() {
         Tlb::leave(vcpu);
     });
     let theirs = shared.clone();
-    let flip = loom::thread::spawn(move || {
+    let flip = thread::spawn(move || {
         let Roots { tlb, root, .. } = &*theirs;
         let replaces = tlb.replaces_root();
         root.store(1, Release);
@@ -216,17 +215,19 @@ fn a_broadcast_leaves_no_vcpu_on_an_old_root() {
     explore_within(2, broadcasts);
 }
 
-/// Two flushers whose numbers share a cell of the ring, as if they were a whole round apart.
+/// Two flushers, each with a round of the ring: a number of one shares a cell with a number of the other.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>, bool) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
         let tlb = Arc::new(Tlb::new(1));
         let flusher = |first: u64| {
             let (tlb, gfns) = (tlb.clone(), Span::new(Gfn(first), Gfn(first + 1)));
-            loom::thread::spawn(move || (number(&tlb, gfns, false), (gfns, false)))
+            thread::spawn(move || {
+                (0..RING).map(|_| (number(&tlb, gfns, false), (gfns, false))).collect::<Vec<_>>()
+            })
         };
         let flushers = [flusher(1), flusher(7)];
-        let found = [1, 2].map(|generation| (generation, tlb.range_of(generation)));
-        let written = flushers.map(|flusher| flusher.join().expect("it ends"));
+        let found: Vec<_> = (1..=2 * RING).map(|generation| (generation, tlb.range_of(generation))).collect();
+        let written = flushers.map(|flusher| flusher.join().expect("it ends")).concat();
         for (generation, range) in found {
             let right = range.is_none_or(|range| written.contains(&(generation, range)));
             assert!(right, "a range that is not the flush's");
