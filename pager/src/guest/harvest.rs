@@ -202,7 +202,8 @@ impl Harvest {
         for run in runs {
             let mut capture = self.inner.tracking.capture.lock();
             let capture = capture.as_mut().expect("it is there as long as the harvest");
-            capture.read(&self.inner, run, chunk.start, &mut content).map_err(HarvestError::Memory)?;
+            let Inner { layout, journal, .. } = &*self.inner;
+            capture.read(layout, journal, run, chunk.start, &mut content).map_err(HarvestError::Memory)?;
         }
         Ok(content)
     }

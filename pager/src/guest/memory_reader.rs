@@ -1,14 +1,22 @@
 //! Reads the content of a guest's memory without touching missing pages.
 
-use super::Life;
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::uffd::PAGE;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+
+/// Means to see the end of a guest's process.
+#[derive(Debug)]
+pub enum Life {
+    /// A descriptor of the process.
+    Process(OwnedFd),
+    /// The connection, which the kernel closes when the process ends.
+    Connection(OwnedFd),
+}
 
 /// The source of the reads.
 #[derive(Debug)]

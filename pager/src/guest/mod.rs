@@ -1,6 +1,7 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod bits;
+mod capture;
 mod content;
 mod fault;
 mod fill;
@@ -15,6 +16,7 @@ mod serve;
 mod track;
 
 pub use harvest::{Handle, Harvest, HarvestError, Stored};
+pub use memory_reader::Life;
 pub use reclaim::swap_file;
 
 use crate::cache::{Cache, Source};
@@ -115,15 +117,6 @@ pub enum OnFailure {
     Kill,
 }
 
-/// Means to see the end of a guest's process.
-#[derive(Debug)]
-pub enum Life {
-    /// A descriptor of the process.
-    Process(OwnedFd),
-    /// The connection, which the kernel closes when the process ends.
-    Connection(OwnedFd),
-}
-
 /// Counters of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -180,8 +173,8 @@ struct Inner {
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
     plan: plan::Plan,
-    recorder: replay::Recorder,
-    tracking: track::Tracking,
+    recorder: plan::Recorder,
+    tracking: capture::Tracking,
     backing: Backing,
     /// Pages touched since the last tick, if the guest is aged, and the ticks since the last touch of each page.
     young: bits::Bits,
@@ -293,8 +286,8 @@ impl Guest {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
-            recorder: replay::Recorder::new(record.is_some()),
-            tracking: track::Tracking::new(pages),
+            recorder: plan::Recorder::new(record.is_some()),
+            tracking: capture::Tracking::new(pages),
             backing,
             young: bits::Bits::new(pages),
             ages: Mutex::new(vec![0; pages]),

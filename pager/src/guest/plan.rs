@@ -1,9 +1,11 @@
-//! The plan of a replay: the pages of a working set to fill ahead of faults, grouped by the object that has them.
+//! The plan of a replay: the pages of a working set to fill ahead of faults, grouped by the object that has them. And
+//! the record that becomes a working set.
 
 use crate::compute_limit::ComputeLimit;
 use crate::layout::Layout;
 use crate::store::{Pack, Template, WorkingSet};
 use crate::uffd::PAGE;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -182,5 +184,34 @@ impl Plan {
                 return Some(job);
             }
         }
+    }
+}
+
+/// Record of the pages that a guest has touched.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    is_on: AtomicBool,
+    faults: Mutex<Vec<usize>>,
+}
+
+impl Recorder {
+    pub fn new(is_on: bool) -> Self {
+        Self { is_on: AtomicBool::new(is_on), faults: Mutex::default() }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Notes pages that a fault filled with the template's content.
+    pub fn note(&self, pages: Range<usize>) {
+        if self.is_on() {
+            self.faults.lock().extend(pages);
+        }
+    }
+
+    pub fn end(&self) -> Vec<usize> {
+        self.is_on.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.faults.lock())
     }
 }

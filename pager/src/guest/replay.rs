@@ -5,10 +5,8 @@ use super::plan::{Job, JobPiece};
 use super::{Inner, pause};
 use crate::store::{StoreError, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Most pages that are filled under one hold of `order`. A thread that wants to read an event waits for at most one
@@ -18,35 +16,6 @@ const BATCH: usize = 32;
 const TRIES: u32 = 8;
 /// Number of times that one batch waits for a change of the guest's memory.
 const CHANGES: u32 = 1000;
-
-/// Record of the pages that a guest has touched.
-#[derive(Debug)]
-pub(super) struct Recorder {
-    is_on: AtomicBool,
-    faults: Mutex<Vec<usize>>,
-}
-
-impl Recorder {
-    pub fn new(is_on: bool) -> Self {
-        Self { is_on: AtomicBool::new(is_on), faults: Mutex::default() }
-    }
-
-    pub fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
-    }
-
-    /// Notes pages that a fault filled with the template's content.
-    pub fn note(&self, pages: Range<usize>) {
-        if self.is_on() {
-            self.faults.lock().extend(pages);
-        }
-    }
-
-    pub fn end(&self) -> Vec<usize> {
-        self.is_on.store(false, Ordering::Relaxed);
-        std::mem::take(&mut self.faults.lock())
-    }
-}
 
 impl Inner {
     /// Fills pages ahead of faults, until the plan is done or the guest ends. A thread of its own runs this.

@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 /// Number of words in a page.
 pub const WORDS: usize = PAGE / 8;
 
+/// Expected version of each page. `None`: zeros.
+pub type Versions = Vec<Option<u32>>;
+
 /// An image that two numbers define.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {

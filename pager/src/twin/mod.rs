@@ -12,14 +12,13 @@ mod vcpus;
 pub use bare_loop::{bare, copy_each, copy_mapped};
 #[cfg(test)]
 pub(crate) use image::mix;
-pub use image::{Image, is_page};
+pub use image::{Image, Versions, is_page};
 pub use memory::Memory;
-pub use vcpus::Versions;
+pub use vcpus::Report;
 
 use crate::daemon::checkpoint;
 use crate::uffd::{Features, HUGE_PAGE, Uffd};
 use crate::wire::send;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -69,36 +68,6 @@ pub struct Checkpoints {
     pub name: String,
     /// A folder with a file for each snapshot, which has the versions of its pages.
     pub oracle: PathBuf,
-}
-
-/// Report of a twin.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Touched pages, counted each time.
-    pub accesses: u64,
-    /// Pages given back.
-    pub removed: u64,
-    /// Pages with a wrong byte, counted each time.
-    pub wrong: u64,
-    /// Description of the first wrong page.
-    pub first: Option<String>,
-    /// True if there was no access for a long time.
-    pub frozen: bool,
-    /// Longest access, in nanoseconds.
-    pub longest: u64,
-    /// Stored snapshots.
-    #[serde(default)]
-    pub stored: u64,
-    /// Errors of snapshots that were not stored.
-    #[serde(default)]
-    pub refused: Vec<String>,
-}
-
-impl Report {
-    /// Returns whether every byte was right, and the guest was not frozen.
-    pub fn is_right(&self) -> bool {
-        self.wrong == 0 && !self.frozen && self.accesses > 0
-    }
 }
 
 impl Twin {

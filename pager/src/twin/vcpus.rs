@@ -1,14 +1,42 @@
 //! The threads of a twin, and their oracle.
 
-use super::image::{WORDS, is_page, mix};
-use super::{Memory, Report};
+use super::image::{Versions, WORDS, is_page, mix};
+use super::memory::Memory;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Expected version of each page. `None`: zeros.
-pub type Versions = Vec<Option<u32>>;
+/// Report of a twin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Touched pages, counted each time.
+    pub accesses: u64,
+    /// Pages given back.
+    pub removed: u64,
+    /// Pages with a wrong byte, counted each time.
+    pub wrong: u64,
+    /// Description of the first wrong page.
+    pub first: Option<String>,
+    /// True if there was no access for a long time.
+    pub frozen: bool,
+    /// Longest access, in nanoseconds.
+    pub longest: u64,
+    /// Stored snapshots.
+    #[serde(default)]
+    pub stored: u64,
+    /// Errors of snapshots that were not stored.
+    #[serde(default)]
+    pub refused: Vec<String>,
+}
+
+impl Report {
+    /// Returns whether every byte was right, and the guest was not frozen.
+    pub fn is_right(&self) -> bool {
+        self.wrong == 0 && !self.frozen && self.accesses > 0
+    }
+}
 
 /// Expected state of a page.
 #[derive(Clone, Copy)]
