@@ -33,8 +33,9 @@
 //!
 //! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
+use crate::active::Listed;
 use crate::callbacks::Finally;
-use crate::fault::pursuit::{Again, Listed, Pursuer, Pursuit, Sought, Stop, Wanted};
+use crate::fault::pursuit::{Again, Pursuer, Pursuit, Sought, Stop, Wanted};
 use crate::slots::holds::{HeldAs, HoldCell, Holds};
 use crate::{Access, Format, Gfn, GuestSpace, Host, HostError, Hva, Idle, Level, Pfn, Token, Word};
 use core::marker::PhantomData;

@@ -138,10 +138,12 @@ macro_rules! errors {
     };
 }
 
+mod active;
 pub mod age;
 mod budget;
 mod callbacks;
 pub mod dirty;
+mod dirty_log;
 #[cfg(test)]
 mod edges;
 mod fallible;
@@ -166,6 +168,7 @@ mod loaded;
 #[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub mod map;
+mod memo;
 pub mod memslots;
 #[cfg(feature = "nested")]
 pub mod nested;
@@ -189,6 +192,7 @@ pub mod trace;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tries;
 mod vcpu;
+mod version;
 pub mod vm;
 mod waits;
 pub mod walk;

@@ -5,10 +5,10 @@ mod run;
 
 pub use run::Processor;
 
-use crate::dirty::ring::Ring;
-use crate::fault::memo::Memo;
+use crate::dirty_log::ring::Ring;
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::loaded::Loaded;
+use crate::memo::Memo;
 use crate::oracle;
 use crate::space::Space;
 use crate::sync::{Borrowed, ReadSide, Seat, Section, Tally};

@@ -4,10 +4,10 @@
 mod one_stage;
 mod unanswered;
 
-use crate::dirty::ring::Rings;
+use crate::active::Active;
+use crate::dirty_log::ring::Rings;
 use crate::hooks::{Nested, NestedHooks, NestedState};
 use crate::host::{Kicks, tables_of};
-use crate::notify::active::Active;
 use crate::oracle::{self, Checked};
 use crate::slots::Limits;
 use crate::slots::holds::Holds;

@@ -22,6 +22,8 @@
 mod bench_command;
 mod by_name;
 mod calibrate;
+mod columns_compared;
+mod cost_sheet;
 pub mod lever_tables;
 pub mod levers;
 pub mod parts;
@@ -32,6 +34,7 @@ pub mod scenarios;
 mod sim;
 mod threads;
 mod typed;
+mod validation_row;
 pub mod world;
 
 pub use threads::bench_report as results;

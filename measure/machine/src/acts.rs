@@ -135,7 +135,7 @@ impl Machine {
 
     /// Until so long is over, or a kick arrives: what is left.
     fn sleep_in_guest(&self, time: Ps) -> Ps {
-        // What an interrupt takes besides the way out: the answer came between the two.
+        // The time of an interrupt besides the exit: the answer came between the two.
         self.spend(self.cpu().enters.replace(0));
         let ends = self.clock() + time;
         if self.goes_on_until(ends) {
@@ -158,7 +158,7 @@ impl Machine {
         self.kicks.set(self.kicks.get() + 1);
         self.spend(self.prices.kick);
         let Some(cpu) = self.cpus.iter().position(|cpu| cpu.vcpu == Some(vcpu)) else { return };
-        // One that is not in the guest looks before it goes there.
+        // A vCPU outside of the guest looks before it enters.
         if self.cpus[cpu].interruptible.replace(false) {
             self.wake(cpu as u32, self.clock() + self.prices.kick_arrives);
         }

@@ -1,7 +1,7 @@
 //! `checkpoint` makes a snapshot of a guest that a daemon serves; `retain` removes old ones.
 
+use super::failure::{Failure, other};
 use super::store_option::StoreOption;
-use super::{Failure, other};
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! `clones`: measures the memory of many guests of one template, in this process.
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
 use slat_pager::twin::{Image, Memory, is_page};
 use slat_pager::{
     Backing, Cache, Features, Folder, Guest, Journal, Layout, Library, Options, PAGE, Parts, Region, Share,

@@ -1,6 +1,7 @@
 //! `ctl`: lists and changes what a daemon serves, by its control socket.
 
-use super::{Failure, other, serve};
+use super::failure::{Failure, other};
+use super::serve;
 use slat_pager::{Listed, Listen, Request, ask, daemons, list};
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `demo`: runs guests while the store is down for a second and while the daemon is killed, then a guest with a working
 //! set. Checks every byte.
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
 use slat_pager::twin::{Image, Report};
 use slat_pager::{Folder, GuestStats, Library, PAGE, Source};
 use std::io::{BufRead, BufReader};

@@ -1,9 +1,9 @@
 //! `receive` and `restore`: machines of Cloud Hypervisor.
 
+use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::serve::{abort_on_panic, guest};
 use super::store_option::{StoreOption, seconds};
-use super::{Failure, other, size};
 use slat_pager::{Cache, Library, Restore, TemplateSource, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
 use std::os::fd::AsFd;

@@ -7,6 +7,7 @@ pub mod config;
 mod ctl;
 mod demo;
 mod events;
+mod failure;
 pub mod log;
 mod machine;
 mod notify;
@@ -16,8 +17,9 @@ mod templates;
 mod top;
 mod twin;
 
+pub use failure::Failure;
+
 use clap::Subcommand;
-use std::fmt::Display;
 
 /// The subcommand.
 #[derive(Subcommand)]
@@ -82,22 +84,6 @@ pub enum Command {
     Twin(twin::Flags),
 }
 
-/// Reason for a command's failure.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// The command found something wrong: exit status 3.
-    #[error("{0}")]
-    Found(String),
-    /// The command failed: exit status 2.
-    #[error("{0}")]
-    Other(String),
-}
-
-/// Wraps any other error.
-fn other(error: impl Display) -> Failure {
-    Failure::Other(error.to_string())
-}
-
 impl Command {
     pub fn run(self) -> Result<(), Failure> {
         match self {
@@ -124,18 +110,4 @@ impl Command {
             Self::Twin(twin) => twin.run(),
         }
     }
-}
-
-/// Parses a size in bytes: `4096`, `64K`, `256M`, `2G`.
-fn size(text: &str) -> Result<usize, String> {
-    let (number, shift) = match text.char_indices().last() {
-        Some((at, 'K')) => (&text[..at], 10),
-        Some((at, 'M')) => (&text[..at], 20),
-        Some((at, 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    size.ok_or_else(|| {
-        format!("{text:?} is no size: write a number of bytes, or a number with K, M or G, such as 256M")
-    })
 }

@@ -1,10 +1,10 @@
 //! `serve`: the keeper, and the worker that it starts.
 
 use super::events::{listen, tell_waiting, told};
+use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::notify::notify;
 use super::store_option::{StoreOption, seconds};
-use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{

@@ -1,6 +1,6 @@
 //! `--store` and `--store-timeout`.
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
 use slat_pager::{Folder, Library, Steady, SteadyOptions, Store};
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `snapshot`, `verify`, `ls`, `rm`, `gc`, `fsck`.
 
+use super::failure::{Failure, other, size};
 use super::store_option::{StoreOption, seconds};
-use super::{Failure, other, size};
 use slat_pager::{ImageFile, PAGE};
 use std::path::PathBuf;
 use std::time::Duration;

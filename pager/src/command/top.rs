@@ -1,6 +1,6 @@
 //! `top`: shows a daemon, live.
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
 use slat_pager::{Moment, Serving};
 use std::io::{IsTerminal, Read, Write};
 use std::net::TcpStream;

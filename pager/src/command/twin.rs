@@ -1,6 +1,6 @@
 //! `twin`: a guest for tests and the demonstration.
 
-use super::{Failure, other, size};
+use super::failure::{Failure, other, size};
 use slat_pager::PAGE;
 use slat_pager::twin::{Checkpoints, Image, Twin, Versions};
 use std::path::{Path, PathBuf};

@@ -27,8 +27,8 @@ pub struct Take {
     pub version: Option<String>,
     #[serde(default)]
     pub what: TakeKind,
-    /// With [`TakeKind::All`]: no worker of this daemon has served yet, so its arguments may be wrong. With
-    /// [`TakeKind::Socket`]: the socket is of the command line.
+    /// With [`TakeKind::All`]: no worker of this daemon has served yet, so its arguments may be wrong. To the
+    /// next keeper: the daemon drains. With [`TakeKind::Socket`]: the socket is of the command line.
     #[serde(default)]
     pub is_first: bool,
     /// With [`TakeKind::Socket`]: the socket. With [`TakeKind::Request`]: an operator's request.

@@ -236,6 +236,9 @@ impl Keeper {
                 (TakeKind::All, _) => {
                     keeper.next = take.connection;
                     keeper.adopted_id = take.socket as u32;
+                    // Where another process has the sockets, this one has the guests alone.
+                    let has_none = !keeper.sockets.values().any(Socket::is_open);
+                    keeper.drains = take.is_first || (keeper.control.is_none() && has_none);
                     // Unless the worker has ended, and another process has its number.
                     let worker = Pid::from_raw(take.socket as i32).filter(|pid| getppid() == Some(*pid));
                     let process = worker.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -245,7 +248,6 @@ impl Keeper {
                 _ => {}
             }
         }
-        keeper.drains = !keeper.sockets.values().any(Socket::is_open);
         keeper.was_ready = true;
         Ok(keeper)
     }

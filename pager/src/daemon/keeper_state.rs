@@ -29,6 +29,8 @@ struct Parts {
     control: Option<(u64, Arc<OwnedFd>)>,
     guests: BTreeMap<u64, Guest>,
     next: u64,
+    /// The daemon takes no further guest.
+    drains: bool,
 }
 
 /// The keeper's data of a socket, with the version of its new guests.
@@ -84,7 +86,8 @@ impl Line {
 impl KeeperState {
     pub fn new(keeper: Channel) -> Self {
         let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
-        let parts = Parts { keeper: Line::new(keeper, true), sockets, control: None, guests, next: 0 };
+        let parts =
+            Parts { keeper: Line::new(keeper, true), sockets, control: None, guests, next: 0, drains: false };
         Self { parts: Mutex::new(parts), child: Mutex::new(None) }
     }
 
@@ -158,7 +161,9 @@ impl KeeperState {
 
     /// Closes the sockets: the daemon takes no further guest.
     pub fn drains(&self) {
-        self.parts.lock().sockets.values_mut().for_each(|socket| socket.fd = None);
+        let mut parts = self.parts.lock();
+        parts.drains = true;
+        parts.sockets.values_mut().for_each(|socket| socket.fd = None);
     }
 
     /// Adds a guest from the keeper.
@@ -226,10 +231,10 @@ impl KeeperState {
         }
         // Later changes wait until the keeper has what there is now.
         let line = Line::new(channel, false);
-        let (sockets, control, guests, connection) = {
+        let (sockets, control, guests, connection, is_first) = {
             let mut parts = self.parts.lock();
             parts.keeper = line.clone();
-            (parts.sockets.clone(), parts.control.clone(), parts.guests.clone(), parts.next)
+            (parts.sockets.clone(), parts.control.clone(), parts.guests.clone(), parts.next, parts.drains)
         };
         // If this keeper is killed, too, the caller sees the closed channel.
         for socket in sockets.values() {
@@ -245,7 +250,9 @@ impl KeeperState {
             _ = line.channel.send(&guest.take, &fds);
         }
         let socket = std::process::id() as usize;
-        _ = line.channel.send(&Take { connection, socket, what: TakeKind::All, ..Take::default() }, &[]);
+        _ = line
+            .channel
+            .send(&Take { connection, socket, is_first, what: TakeKind::All, ..Take::default() }, &[]);
         line.open();
         Ok(true)
     }

@@ -3,7 +3,7 @@
 //! The keeper never waits for the worker: a message for which the channel has no room stays in the outbox. The worker
 //! may wait for the keeper. So the two cannot wait for each other.
 
-use super::channel::is_temporary;
+use super::channel::{Channel, is_temporary};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
@@ -77,6 +77,15 @@ impl Outbox {
     pub fn is_refused(&self) -> bool {
         self.is_refused
     }
+}
+
+/// A worker, and its messages.
+pub struct Running {
+    pub channel: Channel,
+    pub process: Process,
+    pub outbox: Outbox,
+    /// It has served, so it reads its messages.
+    pub is_ready: bool,
 }
 
 /// The worker's process.

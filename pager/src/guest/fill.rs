@@ -1,7 +1,7 @@
 //! The answer to one fault: which pages to fill, their source, and the kernel's answer.
 
+use super::content::{Content, Loaded, Piece};
 use super::fault::{Answer, Fault, Kind};
-use super::load::{Content, Loaded};
 use super::{Inner, Lost};
 use crate::cache::Source;
 use crate::layout::Region;
@@ -255,15 +255,4 @@ impl Inner {
             }
         }
     }
-}
-
-/// Pages to fill.
-#[derive(Clone)]
-pub(super) struct Piece<'a> {
-    pub pages: Range<usize>,
-    pub content: &'a Content,
-    /// Offset of the first page in the content, in bytes.
-    pub from: usize,
-    /// The guest is about to write to the pages.
-    pub write: bool,
 }

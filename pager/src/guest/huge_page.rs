@@ -2,7 +2,7 @@
 //! removes them whole.
 
 use super::Inner;
-use super::load::Content;
+use super::content::Content;
 use crate::cache::Source;
 use crate::store::Found;
 use crate::uffd::{Filled, PAGE};

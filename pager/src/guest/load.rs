@@ -1,57 +1,13 @@
-//! Content for a fault or a fill ahead: of a chunk, of a pack of a working set, or of an image on this host.
+//! Loads content for a fault or a fill ahead: of a chunk, of a pack of a working set, or of an image on this host.
 
 use super::Inner;
-use super::fill::Piece;
+use super::content::{Content, Loaded};
 use super::plan::Job;
 use crate::cache::{Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::share::Share;
 use crate::store::StoreError;
-use crate::uffd::PAGE;
 use std::ops::Range;
-
-/// Location of content.
-pub(super) enum Content {
-    /// The content is zeros.
-    Zeros,
-    Bytes(Chunk),
-    /// In the memory that clones share.
-    Shared,
-}
-
-impl Content {
-    fn of(found: Option<(Chunk, Source)>) -> (Self, Source) {
-        found.map_or((Self::Zeros, Source::Zero), |(bytes, source)| (Self::Bytes(bytes), source))
-    }
-}
-
-/// Content of consecutive pages of the image.
-pub(super) struct Loaded<'a> {
-    pub content: Content,
-    pub source: Source,
-    pages: Range<usize>,
-    /// Offset of the first page in the content, in bytes.
-    from: usize,
-    /// The fill ahead that needs the same content.
-    pub job: Option<&'a Job>,
-}
-
-impl Loaded<'_> {
-    pub fn of_image(bytes: Chunk, pages: Range<usize>, source: Source) -> Self {
-        Self { content: Content::Bytes(bytes), source, pages, from: 0, job: None }
-    }
-
-    /// Returns whether it has the content of these pages.
-    pub fn has(&self, pages: &Range<usize>) -> bool {
-        self.pages.start <= pages.start && pages.end <= self.pages.end
-    }
-
-    /// Refers to the content of some of its pages.
-    pub fn piece(&self, pages: Range<usize>) -> Piece<'_> {
-        let from = self.from + (pages.start - self.pages.start) * PAGE;
-        Piece { pages, content: &self.content, from, write: false }
-    }
-}
 
 impl Inner {
     /// Returns whether content is used page by page, so that it need not be that of a whole chunk.

@@ -1,6 +1,7 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod bits;
+mod content;
 mod fault;
 mod fill;
 mod harvest;

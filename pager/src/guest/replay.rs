@@ -1,7 +1,6 @@
 //! Working sets are recorded from faults, and filled ahead of faults.
 
-use super::fill::Piece;
-use super::load::{Content, Loaded};
+use super::content::{Content, Loaded, Piece};
 use super::plan::{Job, JobPiece};
 use super::{Inner, pause};
 use crate::store::{StoreError, WorkingSet};

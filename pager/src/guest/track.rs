@@ -9,9 +9,8 @@
 
 use super::Inner;
 use super::bits::Bits;
+use super::content::{Content, Piece};
 use super::fault::{Answer, Fault};
-use super::fill::Piece;
-use super::load::Content;
 use super::memory_reader::MemoryReader;
 use crate::cache::Source;
 use crate::store::Template;

@@ -62,7 +62,7 @@ impl Catalog {
     pub fn read(&self) -> Result<State, StoreError> {
         match self.0.get(KEY, MOST) {
             Err(StoreError::Missing(_)) => Ok(State::new()),
-            bytes => State::parse(&bytes?).map_err(Self::with_cure),
+            bytes => State::parse(&bytes?).map_err(with_cure),
         }
     }
 
@@ -85,7 +85,7 @@ impl Catalog {
                 Err(error) => Err(error),
                 Ok((bytes, version)) => State::parse(&bytes).map(|state| (state, Some(version))),
             };
-            let read = read.map_err(Self::with_cure);
+            let read = read.map_err(with_cure);
             let (mut state, version) = match read {
                 Err(error) if error.may_pass() => {
                     last = error;
@@ -106,6 +106,16 @@ impl Catalog {
             }
         }
         Err(last)
+    }
+}
+
+/// Returns an error of the catalog with the command that repairs it.
+fn with_cure(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged { key, what } => {
+            StoreError::Damaged { key, what: format!("{what}; `slat-pager fsck --repair` rebuilds it") }
+        }
+        error => error,
     }
 }
 

@@ -1,21 +1,14 @@
 //! Checks a store, and rebuilds a catalog that is damaged or lost.
 //!
-//! A manifest does not have its template's name, because templates of the same content share it. So each template also
-//! has an object with its name, which only a repair reads.
-//!
-//! Format, version 1: the object `names/TEMPLATE` has the name of the manifest as JSON, with the number of the change of
-//! the catalog, and a sum as in the catalog. It is written after the catalog. A crash between both leaves an earlier
-//! name, or none; [`Library::fsck`] reports that and repairs it.
 
-use super::catalog::{Catalog, KEY, MOST, State};
+use super::catalog::{KEY, MOST, State};
 use super::chunk::Name;
 use super::library::Library;
+use super::names::{self, NAMES};
 use super::pack::PACKS;
-use super::{Hash, Store, StoreError, is_name};
-use serde::{Deserialize, Serialize};
+use super::{Store, StoreError, is_name};
 use std::collections::{BTreeMap, BTreeSet};
 
-const NAMES: &str = "names";
 /// Distance to the last known serial and epoch of a catalog that was lost. Later ones may have been lost with it.
 const DISTANCE: u32 = 1 << 16;
 
@@ -29,56 +22,6 @@ pub struct Fsck {
     pub problems: Vec<String>,
     /// Repairs, one line each.
     pub repairs: Vec<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Text {
-    version: u32,
-    manifest: String,
-    change: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sum: Option<String>,
-}
-
-fn key(template: &str) -> String {
-    format!("{NAMES}/{template}")
-}
-
-/// Writes the name of a template. If this fails, [`Library::fsck`] reports it.
-pub(super) fn write_name(
-    store: &dyn Store,
-    template: &str,
-    manifest: &str,
-    change: u64,
-) -> Result<(), StoreError> {
-    let mut text = Text { version: 1, manifest: manifest.into(), change, sum: None };
-    text.sum = Some(sum(&text));
-    store.put(&key(template), &serde_json::to_vec(&text).expect("numbers and strings are JSON"))
-}
-
-/// Deletes the name of a removed template.
-pub(super) fn delete_name(store: &dyn Store, template: &str) -> Result<(), StoreError> {
-    store.delete(&key(template))
-}
-
-/// Returns the manifest in the name of a template, and the number of the change. `None`: it is missing or damaged.
-fn read_name(store: &dyn Store, template: &str) -> Result<Option<(String, u64)>, StoreError> {
-    match store.get(&key(template), 4096) {
-        Err(error) if error.may_pass() => Err(error),
-        bytes => Ok(bytes.ok().and_then(|bytes| parse(&bytes))),
-    }
-}
-
-/// Parses the name of a template.
-pub(crate) fn parse(bytes: &[u8]) -> Option<(String, u64)> {
-    let mut text: Text = serde_json::from_slice(bytes).ok()?;
-    let is_whole = text.version == 1 && text.sum.take() == Some(sum(&text));
-    (is_whole && Name::parse(&text.manifest).is_some()).then_some((text.manifest, text.change))
-}
-
-/// Returns the hash of a name without its sum.
-fn sum(text: &Text) -> String {
-    Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
 }
 
 impl Library {
@@ -124,14 +67,14 @@ impl Library {
         let packs: BTreeSet<String> = self.store.list(PACKS)?.into_iter().collect();
         for (template, manifest) in &state.templates {
             self.check_template(&mut fsck, (template, manifest), (&chunks, &packs), repair)?;
-            if read_name(&*self.store, template)?.is_none_or(|(found, _)| found != *manifest) {
-                let wrong = format!("{} does not have the manifest of the catalog", key(template));
-                fsck.note(wrong, repair, || write_name(&*self.store, template, manifest, state.serial))?;
+            if names::read(&*self.store, template)?.is_none_or(|(found, _)| found != *manifest) {
+                let wrong = format!("{} does not have the manifest of the catalog", names::key(template));
+                fsck.note(wrong, repair, || names::write(&*self.store, template, manifest, state.serial))?;
             }
         }
         for name in self.store.list(NAMES)?.iter().filter(|name| !state.templates.contains_key(*name)) {
-            let wrong = format!("{} is of no template", key(name));
-            fsck.note(wrong, repair, || delete_name(&*self.store, name))?;
+            let wrong = format!("{} is of no template", names::key(name));
+            fsck.note(wrong, repair, || names::delete(&*self.store, name))?;
         }
         Ok(fsck)
     }
@@ -190,7 +133,7 @@ impl Library {
         }
         let mut named = BTreeSet::new();
         for template in self.store.list(NAMES)?.into_iter().filter(|name| is_name(name)) {
-            if let Some((manifest, change)) = read_name(&*self.store, &template)?
+            if let Some((manifest, change)) = names::read(&*self.store, &template)?
                 && manifests.contains_key(&manifest)
             {
                 state.serial = state.serial.max(change);
@@ -225,18 +168,6 @@ impl Fsck {
             self.problems.push(wrong);
         }
         Ok(())
-    }
-}
-
-impl Catalog {
-    /// Returns an error of the catalog with the command that repairs it.
-    pub(super) fn with_cure(error: StoreError) -> StoreError {
-        match error {
-            StoreError::Damaged { key, what } => {
-                StoreError::Damaged { key, what: format!("{what}; `slat-pager fsck --repair` rebuilds it") }
-            }
-            error => error,
-        }
     }
 }
 
@@ -306,21 +237,6 @@ mod tests {
         );
         let after = library.fsck(true).unwrap();
         assert_eq!((after.problems.len(), after.repairs.len()), (2, 2), "{after:?}");
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_name_comes_back_and_a_damaged_one_does_not() {
-        let folder = std::env::temp_dir().join(format!("slat-pager-fsck-name-{}", std::process::id()));
-        let store = Folder::open(&folder).unwrap();
-        let manifest = Name { hash: Hash::of(b"a"), epoch: 7 }.to_string();
-        write_name(&store, "a", &manifest, 5).unwrap();
-        let text = String::from_utf8(store.get("names/a", 4096).unwrap()).unwrap();
-        assert_eq!(parse(text.as_bytes()), Some((manifest, 5)));
-        for (from, to) in [("5,", "6,"), (".7", ".8"), ("version\":1", "version\":2"), ("}", "")] {
-            let edited = text.replacen(from, to, 1);
-            assert!(edited != text && parse(edited.as_bytes()).is_none(), "{from} -> {to}");
-        }
         fs::remove_dir_all(folder).unwrap();
     }
 }

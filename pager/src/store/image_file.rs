@@ -47,8 +47,7 @@ impl ImageFile {
         // Another file, or a later content of this file, has another identity.
         let time = format!("{}.{}", about.mtime(), about.mtime_nsec());
         let identity = format!("{}:{}:{time}", about.dev(), about.ino());
-        let is_in_memory =
-            rustix::fs::fstatfs(&file).is_ok_and(|about| about.f_type as i64 == libc::TMPFS_MAGIC);
+        let is_in_memory = rustix::fs::fstatfs(&file).is_ok_and(|about| about.f_type == libc::TMPFS_MAGIC);
         Ok(Self { name, file, size, identity, is_in_memory, stretch: (0, false) })
     }
 

@@ -3,7 +3,7 @@
 use super::catalog::{Catalog, Edit};
 use super::lease::Lease;
 use super::manifest::{MOST_MANIFEST, Manifest};
-use super::{Store, StoreError, fsck, is_name, working_set};
+use super::{Store, StoreError, is_name, names, working_set};
 use std::sync::Arc;
 
 /// Default number of chunks that a snapshot writes, or a collection deletes, at the same time.
@@ -62,7 +62,7 @@ impl Library {
             Ok(Edit::Write(()))
         })?;
         self.store.delete(&working_set::key(name))?;
-        fsck::delete_name(&*self.store, name)
+        names::delete(&*self.store, name)
     }
 
     /// Removes the working set of a template, so that the next guest is recorded. Processes that serve the template

@@ -5,17 +5,19 @@ pub(crate) mod chunk;
 mod derive;
 mod faulty;
 mod folder;
-pub(crate) mod fsck;
+mod fsck;
 mod gc;
 mod image_file;
 pub(crate) mod lease;
 mod library;
 pub(crate) mod manifest;
+mod names;
 mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 mod open;
 pub(crate) mod pack;
+mod packing;
 #[cfg(feature = "s3")]
 mod s3;
 mod seen;

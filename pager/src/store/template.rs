@@ -118,7 +118,7 @@ impl Template {
 
     /// Uses a working set for later guests. Its packs stay in the store while the template is open.
     pub(super) fn use_set(&self, set: WorkingSet) -> Result<(), StoreError> {
-        let packs: Vec<String> = set.packs().iter().map(|pack| pack.key()).collect();
+        let packs: Vec<String> = set.packs().iter().map(super::Pack::key).collect();
         let pin = match self.library().filter(|_| !packs.is_empty()) {
             Some(library) => Some(library.lease.pin_all(packs)?),
             None => None,

@@ -12,7 +12,7 @@ use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::pack::PACKS;
-use super::{Hash, StoreError, fsck};
+use super::{Hash, StoreError, names};
 use crate::compute_limit::ComputeLimit;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -213,7 +213,7 @@ impl<'a> Upload<'a> {
         })?;
         self.is_over = true;
         // The template is in the catalog, so a failure is none of the upload.
-        _ = fsck::write_name(&*self.library.store, template, &name, change);
+        _ = names::write(&*self.library.store, template, &name, change);
         Ok(())
     }
 }

@@ -153,7 +153,7 @@ mod tests {
             send(vmm.as_fd(), b"[", &vec![null.as_fd(); count]).unwrap();
             let found = |bytes: &[u8]| Ok((!bytes.is_empty()).then_some(()));
             let wait = Duration::from_secs(1);
-            let result = receive(&pager, Instant::now() + wait, wait, found).map(|(_, fds)| fds.len());
+            let result = receive(&pager, Instant::now() + wait, wait, found).map(|((), fds)| fds.len());
             _ = rustix::net::recv(&pager, &mut [0; 1][..], RecvFlags::empty());
             result
         };

@@ -3,10 +3,12 @@
 use crate::control::listed;
 use crate::daemon::{Daemon, MIB, Twin, is_offered, with_template};
 use crate::operations::get;
+use rustix::process::{Pid, Signal, kill_process_group};
 use slat_pager::{daemons, list};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const STAYS: &str = "--millis 120000 --patience-ms 120000";
@@ -28,6 +30,20 @@ fn metrics(folder: &Path, text: &str) -> String {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("no {text} in {last}")
+}
+
+/// Runs a daemon that is to end. Ends it otherwise.
+fn refused(mut daemon: Command) -> (Option<i32>, String) {
+    let mut daemon = daemon.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..3000 {
+        if let Some(status) = daemon.try_wait().unwrap() {
+            return (status.code(), std::io::read_to_string(daemon.stderr.take().unwrap()).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    _ = kill_process_group(Pid::from_child(&daemon), Signal::KILL);
+    _ = daemon.wait();
+    (None, "it serves".into())
 }
 
 fn worker_of(folder: &Path) -> u32 {
@@ -52,9 +68,8 @@ fn a_second_daemon_is_refused_and_takes_over_when_it_is_asked_to() {
         serve
     };
     for words in [["socket", "other", "none"], ["other", "control", "none"]] {
-        let output = serve(words[0], words[1], words[2]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && said.contains("another daemon listens here"), "{said}");
+        let (code, said) = refused(serve(words[0], words[1], words[2]));
+        assert!(code == Some(2) && said.contains("another daemon listens here"), "{said}");
         assert!(said.contains("--replace"), "{said}");
     }
     assert_eq!(worker_of(&folder), blue.worker as u32);

@@ -65,9 +65,9 @@ fn honest_guests_in_a_burst_of_hostile_connections_are_served_and_the_drain_ends
             assert!(report.longest < LONGEST.as_nanos() as u64, "{report:?}");
         }
         // The connections are open until the honest guests have ended.
-        bursts.into_iter().for_each(|burst: std::thread::ScopedJoinHandle<Vec<UnixStream>>| {
-            drop(burst.join().unwrap());
-        });
+        for burst in bursts {
+            drop::<Vec<UnixStream>>(burst.join().unwrap());
+        }
     });
     assert!(daemon.twin("--millis 100 --patience-ms 30000").report().is_right());
     daemon.drain();
@@ -86,7 +86,7 @@ fn a_descriptor_whose_close_waits_delays_no_other_guest() {
     let _other = listener.accept().unwrap().0;
     sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(20))).unwrap();
     lingers.set_nonblocking(true).unwrap();
-    while lingers.write(&[0; 64 << 10]).is_ok() {}
+    while lingers.write(&[0; 8 << 10]).is_ok() {}
     lingers.set_nonblocking(false).unwrap();
     let vmm = UnixStream::connect(daemon.socket()).unwrap();
     send(&vmm, "[1]", &[uffd.as_fd(), lingers.as_fd()]);

@@ -178,7 +178,7 @@ fn a_guest_that_waits_is_listed_with_the_reason() {
 
 #[test]
 fn operators_that_send_rubbish_or_nothing_delay_no_other() {
-    let Some(daemon) = start("control-rubbish", "") else { return };
+    let Some(mut daemon) = start("control-rubbish", "") else { return };
     let socket = control(&daemon.folder);
     let silent: Vec<_> = (0..40).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     let mut long = UnixStream::connect(&socket).unwrap();
@@ -196,6 +196,14 @@ fn operators_that_send_rubbish_or_nothing_delay_no_other() {
     assert!(ask(&socket, &words, LIMIT).unwrap_err().to_string().contains("from the root"));
     drop(silent);
     assert!(daemon.twin("--millis 100").report().is_right());
+    daemon.stats();
+    // An operator who has sent all, and goes.
+    let mut drain = UnixStream::connect(&socket).unwrap();
+    drain.write_all(b"{\"do\":\"drain\"}\n").unwrap();
+    drain.shutdown(std::net::Shutdown::Write).unwrap();
+    let answer = std::io::read_to_string(&drain).unwrap();
+    assert!(answer.contains("\"ok\":true"), "{answer}");
+    assert_eq!(daemon.end().code(), Some(0));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The active set and its words: how an invalidation begins, widens and ends, and what a fault checks. Models
-//! `notify::active`.
+//! `active`.
 //!
 //! ```text
 //! narrow, by host address               wide, by guest frame
@@ -34,13 +34,11 @@
 //! * *A recovery checks all places*: each invalidation that begins after the freeze meets the frozen entry.
 
 use crate::bug::Bug;
-use crate::harvest::{LOGGED, Track};
-use crate::memo::Memo;
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, NONE, PAGES, Shared, Slot, Span, THREADS, Word, bits};
-use crate::thread::{Op, Pc, Range, State, Thread, Why};
-
-pub(crate) const WIDE: u8 = 1 << EPOCH;
+use crate::state::{
+    EPOCH, LOGGED, Memo, NONE, Op, PAGES, Pc, Range, Shared, Slot, Span, State, THREADS, Thread, Track, WIDE,
+    Why, Word, bits, region,
+};
 
 /// Result of a step of the check of the active set.
 pub(crate) enum Look {
@@ -52,11 +50,6 @@ pub(crate) enum Look {
     Moved,
     /// The slot is current, and the stamp is valid.
     Confirmed,
-}
-
-/// Returns the region of host page `hva`.
-pub(crate) fn region(hva: u8) -> usize {
-    (hva / 2).into()
 }
 
 /// Debts of other invalidations.

@@ -2,11 +2,8 @@
 
 use crate::bug::Bug;
 use crate::fault::Access;
-use crate::memo::Memo;
 use crate::scenario::Scenario;
-use crate::shared::{Bad, NODES, PAGES, Shared, THREADS, bits};
-use crate::shootdown::VcpuPc;
-use crate::thread::{Op, Pc, State, Thread};
+use crate::state::{Bad, Memo, NODES, Op, PAGES, Pc, Shared, State, THREADS, Thread, VcpuPc, bits};
 use stateright::{Checker, Model, Property};
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -1,6 +1,6 @@
 //! A host that copies a page while another change withdraws it: `Pages::settle`, `mm`'s `break_share`.
 //!
-//! A page-by-page change, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, releases the
+//! A page-by-page change, [`Why::Park`](crate::state::Why::Park), withdraws write permission of a page, releases the
 //! page, and flushes later. A swap-out parks a page this way, and KSM shares it this way. Until that flush a vCPU may
 //! still store through its TLB. Another thread that writes to the parked page copies it: a device model, a pin, a guest
 //! of another VM. A later store to the old frame is lost. Hence the rule: **the thread settles the page before it
@@ -8,12 +8,10 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::shared::{Bad, NONE, Span, frame};
-use crate::slots::over_hvas;
-use crate::thread::{Op, Pc, State};
+use crate::state::{Bad, NONE, Op, Pc, Span, State, frame, over_hvas};
 
 impl Scenario {
-    /// Ends the walk of a [`Why::Park`](crate::thread::Why::Park): the host's entries now say that the pages are
+    /// Ends the walk of a [`Why::Park`](crate::state::Why::Park): the host's entries now say that the pages are
     /// shared.
     pub(crate) fn park(s: &mut State, hvas: Span) {
         for page in hvas.start..hvas.end {

@@ -1,11 +1,10 @@
 //! The walk of an invalidation and of a slot transaction: `Invalidation::edit_entry`, the cursor.
 
-use crate::active::WIDE;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::shared::{Leaf, NONE, PAGES, Shared, Span, Word, frame};
-use crate::slots::{Version, over_hvas};
-use crate::thread::{Op, Pc, Range, State, Thread, Why};
+use crate::state::{
+    Leaf, NONE, Op, PAGES, Pc, Range, Shared, Span, State, Thread, Version, WIDE, Why, Word, frame, over_hvas,
+};
 
 impl Scenario {
     /// One step of an invalidation or a slot transaction.

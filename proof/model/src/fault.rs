@@ -1,12 +1,12 @@
 //! A guest access: `fault::attempt`, `fault::ask`, `fault::install`, `fault::present`, and MMIO entries.
 
-use crate::active::{Look, region};
+use crate::active::Look;
 use crate::bug::Bug;
-use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
-use crate::shared::{Bad, EPOCH, Leaf, NONE, Shared, Span, Word, frame};
-use crate::slots::Version;
-use crate::thread::{Page, Pc, State, Thread};
+use crate::state::{
+    Bad, EPOCH, LOGGED, Leaf, NONE, Page, Pc, Shared, Span, State, Thread, Track, Version, Word, frame,
+    region,
+};
 
 /// The access of a fault.
 #[derive(Clone, Copy)]

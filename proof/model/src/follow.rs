@@ -1,10 +1,8 @@
-//! A look for newer invalidations after each pass over a range. Models `notify::active::follow`.
+//! A look for newer invalidations after each pass over a range. Models `active::follow`.
 
-use crate::active::WIDE;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::shared::bits;
-use crate::thread::State;
+use crate::state::{State, WIDE, bits};
 
 /// The next step of an invalidation after a pass over its range.
 pub(crate) enum Follows {

@@ -6,24 +6,7 @@
 //! action of its own.
 
 use crate::bug::Bug;
-use crate::harvest::Track;
-use crate::shared::{Bad, Leaf, PAGES, Shared, Span, Word, bits};
-
-/// Caches of one vCPU.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Caches {
-    /// The loaded root.
-    pub root: u8,
-    /// Links, each a set of nodes: to the table of links, to the leaf tables of either region.
-    pub links: [u8; 3],
-    /// Frames per page whose translation allows loads.
-    pub loads: [u16; PAGES as usize],
-    /// Frames per page whose translation allows stores.
-    pub stores: [u16; PAGES as usize],
-    /// Pages of region 0, a bit each, whose translation allows stores without a change of an entry, because Dirty was
-    /// set when it was loaded. Only in scenarios that need it.
-    pub dirty: u8,
-}
+use crate::state::{Bad, Caches, Leaf, PAGES, Shared, Span, Track, Word, bits};
 
 /// The hardware's part.
 impl Shared {
@@ -162,13 +145,5 @@ impl Shared {
                 self.log.unsaved |= 1 << gfn;
             }
         }
-    }
-}
-
-impl Caches {
-    fn learn(&mut self, gfn: u8, leaf: Leaf, by_bits: bool) {
-        self.loads[gfn as usize] |= 1 << leaf.pfn;
-        self.stores[gfn as usize] |= u16::from(leaf.write) << leaf.pfn;
-        self.dirty |= u8::from(by_bits && leaf.write && leaf.dirty) << gfn;
     }
 }

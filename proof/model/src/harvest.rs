@@ -17,56 +17,7 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::shared::{Bad, Leaf, Shared, Span, Word, bits};
-use crate::thread::{Op, Pc, State, Thread};
-
-/// The frames that log.
-pub(crate) const LOGGED: Span = Span::new(0, 2);
-
-/// How the log learns of stores.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Track {
-    /// Not at all.
-    #[default]
-    Nothing,
-    /// Write protection.
-    Writes,
-    /// The D bits that the hardware sets.
-    DirtyBits,
-}
-
-/// The log, and the state of its pages.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Log {
-    /// The policy of the VM.
-    pub(crate) track: Track,
-    /// The published slot logs.
-    pub(crate) logs: bool,
-    /// The thread that switched the log on has returned.
-    pub(crate) begun: bool,
-    /// The log begins with all pages marked: `DirtyLog::initially_set`.
-    pub(crate) set: bool,
-    pub(crate) marks: u8,
-    /// Pages stored to since their copy.
-    pub(crate) unsaved: u8,
-}
-
-impl Log {
-    /// Publishes the slot that logs.
-    pub(crate) fn begins(&mut self) {
-        self.logs = true;
-        if self.set {
-            (self.begun, self.marks, self.unsaved) = (true, 3, 3);
-        }
-    }
-
-    /// `KnownLogs::mark`, in a version that has the slot.
-    pub(crate) fn log_writes(&mut self, gfns: Span) {
-        if self.logs {
-            self.marks |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
-        }
-    }
-}
+use crate::state::{Bad, LOGGED, Leaf, Op, Pc, Shared, Span, State, Thread, Track, Word, bits};
 
 /// Slots that log, and move.
 impl Scenario {
@@ -124,7 +75,7 @@ impl Shared {
         if self.log.track == Track::DirtyBits {
             for (leaf, level) in self.below(self.root).0 {
                 // A large leaf is armed, or its pages are marked, so its D has no meaning.
-                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::shared::PAGES);
+                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::state::PAGES);
             }
         }
         self.log.unsaved & !found != 0

@@ -6,10 +6,9 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`shared`] | the shared state: entries, tables, the active set and its words, the host |
+//! | [`state`] | the shared state: entries, tables, the active set and its words, the host; operations; threads |
 //! | [`hardware`] | walks and caches of vCPUs |
-//! | [`op`] | the operations of threads |
-//! | [`thread`], `pc` | an operation in progress; settling; its next step |
+//! | `settle` | the flush of an invalidation, and the change of the host |
 //! | `follow` | a look for newer invalidations after each pass |
 //! | `active` | begin, widening and end of an invalidation; a fault's check of the active set |
 //! | `fault` | an access: walk, check, ask, link, install; MMIO |
@@ -47,17 +46,15 @@ pub mod held;
 pub mod library;
 pub mod memo;
 pub mod nested;
-pub mod op;
-mod pc;
 mod present;
 pub mod primary;
 pub mod refine;
 mod reshape;
 pub mod scenario;
-pub mod shared;
+mod settle;
 pub mod shootdown;
 pub mod slots;
-pub mod thread;
+pub mod state;
 pub mod walk;
 
 pub use bug::Bug;
@@ -65,4 +62,4 @@ pub use check::{Checked, Verdict};
 pub use fleet::Fleet;
 pub use nested::Nested;
 pub use primary::Primary;
-pub use scenario::Scenario;
+pub use scenario::{Family, Scenario};

@@ -9,8 +9,7 @@
 //! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
-use slat_model::library::Family;
-use slat_model::{Bug, Checked, fleet, library, nested, primary, refine, walk};
+use slat_model::{Bug, Checked, Family, fleet, library, nested, primary, refine, walk};
 use std::process::ExitCode;
 use std::time::Instant;
 

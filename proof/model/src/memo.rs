@@ -1,4 +1,4 @@
-//! The memo of a vCPU, `fault::memo`, and the faults that it shortens, `fault::quick`.
+//! The memo of a vCPU, `memo`, and the faults that it shortens, `fault::quick`.
 //!
 //! Only in scenarios that [remember](Scenario::remembers). A memo has the last slot, and its confirmed state: the
 //! epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the region's
@@ -6,95 +6,13 @@
 //! the table above the leaf table stays linked. If no invalidation is active after that, N covers all frames of the
 //! slot while N is unchanged, if the slot has whole leaf tables. With another slot the whole memo is replaced.
 
-use crate::active::{Look, region};
+use crate::active::Look;
 use crate::bug::Bug;
 use crate::fault::Access;
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, Leaf, NONE, Shared, Span, Word, frame};
-use crate::slots::Version;
-use crate::thread::{Page, Pc, State};
-
-/// `Memo`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Memo {
-    /// The frames of the slot, and the host page of the first one.
-    slot: Span,
-    hva: u8,
-    /// Number of the version of the slots in which it was found.
-    published: u8,
-    confirmed: Option<Confirmed>,
-    quiet: Option<Quiet>,
-}
-
-/// `Quiet`: the number of N while no invalidation was active; the table above the leaf tables; and a leaf table found
-/// since, with its first frame.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Quiet {
-    number: u8,
-    parent: u8,
-    table: u8,
-    first: u8,
-}
-
-/// `Near`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Confirmed {
-    epoch: u8,
-    /// The word of the region, and the newest hole that may be filled.
-    region: u8,
-    stamp: u8,
-    frames: Span,
-    /// The leaf table, or [`NONE`] if not known yet.
-    table: u8,
-    /// The table above it, or [`NONE`] if that is the root.
-    parent: u8,
-}
-
-impl Memo {
-    /// Makes the memo of a vCPU that has looked up `gfn` in slots of `frames` frames each.
-    pub(crate) fn of(gfn: u8, frames: u8, version: Version, published: u8) -> Self {
-        let start = gfn & !(frames - 1);
-        Self {
-            slot: Span::new(start, start + frames),
-            hva: version[start as usize],
-            published,
-            confirmed: None,
-            quiet: None,
-        }
-    }
-
-    /// Returns the numbers in it.
-    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut u8> {
-        let Self { published, confirmed, quiet, .. } = self;
-        let confirmed = confirmed.iter_mut();
-        let confirmed = confirmed.flat_map(|Confirmed { epoch, region, stamp, .. }| [epoch, region, stamp]);
-        confirmed.chain(quiet.iter_mut().map(|quiet| &mut quiet.number)).chain([published])
-    }
-
-    /// Returns the frames of its slot, those that are confirmed, their table, and whether N covers the slot.
-    pub(crate) fn frames(self) -> (Span, Option<(Span, u8)>, bool) {
-        let confirmed = self.confirmed.map(|confirmed| (confirmed.frames, confirmed.table));
-        (self.slot, confirmed, self.quiet.is_some())
-    }
-
-    /// Returns the host page of `gfn`.
-    fn page(&self, gfn: u8) -> u8 {
-        self.hva + (gfn - self.slot.start)
-    }
-
-    /// Returns whether its slot has all frames of their leaf tables.
-    fn has_tables(&self) -> bool {
-        self.slot.end - self.slot.start >= 2
-    }
-
-    /// Returns the slot's part of the leaf table of `gfn`, within one region.
-    fn part(&self, gfn: u8) -> Span {
-        let around = |&other: &u8| self.slot.has(other) && region(self.page(other)) == region(self.page(gfn));
-        let frames = Shared::extent(1, gfn);
-        let frames = (frames.start..frames.end).filter(around);
-        frames.fold(Span::default(), |part, gfn| part.hull(Span::new(gfn, gfn + 1)))
-    }
-}
+use crate::state::{
+    Confirmed, EPOCH, Leaf, Memo, NONE, Page, Pc, Quiet, Shared, Span, State, Word, frame, region,
+};
 
 impl Scenario {
     /// `Memo::slot`: notes the slot of `gfn`.

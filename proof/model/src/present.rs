@@ -3,10 +3,8 @@
 
 use crate::bug::Bug;
 use crate::fault::{Access, pair};
-use crate::harvest::Track;
 use crate::scenario::Scenario;
-use crate::shared::{Leaf, Shared, Span, Word, frame};
-use crate::thread::{Pc, State, Thread};
+use crate::state::{Leaf, Pc, Shared, Span, State, Thread, Track, Word, frame};
 
 impl Scenario {
     /// One step. `None`: no memory for a table.

@@ -12,8 +12,7 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::fault::pair;
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, Leaf, NONE, PAGES, Shared, Span, Word, frame};
-use crate::thread::{Op, Pc, State, Thread};
+use crate::state::{EPOCH, Leaf, NONE, Op, PAGES, Pc, Shared, Span, State, Thread, Word, frame};
 
 impl Scenario {
     /// One step of a recovery.

@@ -1,13 +1,9 @@
-//! A scenario: an initial state, a program for each thread, perhaps a mistake; and its check.
+//! A scenario: an initial state, a program for each thread, perhaps a mistake; and families of scenarios.
 
 use crate::bug::Bug;
-use crate::hardware::Caches;
-use crate::harvest::{LOGGED, Log, Track};
-use crate::held::{Held, HeldState};
-use crate::shared::{Leaf, Shared, Word};
-use crate::shootdown::Tlb;
-use crate::slots::Sets;
-use crate::thread::{Op, Pc, Range};
+use crate::state::{
+    Caches, Held, HeldState, LOGGED, Leaf, Log, Op, Pc, Range, Sets, Shared, Tlb, Track, Word,
+};
 
 /// A scenario.
 #[derive(Clone, Debug)]
@@ -28,6 +24,14 @@ pub struct Scenario {
     pub ahead: Vec<(usize, Pc)>,
     /// The seeded mistake.
     pub bug: Option<Bug>,
+}
+
+/// Scenarios about one subject.
+pub struct Family<S = Scenario> {
+    /// Name of the subject.
+    pub name: &'static str,
+    /// The scenarios.
+    pub scenarios: Vec<S>,
 }
 
 impl Scenario {
@@ -235,7 +239,7 @@ impl Scenario {
 
     /// Removes the slot of these frames.
     pub fn no_slot(mut self, gfns: std::ops::Range<usize>) -> Self {
-        self.shared.memslots[gfns].fill(crate::shared::NONE);
+        self.shared.memslots[gfns].fill(crate::state::NONE);
         self
     }
 

@@ -16,41 +16,7 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::shared::{Bad, NONE, PAGES, Shared, Span};
-use crate::thread::{Op, Pc, State};
-
-/// The host page behind each guest frame.
-pub(crate) type Version = [u8; PAGES as usize];
-
-/// `SlotSets`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Sets {
-    /// Whether a look-up takes two steps.
-    pub(crate) cells: Option<[Cell; 2]>,
-    /// Number of the published version, and of the oldest one that a reader may have.
-    number: u8,
-    oldest: u8,
-    /// The log of the published version has just begun, all marked: `SlotSets::progress`.
-    pub(crate) in_progress: bool,
-}
-
-/// A version, and its number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Cell {
-    number: u8,
-    version: Version,
-}
-
-impl Sets {
-    pub(crate) fn of(version: Version) -> Self {
-        Self { cells: Some([Cell { number: 0, version }; 2]), ..Self::default() }
-    }
-
-    /// `Writer::make_room` has to wait.
-    fn is_full(&self) -> bool {
-        self.cells.is_some() && self.number + 1 - self.oldest >= 2
-    }
-}
+use crate::state::{Bad, Cell, NONE, Op, Pc, Shared, State, Version};
 
 /// Looking up.
 impl Scenario {
@@ -181,15 +147,4 @@ fn changed(mut version: Version, op: Op) -> Version {
         }
     }
     version
-}
-
-/// Returns the frames at which a version maps `hvas`: one run.
-pub(crate) fn over_hvas(version: Version, hvas: Span) -> Span {
-    let mut frames = Span::default();
-    for (gfn, hva) in (0_u8..).zip(version) {
-        if hva != NONE && hvas.has(hva) {
-            frames = frames.hull(Span::new(gfn, gfn + 1));
-        }
-    }
-    frames
 }

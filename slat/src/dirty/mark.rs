@@ -27,7 +27,7 @@
 //! invalidation first zaps a table leaf by leaf, and unhooks it in a second pass. Faults have waited since the begin,
 //! so no leaf can have come back ([`Invalidation`](crate::Invalidation)).
 
-use super::ring::{Pushed, Ring};
+use crate::dirty_log::ring::{Pushed, Ring};
 use crate::slots::SlotsVersion;
 use crate::slots::behind::Behind;
 use crate::slots::bitmap::{CHUNK, WORD};

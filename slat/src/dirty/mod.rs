@@ -9,16 +9,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `settings` | [`DirtyLog`]: how a VM logs |
 //! | `log` | calls on a running VM: harvest, look, clear, mark; their order beside faults, zaps and moves |
 //! | `take` | takes one log, chunk by chunk, or cleans part of it |
 //! | `harvest` | [`Harvest`]: pages that were taken, until they are committed or given back |
 //! | `state` | [`LogState`]: which log a slot has, and how often pages were taken from it |
 //! | `arm` | arms pages |
 //! | `mark` | marks pages of slots that log, and D bits of leaves that go; the bitmaps are in [`slots`](crate::slots) |
-//! | `ring` | the pages that one vCPU has written, in order; a full ring stops the vCPU; pages merged into words |
 //! | `rings` | calls on the rings of a running VM |
-//! | `error` | [`DirtyError`] |
+//! | `dirty_log/settings`, `error` | [`DirtyLog`]: how a VM logs; [`DirtyError`] |
+//! | `dirty_log/ring` | the pages that one vCPU has written, in order; a full ring stops the vCPU; pages merged into words |
 //!
 //! # Life of a dirty page
 //! ```text
@@ -52,19 +51,15 @@
 //!   split when their part is first harvested.
 
 mod arm;
-mod error;
 pub(crate) mod harvest;
 mod log;
 #[cfg(all(test, feature = "std", not(shuttle)))]
 mod loom_tests;
 pub(crate) mod mark;
-pub(crate) mod ring;
 mod rings;
-mod settings;
 mod state;
 mod take;
 
-pub use error::DirtyError;
+pub use crate::dirty_log::{DirtyError, DirtyLog, RingSize, Splitting, Track};
 pub use harvest::{DirtyPage, DirtyWord, Harvest};
-pub use settings::{DirtyLog, RingSize, Splitting, Track};
 pub use state::LogState;

@@ -9,11 +9,11 @@
 //! back waits in the bitmap, since the ring may be full again.
 
 use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
-use super::ring::{Pushed, Ring, Taking, merge};
 use super::state::LogId;
 use super::state::taking_from_rings;
 use super::take::current;
 use super::{DirtyError, DirtyLog, Splitting};
+use crate::dirty_log::ring::{Pushed, Ring, Taking, merge};
 use crate::fallible;
 use crate::oracle;
 use crate::slots::bitmap::WORD;

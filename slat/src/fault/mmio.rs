@@ -10,7 +10,7 @@
 //! word, and a guest that touches all of it costs no tables.
 
 use super::{Done, Emulate, Outcome};
-use crate::notify::active::Epoch;
+use crate::active::Epoch;
 use crate::sync::{Count, Shared};
 use crate::table::{At, Kind, Reached, Version};
 use crate::{Format, Gfn, Host, Level, NoMemory, Span, Vcpu, Walk, Word};

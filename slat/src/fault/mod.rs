@@ -21,9 +21,7 @@
 //! The check is precise to one entry. [`crate::notify`] describes the invalidation's side.
 
 mod access;
-mod fillable;
 pub(crate) mod leaf;
-pub(crate) mod memo;
 mod mmio;
 mod next;
 mod pending;
@@ -32,12 +30,11 @@ mod prefault;
 mod present;
 pub(crate) mod pursuit;
 mod quick;
-mod quick_frames;
 mod visibility;
 mod withdrawn;
 
-use crate::dirty::ring::Ring;
-use crate::notify::active::Epoch;
+use crate::active::{Epoch, Listed};
+use crate::dirty_log::ring::Ring;
 use crate::sync::{Count, RetryCause, Seat, Shared};
 use crate::table::{At, Kind, Reached};
 use crate::trace::{FaultResult, TraceEvent};
@@ -48,7 +45,7 @@ use next::Done;
 pub use next::{Emulate, FaultError, Leave, Next, Resume};
 pub use population::Population;
 pub use prefault::Prefault;
-use pursuit::{Again, Answer, Listed, Pursuer, Pursuit, Stop, Wanted};
+use pursuit::{Again, Answer, Pursuer, Pursuit, Stop, Wanted};
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,10 +22,10 @@
 //! [`Pursuer::pursue`] repeats attempts, for all of them.
 //!
 //! **The short paths** ([`super::quick`], and that of L2) take no steps of their own: they check that nothing has
-//! happened since the vCPU took them for another page of the same memslot ([`super::memo`]). A step costs them more
+//! happened since the vCPU took them for another page of the same memslot ([`crate::memo`]). A step costs them more
 //! than all of their work.
 
-use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
+use crate::active::{Active, Epoch, Listed, Page, RegionLine, Stamp, Unconfirmed};
 use crate::slots::watched::Watched;
 use crate::sync::prim::{Patience, full_path};
 use crate::sync::tally::RetryCause;
@@ -254,9 +254,6 @@ impl Answer {
 
 /// How often a thread checks the active invalidations, while one covers its page, before it makes another attempt.
 const CHECKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
-
-/// The lists of active invalidations that may cover a page.
-pub(crate) type Listed = [(u64, u64); 2];
 
 /// Why an attempt is repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

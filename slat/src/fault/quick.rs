@@ -6,11 +6,10 @@
 //! entry (of the remembered table, or one level down); call the host; one CAS; leave. In any other case it changes
 //! nothing, and the full path takes over.
 //!
-//! [`super::memo`] says why these loads suffice for the confirmed frames.
+//! [`crate::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
-use super::fillable::Fillable;
-use super::memo::{ConfirmedTable, NotConfirmed};
+use crate::memo::{ConfirmedTable, Fillable, NotConfirmed};
 use crate::sync::{Section, Shared};
 use crate::trace::FaultResult;
 use crate::{Format, Host, HostPage, Level, Vcpu};

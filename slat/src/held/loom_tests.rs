@@ -1,9 +1,9 @@
 //! A held frame, and invalidations whose host reuses the old frame.
 
 use super::*;
+use crate::active::Active;
 use crate::addr::Span;
 use crate::loom_tests::{UnsafeCell, explore_within, thread};
-use crate::notify::active::Active;
 use crate::slots::watched::Watched;
 use crate::slots::{Slot, SlotId, SpaceId};
 use crate::sync::barrier::Barrier;

@@ -4,7 +4,7 @@
 //! was listed, and looks at J's place after J has ended. It then may not fill the hole that J left: M has passed that
 //! page by. [`Paused`] is F at that moment.
 
-use crate::notify::active::{Epoch, RegionLine};
+use crate::active::{Epoch, RegionLine};
 use crate::notify::{Event, Invalidation};
 use crate::sync::mode::Shared;
 use crate::table::entry::{Entry, Word};

@@ -13,7 +13,7 @@
 use super::controlled_host::{World, hva};
 use super::lookup::{Look, Seen, look};
 use super::stale_tlb::{Flushes, Stale};
-use crate::notify::active::{Page, Unconfirmed};
+use crate::active::{Page, Unconfirmed};
 use crate::table::entry::{Version, Word};
 use crate::table::history::watched;
 use crate::*;

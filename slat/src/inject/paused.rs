@@ -1,6 +1,6 @@
 //! A fault that pauses between its reads of the lists and its looks at the listed places.
 //!
-//! A fault's stamp is not atomic ([`Active::stamp`](crate::notify::active::Active::stamp)): the fault reads the epoch,
+//! A fault's stamp is not atomic ([`Active::stamp`](crate::active::Active::stamp)): the fault reads the epoch,
 //! the number of its region and the lists, and then the places that it found listed. Between two of these reads, its
 //! thread may stand still for any time. An explorer would have to stop a vCPU at that one access, for as long as several
 //! invalidations take. [`PausedFault`] is such a fault without a vCPU: its first half, kept for later.
@@ -8,8 +8,8 @@
 //! An invalidation promises that no fault fills an entry of its range, from its edits to its end. So a fault that
 //! pauses just before an invalidation begins can fill nothing just before the host changes the pages.
 
+use crate::active::{Epoch, Page, RegionLine};
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
-use crate::notify::active::{Epoch, Page, RegionLine};
 use crate::sync::Shared;
 use crate::table::Word;
 use crate::{Format, Host, Idle, Vm, Walk};

@@ -24,8 +24,9 @@
 use super::freeze::Announced;
 use super::outcome::{Found, Outcome, very_page};
 use super::{L1Access, L1Fault, L1Format, L1Stop, L2, L2Next};
-use crate::dirty::ring::Ring;
-use crate::fault::pursuit::{Again, Answer, Listed, Pursuer, Stop, Wanted};
+use crate::active::Listed;
+use crate::dirty_log::ring::Ring;
+use crate::fault::pursuit::{Again, Answer, Pursuer, Stop, Wanted};
 use crate::shadows::drop_leaf;
 use crate::sync::idle::NoIdle;
 use crate::sync::tally::NestedCount;

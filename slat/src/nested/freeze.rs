@@ -1,7 +1,7 @@
 //! F8 and F9 of a fault of L2: freezes a hole, checks for new announcements, and writes the row and the leaf.
 
+use crate::active::Active;
 use crate::fault::pursuit::Pursuit;
-use crate::notify::active::Active;
 use crate::shadows::{FlushLine, Frozen, HOLE, LeafRow, Rows};
 use crate::table::entry::{Entry, Word};
 

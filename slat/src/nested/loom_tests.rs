@@ -1,9 +1,9 @@
 //! A fault of L2 and an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
 use super::freeze::{freeze, stands, thaw_with};
+use crate::active::{Active, Page};
 use crate::fault::pursuit::{Sought, Wanted};
 use crate::loom_tests::{UnsafeCell, explore, explore_within, thread};
-use crate::notify::active::{Active, Page};
 use crate::shadows::{Drops, FlushLine, LeafRow, Reach, Rows, WalkCount, edit, frozen, unlink};
 use crate::slots::watched::Watched;
 use crate::sync::once::Once;

@@ -2,8 +2,8 @@
 
 use super::l1_mapping::Upper;
 use super::{L1Fault, L1Leaf, L1Stop};
+use crate::active::QuietNumber;
 use crate::fault::pursuit::{Answer, Pursuit};
-use crate::notify::active::QuietNumber;
 use crate::shadows::RowsOf;
 use crate::slots::publish::Reading;
 use crate::table::{At, ENTRIES, Entry, Node};

@@ -7,10 +7,10 @@
 //! | [`Scope`] | what one edit covers, as its caller says it |
 //! | [`Extent`] | the same, as walks and hooks read it |
 
-use super::active::Ticket;
 use super::host_range::walk_behind;
 use super::plan::withdraws;
 use super::reserve::Reserve;
+use crate::active::Ticket;
 use crate::callbacks::Finally;
 use crate::hooks::{Nested, NestedHooks};
 use crate::lent::Lent;

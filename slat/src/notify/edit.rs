@@ -29,7 +29,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     ///
     /// Makes passes until none is due. One is due while large leaves are left for want of a table page; they are split
     /// only if the reserve then gets some. One is due, under a new number, if a newer invalidation may have passed by
-    /// what a pass removed ([`Ticket::must_repeat`](super::active::Ticket::must_repeat)). Every edit of a narrow
+    /// what a pass removed ([`Ticket::must_repeat`](crate::active::Ticket::must_repeat)). Every edit of a narrow
     /// invalidation is made in here.
     #[inline(never)]
     pub(crate) fn edit(&mut self, idle: &mut Idle, scope: &Scope<'_>, seat: Option<&Seat>) {

@@ -44,7 +44,7 @@
 //! whose flush it owes, are freed only when the VM is dropped. The host must not change the range. Invalidations that
 //! meet its holes pay its flush each time.
 //!
-//! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
+//! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`crate::active`] says why).
 
 use super::begun::{Begun, Range, Scope};
 use super::secondary::Again;
@@ -276,8 +276,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
+    use crate::active::Page;
     use crate::notify::Invalidation;
-    use crate::notify::active::Page;
     use crate::table::{Word, formats::Npt4};
     use crate::*;
     use std::sync::Arc;

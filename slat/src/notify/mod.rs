@@ -12,14 +12,13 @@
 //! | `reserve` | spare table pages for splits of large leaves |
 //! | `vm`, `host_range` | a VM as a secondary MMU; walks of the frames behind a host range |
 //! | `zap_all` | unmaps everything: replaces the root |
-//! | `active` | the active set: numbers, places, lines, stamps |
+//! | `crate::active` | the active set: numbers, places, lines, stamps |
 //!
 //! A primary MMU that serves several VMs or devices calls each of them through [`SecondaryMmu`].
 //!
 //! In the code, "rule 7" means rule 7 of the protocol below.
 #![doc = include_str!("protocol.md")]
 
-pub(crate) mod active;
 mod applied;
 pub(crate) mod begun;
 mod edit;

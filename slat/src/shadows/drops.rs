@@ -7,7 +7,7 @@
 //! * A vCPU that finds the leaf gone sees the taker under way, or its number.
 //! * A number taken before the edit would not suffice: another vCPU may flush, and load the leaf again before the edit.
 
-use crate::notify::active::Active;
+use crate::active::Active;
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::Version;
 use core::cell::Cell;

@@ -46,7 +46,7 @@ pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, feature = "std", not(shuttle)))]
 pub(crate) use {counted_walks::WalkCount, reclaim::unlink};
 
-use crate::notify::active::Active;
+use crate::active::Active;
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
 use crate::table::retire::count_tables;

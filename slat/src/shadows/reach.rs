@@ -1,7 +1,7 @@
 //! Edits of all leaves that are made of frames of L1.
 
 use super::{Reach, Shadows, SplitPages, Stretches};
-use crate::notify::active::Active;
+use crate::active::Active;
 use crate::{Format, Gfn, Span, TableMemory};
 
 impl<F: Format> Shadows<F> {

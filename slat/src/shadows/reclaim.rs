@@ -17,8 +17,8 @@
 
 use super::leaf_rows::Half;
 use super::{Dropping, HOLE, Shadow, Shadows};
+use crate::active::Active;
 use crate::callbacks::Finally;
-use crate::notify::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::memory::NodeList;
 use crate::table::retire::for_tables;

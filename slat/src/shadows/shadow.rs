@@ -14,7 +14,7 @@
 use super::Dropping;
 use super::counted_walks::WalkCount;
 use super::reverse::STRETCH;
-use crate::notify::active::Active;
+use crate::active::Active;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::{At, Cursor, Entry, Pool, Radix, Version};
 use crate::{Format, Gfn, Level, NoMemory, Span, TableMemory, VcpuId, Word};

@@ -18,7 +18,7 @@
 
 use super::leaf_rows::Half;
 use super::{CountedWalk, Dropping, Frozen, Reach, Rows, Shadow, Shadows, edit, maps};
-use crate::notify::active::Active;
+use crate::active::Active;
 use crate::sync::prim::Relaxed;
 use crate::table::radix::link_parts;
 use crate::table::{At, Cache, Cursor, ENTRIES};

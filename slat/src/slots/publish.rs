@@ -19,7 +19,7 @@ use super::hint::HvaHints;
 use super::{Limits, SlotMap, SlotsVersion};
 use crate::sync::prim::{AtomicU64, Mutex, Padded, Relaxed, read_whole, written_whole};
 use crate::sync::readside::{ReadSide, Seat, Section, Within};
-use crate::table::Version as Invalidated;
+use crate::version::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 

@@ -4,14 +4,14 @@
 //! THE LOCK ORDER (outermost first)
 //!
 //! host's own locks (slat-mm: claims, then the page lock of a region)   may be held when notify is called
-//! └── notify: the active set (numbers, lines, places)                      lock-free: notify/active.rs
+//! └── notify: the active set (numbers, lines, places)                      lock-free: active.rs
 //!     └── walk: a section of the read side                                 per thread, nothing shared
 //!         │   (the lock of a baseline policy before it)                    only in measurements
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
 //! ├── the clock's hand: reclaim of cold tables (budget.rs)            likewise; a fault takes it before its walk
 //! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
-//! a dirty ring's turn: the thread that empties it (dirty/ring.rs)                 likewise; no vCPU waits for it
+//! a dirty ring's turn: the thread that empties it (dirty_log/ring.rs)             likewise; no vCPU waits for it
 //! └── a section of the read side
 //! ```
 //! Functions that may sleep take `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a

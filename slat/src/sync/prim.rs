@@ -2,7 +2,7 @@
 //!
 //! Only this module replaces them. A shipped build has `core`'s atomics, with parking locks under `std` and spinning
 //! ones without it. Under `--cfg loom` the atomics are loom's, which explores the protocols of [`super::readside`] and
-//! [`crate::notify::active`] interleaving by interleaving. Under `--cfg shuttle` they are `core`'s, since page tables
+//! [`crate::active`] interleaving by interleaving. Under `--cfg shuttle` they are `core`'s, since page tables
 //! lie in borrowed memory, with a possible thread switch before each operation: whole VMs run under many schedules.
 //! Under `--cfg virtual_time` (the package `slat-virtual`, built from the same source) each operation, lock and wait
 //! costs a simulated CPU its price.

@@ -27,24 +27,7 @@ use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
 use crate::inject::{Point, strikes};
 use crate::sync::prim::{AtomicU64, Ordering, Relaxed, filled, scanned};
-
-/// The number of an invalidation; zero is before the first. 52 bits last 142 years at a million invalidations a second.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Version(pub(crate) u64);
-
-impl Version {
-    /// Number of bits in a version.
-    pub const BITS: u32 = 52;
-
-    /// The greatest version.
-    #[cfg(explored)]
-    pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
-
-    /// The version as an integer.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
+pub use crate::version::Version;
 
 /// The contents of an entry at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -23,7 +23,7 @@
 //!   linked page becomes free only after a grace period that began after the unhooking, so each section that found the
 //!   page has ended. This covers notes, too: a walk reads the hint in the note of a table that it has reached in its
 //!   section.
-//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words, or N, inside a section before they use one. The
+//! * *vCPUs that remember tables* (`memo.rs`) compare two words, or N, inside a section before they use one. The
 //!   words are unchanged only if the table was linked when the section began, or later.
 //! * *Lists and caches.* They own their pages, and an owned page is not free. The pool writes notes under its lock.
 //!

@@ -14,7 +14,7 @@
 //! continue. Its writes have no effect on the guest. A leaf that it installs reaches no TLB that outlives the
 //! shootdown, and the host changes nothing before the shootdown. A number that it writes into a hole is not missed in
 //! the live table, because the live table gets a newer number before the invalidation that unhooked ends
-//! ([`crate::notify::active`]).
+//! ([`crate::active`]).
 //!
 //! The engine therefore counts and takes apart dead tables by plain loads, a page at a time, when no other thread can
 //! reach them. That is many times faster than an exchange for each entry. (`model/` checks all of this.)

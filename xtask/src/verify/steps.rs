@@ -304,6 +304,9 @@ pub const STEPS: &[Step] = &[
                     ("SLAT_PAGER_SOAK_MIB", "256"),
                     ("SLAT_PAGER_SOAK_GUESTS", "8"),
                 ]),
+            Line::new(NIGHTLY, 90, 400, "cargo test --locked --test pager -- burst:: turns:: --nocapture")
+                .within("pager")
+                .with(&[("SLAT_PAGER_SOAK_BURST", "4000"), ("SLAT_PAGER_SOAK_SEEDS", "20")]),
             // The server is moto's. If it is not installed, the tests print that.
             Line::new(NIGHTLY, 150, 600, "cargo test --features s3 --locked --test pager -- s3::")
                 .within("pager"),

@@ -9,8 +9,8 @@
 
 use crate as on_threads;
 use crate::calibrate::own_costs;
-use crate::sim::validate::validation_row::{Around, RowSpec};
 use crate::threads::samples::Series;
+use crate::validation_row::{Around, RowSpec};
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use std::hint::spin_loop;

@@ -22,7 +22,7 @@ mod pair_costs;
 
 pub use crate::calibrate::fit_costs::polls;
 
-use crate::sim::cost_sheet::Sheet;
+use crate::cost_sheet::Sheet;
 use crate::threads::machine_info::cpus;
 use crate::threads::samples::Series;
 use slat_cli::bar::bar;

@@ -136,7 +136,7 @@ fn in_jobs(cpus: usize, times: u32, act: impl Fn() + Sync) -> f64 {
     let job = |_| {
         let (told, act) = (&told, &act);
         Job::new("probe", move || {
-            // What is made when it is first needed is made now.
+            // Values that are made at their first use are made now.
             act();
             let time = each(times, act);
             *told.lock() += time;
@@ -186,7 +186,7 @@ pub fn copy(cpus: usize) -> f64 {
         let mut order: Vec<usize> = (0..NODES).collect();
         shuffle(&mut order);
         let mut turns = order.iter().cycle();
-        // What a grace period keeps.
+        // The memory that a grace period keeps.
         let mut old: VecDeque<Box<Node>> = (0..LINES).map(|_| Box::new([[1; 8]; LINES])).collect();
         let node = each(200, || {
             let Some(&at) = turns.next() else { return };

@@ -8,6 +8,7 @@
 pub mod broadcast_bus;
 pub mod concurrent_latency;
 pub mod guest_program;
+pub mod mm_vm;
 pub mod page_order;
 pub mod point;
 pub(crate) mod processor;

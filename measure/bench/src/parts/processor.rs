@@ -135,7 +135,7 @@ pub unsafe fn walk(
         };
         loop {
             let page: NonNull<Entry> = memory.at(table).cast();
-            // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
+            // SAFETY: a table page holds 512 entries; the caller promises that it is allocated (see `# Safety`).
             let entry = unsafe { page.add(Ept4::index(gfn, level)).as_ref() };
             let word = entry.load();
             if !Ept4::is_present(word) {

@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(young(&mut idle), 2);
         let _ = guest.fault(&mut idle, Gfn(2)).unwrap();
         assert_eq!(young(&mut idle), 0, "no walk has come through the link");
-        // What the processor remembers of the link is not looked up again before it is told to forget.
+        // The processor does not look up the cached link again before it is told to forget.
         let _ = guest.touch(&mut idle, Gfn(3)).unwrap();
         assert_eq!(young(&mut idle), 0);
         guest.tables.flush_all();

@@ -108,7 +108,7 @@ impl Report {
             }
             let began = Instant::now();
             let outcome = step.clone().run(run_line);
-            // What was interrupted before it had a figure is no part.
+            // A step that was interrupted before it had a figure is no part.
             if !(interrupt::asked() && matches!(outcome, report_data::Outcome::Failed(_))) {
                 parts.push(Part { command, seconds: began.elapsed().as_secs_f64(), outcome });
             }

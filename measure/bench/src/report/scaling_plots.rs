@@ -95,7 +95,7 @@ impl Ranking<'_> {
         }
         let slat = lines.iter().find(|line| line.look == Look::Nth(0));
         if let Some(slat) = slat {
-            // What does not do the work that is compared is none to be better than.
+            // A line without the compared work is no baseline.
             let other = |line: &&Line| line.name != slat.name && !line.name.contains("no aging");
             let others: Vec<&Line> = lines.iter().filter(other).collect();
             let worse = |&&(x, mine): &&(f64, f64)| {

@@ -103,7 +103,7 @@ fn the_same_data_are_the_same_page() {
 #[test]
 fn no_figure_is_none() {
     let mut data = fixture();
-    // What divides by nothing must not show.
+    // A quotient by zero must not show.
     for part in &mut data.parts {
         match &mut part.outcome {
             Outcome::Bench(bench) => {

@@ -65,7 +65,7 @@ pub static SCENARIO: Scenario = Scenario {
     measured: Measured {
         takes: ["1 min", "160 MiB"],
         runs: "7",
-        question: "What does a pass over Accessed bits cost?",
+        question: "How much does a pass over Accessed bits cost?",
         kept: "--runs 9",
         ci: &["--dense 64M --sparse 1G"],
         quick: &["--dense 64M --sparse 2G --runs 3"],

@@ -15,6 +15,8 @@
 //! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads locks
 //! stand in for the hardware. What they take beyond that time is left out of the figure: it says nothing of hardware.
 
+#[cfg(not(virtual_time))]
+use crate::columns_compared::ColumnFlags;
 use crate::parts::broadcast_bus::{Processors, Reach};
 use crate::parts::guest_program::{Program, Step, Use};
 use crate::parts::page_order::PageOrder;
@@ -27,8 +29,6 @@ use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
 use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-#[cfg(not(virtual_time))]
-use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, compute, elapsed, now, run};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;

@@ -9,6 +9,8 @@
 //! guest memory: 1,000,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
 //! saved there is the engine's part alone.
 
+#[cfg(not(virtual_time))]
+use crate::columns_compared::ColumnFlags;
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::setting::{Column, Setting, Work};
 use crate::parts::sim_host::SimHost;
@@ -17,8 +19,6 @@ use crate::parts::vm_setup::{SimVm, builder, right, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
 use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-#[cfg(not(virtual_time))]
-use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, RunStats, run};
 use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
 use slat_series::PatchSeries;
@@ -100,7 +100,7 @@ impl<'s> Fixture<'s> {
             Job::vcpu(number, move || {
                 let mut idle = Idle::take().expect("each CPU has one vCPU");
                 let mut vcpu = self.vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
-                // What cannot be mapped is not counted, and so found by the checks.
+                // A page that cannot be mapped is not counted, and so found by the checks.
                 while vcpu.populate(&mut idle, population).is_some() {}
             })
         };

@@ -3,6 +3,8 @@
 //! Each vCPU's thread asks for its part of the memory, one request after the other. The host finds and zeroes each page, and
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
+#[cfg(not(virtual_time))]
+use crate::columns_compared::ColumnFlags;
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::setting::{MMU_LOCKS, Setting};
 use crate::parts::sim_host::SimHost;
@@ -11,8 +13,6 @@ use crate::parts::vm_setup::{builder, right, with_one_slot};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
 use crate::scenario::{NO_AGER, Scenario, Simulated};
-#[cfg(not(virtual_time))]
-use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, run};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -52,7 +52,7 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
             let mut vcpu = vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
             for first in (part.start.0..part.end.0).step_by(Level::M2.pages() as usize) {
                 let request = Span::sized(Gfn(first), Level::M2.pages().min(part.end.0 - first));
-                // What fails is not counted, and so found by the checks.
+                // A failure is not counted, and so found by the checks.
                 mapped.fetch_add(vcpu.prefault(&mut idle, request, Prefault::OLD).unwrap_or(0), Relaxed);
             }
         })

@@ -23,7 +23,6 @@
 //! | `validate` | simulated against real threads |
 
 mod against;
-pub mod cost_sheet;
 mod cost_sweep;
 mod invalidator_flags;
 mod named_costs;

@@ -1,7 +1,7 @@
 //! Which price list: the assumed one of a server, one of a file, or what this machine shows now.
 
 use crate::calibrate;
-use crate::sim::cost_sheet::{LONGEST_FILE, Sheet};
+use crate::cost_sheet::{LONGEST_FILE, Sheet};
 use slat_cli::error::Error;
 use slat_machine::costs::Costs;
 use std::fs::File;

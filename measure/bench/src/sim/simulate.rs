@@ -45,7 +45,7 @@ pub fn simulate(
     params.extend(more);
     let mut runs = Runs { bench, asked, policies, bar, checks: Vec::new() };
 
-    // What the series is held against: of the runs at the costs as they are.
+    // Points at the unchanged costs, to compare with the series.
     let (mut points, mut rows) = (Vec::new(), Vec::new());
     for &vcpus in &vcpus {
         for case in cases {

@@ -34,7 +34,7 @@ impl LeafTables {
     pub unsafe fn of<F: Format, H: Host>(vm: &Vm<F, H>, gfns: Span<Gfn>) -> Self {
         let (mut links, mut tables) = (Vec::new(), Vec::new());
         for region in (gfns.start.0..gfns.end.0).step_by(ENTRIES).map(Gfn) {
-            // SAFETY: the caller's word.
+            // SAFETY: required of the caller (see `# Safety`).
             let link = unsafe { link_of(vm, region) };
             links.push(link);
             // SAFETY: inside a table page that stays.

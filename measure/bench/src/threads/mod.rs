@@ -2,7 +2,6 @@
 
 pub mod arithmetic;
 pub mod bench_report;
-pub mod columns_compared;
 pub mod compare_results;
 pub mod flag_values;
 pub mod guest_memory;

@@ -8,6 +8,7 @@
 mod fresh_pages;
 mod pinning;
 mod preemptions;
+mod run_clock;
 mod wake_partner;
 
 use crate::world::run_stats::RunStats;
@@ -16,6 +17,7 @@ pub use core::sync::atomic::{AtomicPtr, AtomicU64, fence};
 pub use fresh_pages::{read_page, zero_page};
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use pinning::{cpus, pin};
+use run_clock::BEGAN;
 use slat_machine::{Costs, Job, JobStats};
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
@@ -26,8 +28,6 @@ use std::{io, thread};
 pub use wake_partner::hand_over;
 
 thread_local! {
-    /// When the run that this thread has a job in began.
-    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Whether no other job of that run has this thread's CPU.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }

@@ -1,7 +1,6 @@
 //! Compares the pager with restores without one: the time until a guest has done its first 100 ms of work.
 
-use super::{Bench, CHUNK, Failure, IMAGE, median, other, register, spread, work};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use super::{Bench, CHUNK, Failure, IMAGE, median, other, page_of, register, spread, with_mapped, work};
 use slat_pager::twin::{Memory, copy_each, is_page};
 use slat_pager::{
     Cache, Folder, Guest, Journal, Library, Options, PAGE, Parts, Steady, SteadyOptions, Store, Trouble,
@@ -132,20 +131,7 @@ impl Bench {
     }
 
     fn mapped(&self, path: &Path) -> Result<Duration, Failure> {
-        let file = File::open(path).map_err(other)?;
-        let (began, size) = (Instant::now(), IMAGE.pages * PAGE);
-        // SAFETY: a new mapping, where the kernel finds room.
-        let start = unsafe { mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }
-            .map_err(other)?;
-        let result = self.first_work(&|page| {
-            assert!(page < IMAGE.pages);
-            // SAFETY: it is inside of the mapping, and nothing writes to the file.
-            unsafe { start.cast::<[u64; PAGE / 8]>().add(page).read_volatile() }
-        });
-        let took = began.elapsed();
-        // SAFETY: every use of it has ended.
-        unsafe { munmap(start, size) }.map_err(other)?;
-        result.map(|()| took)
+        with_mapped(path, IMAGE.pages * PAGE, |image| self.first_work(&|page| page_of(image, page)))
     }
 
     /// One thread copies each faulting page from the file, as the public examples of handlers do.

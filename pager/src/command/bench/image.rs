@@ -1,7 +1,6 @@
 //! Measures faults of an image on this host, beside a handler that maps the file and copies one page for each fault.
 
-use super::{Bench, FAULTS, Failure, IMAGE, median, other, register, spread};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use super::{Bench, FAULTS, Failure, IMAGE, median, other, register, spread, with_mapped};
 use slat_pager::twin::{Memory, copy_mapped};
 use slat_pager::{Cache, Guest, Journal, Options, PAGE, Parts, Template};
 use std::fs::File;
@@ -64,18 +63,14 @@ fn touch_all(path: &Path, factor: usize, handler: Handler) -> Result<Duration, F
         began.elapsed()
     };
     let Handler::Pager(options) = handler else {
-        let (file, size) = (File::open(path).map_err(other)?, IMAGE.pages * PAGE);
-        // SAFETY: a new mapping, where the kernel finds room.
-        let start = unsafe { mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &file, 0) }
-            .map_err(other)?;
-        // SAFETY: it is mapped until the thread has ended, and nothing writes to the file.
-        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), size) };
-        let took = std::thread::scope(|scope| {
-            scope.spawn(|| copy_mapped(&uffd, &memory.regions(), bytes, FAULTS));
-            touch()
-        });
-        // SAFETY: every use of it has ended.
-        unsafe { munmap(start, size) }.map_err(other)?;
+        let mut took = Duration::ZERO;
+        with_mapped(path, IMAGE.pages * PAGE, |image| {
+            took = std::thread::scope(|scope| {
+                scope.spawn(|| copy_mapped(&uffd, &memory.regions(), image, FAULTS));
+                touch()
+            });
+            Ok(())
+        })?;
         return Ok(took);
     };
     let (journal, cache) = (Journal::new(&layout).map_err(other)?, Arc::new(Cache::new(256 << 20)));

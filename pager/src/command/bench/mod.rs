@@ -5,18 +5,21 @@ mod image;
 mod packed;
 mod storm;
 
-use super::{Failure, other};
+use super::failure::{Failure, other};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use slat_pager::twin::{Image, Memory, bare, is_page};
 use slat_pager::{
     Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
     Template, Trouble, Uffd,
 };
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Sizes of the measurement.
 #[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct Bench {
     /// Number of measurements of each row
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
@@ -255,6 +258,36 @@ fn register(memory: &Memory, template: &Template) -> Result<(Uffd, Layout), Fail
         uffd.register(base, size, false).map_err(other)?;
     }
     Ok((uffd, Layout::new(regions.to_vec(), template.size()).map_err(other)?))
+}
+
+/// Maps a file of `size` bytes, to which nothing writes meanwhile, and returns the time that `work` takes from the
+/// mapping on.
+fn with_mapped(
+    path: &Path,
+    size: usize,
+    work: impl FnOnce(&[u8]) -> Result<(), Failure>,
+) -> Result<Duration, Failure> {
+    let file = File::open(path).map_err(other)?;
+    let began = Instant::now();
+    // SAFETY: a new mapping, where the kernel finds room.
+    let start = unsafe { mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }
+        .map_err(other)?;
+    // SAFETY: the mapping is there until `work` has returned, and nothing writes to the file.
+    let result = work(unsafe { std::slice::from_raw_parts(start.cast(), size) });
+    let took = began.elapsed();
+    // SAFETY: every use of it has ended.
+    unsafe { munmap(start, size) }.map_err(other)?;
+    result.map(|()| took)
+}
+
+/// Reads a page of an image. It copies the bytes, as a guest's access does.
+fn page_of(image: &[u8], page: usize) -> [u64; PAGE / 8] {
+    let words = image[page * PAGE..][..PAGE].chunks_exact(8);
+    let mut read = [0; PAGE / 8];
+    read.iter_mut()
+        .zip(words)
+        .for_each(|(to, word)| *to = u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+    read
 }
 
 fn faults(stats: &GuestStats) -> u64 {

@@ -1,7 +1,6 @@
 //! Measures what packs of a working set save: a guest touches few pages of each of many chunks.
 
-use super::{Bench, Failure, median, other, register, spread};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use super::{Bench, Failure, median, other, page_of, register, spread, with_mapped};
 use slat_pager::twin::{Image, Memory, is_page};
 use slat_pager::{
     Cache, Folder, Guest, GuestStats, Journal, Library, Options, PAGE, Parts, Template, Trouble, WorkingSet,
@@ -110,19 +109,6 @@ impl Bench {
     }
 
     fn mapped_file(&self, path: &Path) -> Result<Duration, Failure> {
-        let file = File::open(path).map_err(other)?;
-        let (began, size) = (Instant::now(), IMAGE.pages * PAGE);
-        // SAFETY: a new mapping, where the kernel finds room.
-        let start = unsafe { mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }
-            .map_err(other)?;
-        let result = self.touch_packed(&|page| {
-            assert!(page < IMAGE.pages);
-            // SAFETY: it is inside of the mapping, and nothing writes to the file.
-            unsafe { start.cast::<[u64; PAGE / 8]>().add(page).read_volatile() }
-        });
-        let took = began.elapsed();
-        // SAFETY: every use of it has ended.
-        unsafe { munmap(start, size) }.map_err(other)?;
-        result.map(|()| took)
+        with_mapped(path, IMAGE.pages * PAGE, |image| self.touch_packed(&|page| page_of(image, page)))
     }
 }

@@ -2,10 +2,9 @@
 //! next keeper get a copy.
 
 use super::clients::Waits;
-use super::serve::Running;
 use super::{Event, Keeper, Socket};
 use crate::daemon::channel::Keep;
-use crate::daemon::outbox::Letter;
+use crate::daemon::outbox::{Letter, Running};
 use crate::daemon::request::{Listed, ListedSocket, Listen, Request, Session};
 use crate::daemon::sockets::{bind, give};
 use serde_json::{Value, json};

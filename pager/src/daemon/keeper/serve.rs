@@ -9,7 +9,7 @@ use super::list::now;
 use super::{Event, Keeper, Kept};
 use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
 use crate::daemon::limits;
-use crate::daemon::outbox::{Letter, Outbox, Process, second_signal};
+use crate::daemon::outbox::{Letter, Outbox, Process, Running, second_signal};
 use crate::daemon::peer;
 use crate::daemon::request::Request;
 use crate::wire::{Foreign, MOST_CLOSING, closing};
@@ -27,15 +27,6 @@ const MOST_WAITING: usize = 32;
 const AT_ONCE: usize = 64;
 /// Time in which a worker without guests ends before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A worker, and its messages.
-pub(super) struct Running {
-    channel: Channel,
-    pub(super) process: Process,
-    pub(super) outbox: Outbox,
-    /// It has served, so it reads its messages.
-    is_ready: bool,
-}
 
 impl Keeper {
     /// Runs the worker again and again until the daemon has drained. The worker's standard input is its end of the
@@ -137,6 +128,8 @@ impl Keeper {
     fn serve(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
         let mut kill_at: Option<Instant> = None;
         loop {
+            // First: a request to drain may come from an operator who has gone since, and then nothing else wakes the keeper.
+            self.serve_clients(worker, told);
             if self.drains && self.kept.is_empty() && kill_at.is_none() {
                 // Otherwise the worker would wait. One that does not serve yet may wait for its store, or for an image,
                 // for ever, and has nothing to lose.
@@ -147,7 +140,6 @@ impl Keeper {
                 }
                 kill_at = Some(Instant::now() + PATIENCE);
             }
-            self.serve_clients(worker, told);
             self.send_all(worker);
             let accepts = worker.outbox.len() < MOST_WAITING && closing() < MOST_CLOSING;
             let channel = &worker.channel;

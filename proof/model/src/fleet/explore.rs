@@ -1,7 +1,9 @@
 //! The check: the possible steps, and the properties of every state.
 
-use super::{Fleet, HOSTS, Pc, RENEWAL, State};
+use super::shared::{Host, Manifest};
+use super::{Fleet, HOSTS, PATIENCE, Pc, RENEWAL, State};
 use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
+use crate::state::Bad;
 use stateright::{Model, Property};
 
 /// The next step.
@@ -94,6 +96,44 @@ impl Model for Fleet {
             // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, ends],
+        }
+    }
+}
+
+/// The properties.
+impl Fleet {
+    /// Checks the properties of each state.
+    pub(super) fn look(s: &mut State) {
+        let has = |content, chunk| s.chunks.contains(&(content, chunk));
+        let whole = |name: Manifest| s.manifest(name).is_some_and(|chunk| has(name.content, chunk));
+        if !s.catalog.templates.iter().flatten().all(|name| whole(*name)) {
+            s.bad = Some(Bad::TemplateBroken);
+        }
+        let serves = |host: &Host| host.lapsed || host.serves.is_none_or(|(name, at)| has(name.content, at));
+        if !s.hosts.iter().all(serves) {
+            s.bad = Some(Bad::PinLost);
+        }
+    }
+
+    /// At the end, when every host is gone, checks that two collections leave exactly the objects of templates.
+    pub(super) fn audit(&self, s: &mut State) {
+        let mut rest = s.clone();
+        for _ in 0..2 {
+            rest.leases.iter_mut().for_each(|lease| lease.age = PATIENCE);
+            rest.hosts = std::array::from_fn(|_| Host { lease: 9, ..Host::default() });
+            self.collect_alone(&mut rest);
+        }
+        let mut kept: Vec<_> = rest.catalog.templates.iter().flatten().collect();
+        kept.dedup();
+        let chunks: Vec<_> =
+            kept.iter().filter_map(|name| Some((name.content, rest.manifest(**name)?))).collect();
+        let is_needed = |chunk| chunks.contains(chunk);
+        if rest.manifests.len() > kept.len() || !rest.chunks.iter().all(is_needed) || !rest.leases.is_empty()
+        {
+            s.bad = Some(Bad::Garbage);
+        }
+        if rest.bad.is_some() {
+            s.bad = rest.bad;
         }
     }
 }

@@ -24,11 +24,13 @@
 
 mod collect;
 mod explore;
+mod leases;
 pub mod scenarios;
 mod shared;
 mod steps;
 
 use crate::bug::Bug;
+pub use shared::Pc;
 use shared::{Catalog, Host, Lease, Manifest};
 
 /// Number of hosts.
@@ -58,39 +60,6 @@ pub enum Op {
     Collect,
 }
 
-/// The next step of a host's operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[expect(missing_docs, reason = "each is what the host does next")]
-pub enum Pc {
-    #[default]
-    Start,
-    // A change of the catalog, by any operation.
-    Read,
-    Write,
-    // An upload.
-    Know,
-    PutChunk,
-    PutManifest,
-    ReadAgain,
-    Publish,
-    // A restore.
-    Pin,
-    LookAgain,
-    Load,
-    // Runs a collection.
-    PinOwn,
-    ListAges,
-    ListLeases,
-    ReadLease,
-    ReadManifests,
-    ListChunks,
-    DeleteChunk,
-    DeleteManifest,
-    ListEnded,
-    DeleteLease,
-    Unpin,
-}
-
 /// A scenario: a program for each host, and perhaps a mistake.
 #[derive(Clone, Debug)]
 pub struct Fleet {
@@ -114,7 +83,7 @@ pub struct State {
     manifests: Vec<(Manifest, u8)>,
     leases: Vec<Lease>,
     hosts: [Host; HOSTS],
-    bad: Option<crate::shared::Bad>,
+    bad: Option<crate::state::Bad>,
 }
 
 impl Fleet {
@@ -146,3 +115,42 @@ impl Fleet {
         self.programs.get(host)?.get(usize::from(at)).copied()
     }
 }
+
+impl State {
+    /// Two templates, of content 0 and 1.
+    fn new() -> Self {
+        let first = |content| Manifest { content, chunk: 0, epoch: 0 };
+        // One collection has already run, so an upload's chunks have names of their own.
+        let catalog = Catalog { epoch: 1, templates: [Some(first(0)), Some(first(1))], ..Catalog::default() };
+        Self {
+            catalog,
+            chunks: vec![(0, 0), (1, 0)],
+            manifests: vec![(first(0), 0), (first(1), 0)],
+            leases: Vec::new(),
+            hosts: std::array::from_fn(|_| Host::default()),
+            bad: None,
+        }
+    }
+
+    fn manifest(&self, name: Manifest) -> Option<u8> {
+        self.manifests.iter().find(|(other, _)| *other == name).map(|(_, chunk)| *chunk)
+    }
+
+    /// Ends the operation of host `i`.
+    fn done(&mut self, i: usize) {
+        let host = &mut self.hosts[i];
+        let next = Host {
+            op: host.op + 1,
+            lease: host.lease,
+            since: host.since,
+            pins: std::mem::take(&mut host.pins),
+            has_stalled: host.has_stalled,
+            lapsed: host.lapsed,
+            serves: host.serves,
+            ..Host::default()
+        };
+        *host = next;
+    }
+}
+
+const _: () = assert!(HOSTS < 8);

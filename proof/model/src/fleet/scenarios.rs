@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use super::Op::{Close, Collect, Open, Remove, Upload};
-use crate::library::Family;
+use crate::scenario::Family;
 
 /// Returns all scenarios.
 pub fn families() -> Vec<Family<Fleet>> {

@@ -1,8 +1,37 @@
-//! The shared state, the state of each host, and the properties.
+//! The parts of the state: the catalog, leases, and the state of each host.
 
-use super::{Fleet, HOSTS, PATIENCE, Pc, State};
-use crate::bug::Bug;
-use crate::shared::Bad;
+/// The next step of a host's operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(missing_docs, reason = "each is what the host does next")]
+pub enum Pc {
+    #[default]
+    Start,
+    // A change of the catalog, by any operation.
+    Read,
+    Write,
+    // An upload.
+    Know,
+    PutChunk,
+    PutManifest,
+    ReadAgain,
+    Publish,
+    // A restore.
+    Pin,
+    LookAgain,
+    Load,
+    // Runs a collection.
+    PinOwn,
+    ListAges,
+    ListLeases,
+    ReadLease,
+    ReadManifests,
+    ListChunks,
+    DeleteChunk,
+    DeleteManifest,
+    ListEnded,
+    DeleteLease,
+    Unpin,
+}
 
 /// A manifest's name: the content, the epoch of the chunk that it lists, and that of the upload that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -109,128 +138,3 @@ impl Catalog {
         self.templates.iter().flatten().copied().chain(self.retired.iter().map(|(name, _)| *name))
     }
 }
-
-impl State {
-    /// Two templates, of content 0 and 1.
-    pub(super) fn new() -> Self {
-        let first = |content| Manifest { content, chunk: 0, epoch: 0 };
-        // One collection has already run, so an upload's chunks have names of their own.
-        let catalog = Catalog { epoch: 1, templates: [Some(first(0)), Some(first(1))], ..Catalog::default() };
-        Self {
-            catalog,
-            chunks: vec![(0, 0), (1, 0)],
-            manifests: vec![(first(0), 0), (first(1), 0)],
-            leases: Vec::new(),
-            hosts: std::array::from_fn(|_| Host::default()),
-            bad: None,
-        }
-    }
-
-    pub(super) fn manifest(&self, name: Manifest) -> Option<u8> {
-        self.manifests.iter().find(|(other, _)| *other == name).map(|(_, chunk)| *chunk)
-    }
-
-    /// Ends the operation of host `i`.
-    pub(super) fn done(&mut self, i: usize) {
-        let host = &mut self.hosts[i];
-        let next = Host {
-            op: host.op + 1,
-            lease: host.lease,
-            since: host.since,
-            pins: std::mem::take(&mut host.pins),
-            has_stalled: host.has_stalled,
-            lapsed: host.lapsed,
-            serves: host.serves,
-            ..Host::default()
-        };
-        *host = next;
-    }
-}
-
-impl Fleet {
-    /// Writes the host's lease.
-    pub(super) fn write_lease(&self, s: &mut State, i: usize) {
-        let host = &mut s.hosts[i];
-        // The lease may have ended: a collection that has seen that may delete it at any later time.
-        if host.since >= PATIENCE && !self.makes(Bug::FleetLeaseRevived) {
-            host.lease += 1;
-        }
-        host.since = 0;
-        let (name, pins) = ((i as u8, host.lease), host.pins.clone());
-        s.leases.retain(|lease| lease.name != name);
-        s.leases.push(Lease { name, age: 0, pins });
-        s.leases.sort_unstable_by_key(|lease| lease.name);
-        s.hosts.iter_mut().for_each(|host| host.gc.seen.retain(|seen| *seen != name));
-    }
-
-    /// Removes a pin of the host.
-    pub(super) fn unpin(s: &mut State, i: usize) {
-        let host = &s.hosts[i];
-        if host.pins.is_empty() && !host.works {
-            let name = (i as u8, host.lease);
-            s.leases.retain(|lease| lease.name != name);
-        }
-    }
-
-    /// Advances the store's clock by a tick.
-    pub(super) fn tick(s: &mut State) {
-        s.leases.iter_mut().for_each(|lease| lease.age = (lease.age + 1).min(PATIENCE));
-        for host in &mut s.hosts {
-            host.since = (host.since + 1).min(PATIENCE);
-            host.lapsed |= host.since == PATIENCE && !host.pins.is_empty();
-        }
-    }
-
-    /// Stalls the host until its lease has ended.
-    pub(super) fn stall(s: &mut State, i: usize) {
-        let host = &mut s.hosts[i];
-        (host.has_stalled, host.since) = (true, PATIENCE);
-        host.lapsed |= !host.pins.is_empty();
-        let name = (i as u8, host.lease);
-        s.leases.iter_mut().filter(|lease| lease.name == name).for_each(|lease| lease.age = PATIENCE);
-    }
-
-    /// Kills the host.
-    pub(super) fn die(&self, s: &mut State, i: usize) {
-        Self::stall(s, i);
-        let (op, lease) = (self.programs[i].len() as u8, s.hosts[i].lease);
-        s.hosts[i] = Host { op, lease, has_stalled: true, ..Host::default() };
-    }
-
-    /// Checks the properties of each state.
-    pub(super) fn look(s: &mut State) {
-        let has = |content, chunk| s.chunks.contains(&(content, chunk));
-        let whole = |name: Manifest| s.manifest(name).is_some_and(|chunk| has(name.content, chunk));
-        if !s.catalog.templates.iter().flatten().all(|name| whole(*name)) {
-            s.bad = Some(Bad::TemplateBroken);
-        }
-        let serves = |host: &Host| host.lapsed || host.serves.is_none_or(|(name, at)| has(name.content, at));
-        if !s.hosts.iter().all(serves) {
-            s.bad = Some(Bad::PinLost);
-        }
-    }
-
-    /// At the end, when every host is gone, checks that two collections leave exactly the objects of templates.
-    pub(super) fn audit(&self, s: &mut State) {
-        let mut rest = s.clone();
-        for _ in 0..2 {
-            rest.leases.iter_mut().for_each(|lease| lease.age = PATIENCE);
-            rest.hosts = std::array::from_fn(|_| Host { lease: 9, ..Host::default() });
-            self.collect_alone(&mut rest);
-        }
-        let mut kept: Vec<_> = rest.catalog.templates.iter().flatten().collect();
-        kept.dedup();
-        let chunks: Vec<_> =
-            kept.iter().filter_map(|name| Some((name.content, rest.manifest(**name)?))).collect();
-        let is_needed = |chunk| chunks.contains(chunk);
-        if rest.manifests.len() > kept.len() || !rest.chunks.iter().all(is_needed) || !rest.leases.is_empty()
-        {
-            s.bad = Some(Bad::Garbage);
-        }
-        if rest.bad.is_some() {
-            s.bad = rest.bad;
-        }
-    }
-}
-
-const _: () = assert!(HOSTS < 8);

@@ -3,7 +3,7 @@
 use super::shared::{Manifest, Upload};
 use super::{Fleet, Op, Pc, State};
 use crate::bug::Bug;
-use crate::shared::Bad;
+use crate::state::Bad;
 
 impl Fleet {
     /// Reads the catalog, to change it.

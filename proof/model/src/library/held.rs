@@ -1,9 +1,8 @@
 //! A frame that the VMM, or hardware, holds beside the tables.
 
-use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, slow};
+use super::terms::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, slow};
 use crate::scenario::Scenario;
-use crate::shared::NONE;
-use crate::thread::Op;
+use crate::state::{NONE, Op};
 
 /// The host and the slots change the held frame.
 pub(super) fn held() -> Vec<Scenario> {

@@ -1,9 +1,8 @@
 //! vCPUs enter the guest, leave it and answer kicks, beside a thread that flushes.
 
-use super::{Clear, Protect, Unmap, gfns, hvas, read, slow, write};
-use crate::harvest::Track;
+use super::terms::{Clear, Protect, Unmap, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
-use crate::thread::Op;
+use crate::state::{Op, Track};
 
 pub(super) fn kicks() -> Vec<Scenario> {
     let (flip, recover) = (Op::ZapAll, Op::Recover { gfn: 0 });

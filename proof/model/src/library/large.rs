@@ -1,9 +1,9 @@
 //! Scenarios that take minutes: two vCPUs, three levels, four threads, three concurrent edits.
 
-use super::{Clear, Family, Protect, Unmap, gfns, hvas, large, read, slow, write};
-use crate::harvest::Track::{DirtyBits, Writes};
-use crate::scenario::Scenario;
-use crate::thread::Op;
+use super::terms::{Clear, Protect, Unmap, gfns, hvas, large, read, slow, write};
+use crate::scenario::{Family, Scenario};
+use crate::state::Op;
+use crate::state::Track::{DirtyBits, Writes};
 
 const FLIP: Op = Op::ZapAll;
 const RECOVER: Op = Op::Recover { gfn: 0 };
@@ -28,7 +28,7 @@ pub(super) fn three_edits() -> Vec<Scenario> {
     ];
     let shapes = [("recover", RECOVER), ("split", Op::Split { gfn: 0 }), ("zap all", FLIP)];
     let faults = [("slow load", slow(0)), ("large fault", large(1, true)), ("store", write(0))];
-    let initial_states: [super::Shared; 2] =
+    let initial_states: [super::terms::Start; 2] =
         [("small leaves", |s| s.small(true, true)), ("a large leaf", |s| s.large(true))];
     let mut all = Vec::new();
     for (state_name, shared) in initial_states {

@@ -1,10 +1,9 @@
 //! Dirty logs: harvests beside stores, faults, and zaps.
 
-use super::{Clear, Protect, Unmap, commit, gfns, hvas, read, write};
-use crate::harvest::Track::{DirtyBits, Writes};
+use super::terms::{Clear, Protect, Unmap, commit, gfns, hvas, read, write};
 use crate::scenario::Scenario;
-use crate::shared::NONE;
-use crate::thread::Op;
+use crate::state::Track::{DirtyBits, Writes};
+use crate::state::{NONE, Op};
 
 const HARVEST: Op = Op::Harvest;
 const BEGIN: Op = Op::BeginLog;

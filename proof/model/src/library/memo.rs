@@ -1,9 +1,8 @@
 //! vCPUs with a memo of their last fault.
 
-use super::{Clear, Unmap, commit, hvas, read};
+use super::terms::{Clear, Unmap, commit, hvas, read};
 use crate::scenario::Scenario;
-use crate::shared::NONE;
-use crate::thread::Op;
+use crate::state::{NONE, Op};
 
 /// Faults that a memo shortens, beside changes that make the memo stale.
 pub(super) fn memo() -> Vec<Scenario> {

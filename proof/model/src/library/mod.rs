@@ -8,72 +8,15 @@ mod memo;
 mod regions;
 mod shapes;
 mod slots;
+mod terms;
 mod tracked;
 
 use crate::bug::Bug;
 use crate::check::{Checked, Verdict};
-use crate::scenario::Scenario;
-use crate::shared::Span;
-use crate::thread::{Op, Range, Why};
+use crate::scenario::{Family, Scenario};
+use crate::state::{Op, Range};
 use crate::{fleet, nested, primary};
-
-const fn read(gfn: u8) -> Op {
-    Op::Access { gfn, write: false, sleeps: false, large: false }
-}
-
-const fn write(gfn: u8) -> Op {
-    Op::Access { gfn, write: true, sleeps: false, large: false }
-}
-
-/// A load whose fault asks a host that sleeps.
-const fn slow(gfn: u8) -> Op {
-    Op::Access { gfn, write: false, sleeps: true, large: false }
-}
-
-/// A store whose fault asks a host that sleeps, and that lets the page be written.
-const fn slow_store(gfn: u8) -> Op {
-    Op::Access { gfn, write: true, sleeps: true, large: false }
-}
-
-const fn large(gfn: u8, sleeps: bool) -> Op {
-    Op::Access { gfn, write: false, sleeps, large: true }
-}
-
-const fn gfns(why: Why, start: u8, end: u8) -> Op {
-    Op::Invalidate { range: Range::Gfns(Span::new(start, end)), why, yields: false }
-}
-
-const fn hvas(why: Why, start: u8, end: u8) -> Op {
-    Op::Invalidate { range: Range::Hvas(Span::new(start, end)), why, yields: false }
-}
-
-const fn commit(start: u8, end: u8, hva: u8) -> Op {
-    Op::Commit { gfns: Span::new(start, end), hva }
-}
-
-use Why::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap};
-
-type Shared = (&'static str, fn(Scenario) -> Scenario);
-
-/// The initial states for two invalidations and a fault.
-fn initial_states() -> Vec<Shared> {
-    vec![
-        ("nothing", |s| s),
-        ("an empty table", Scenario::empty),
-        ("small leaves", |s| s.small(true, true)),
-        ("read-only leaves", |s| s.small(false, false)),
-        ("a large leaf", |s| s.large(true)),
-        ("a large leaf, no page at hand", |s| s.large(true).pageless()),
-    ]
-}
-
-/// Scenarios about one subject.
-pub struct Family<S = Scenario> {
-    /// Name of the subject.
-    pub name: &'static str,
-    /// The scenarios.
-    pub scenarios: Vec<S>,
-}
+use terms::{Clear, Protect, Unmap, gfns, hvas, initial_states, slow};
 
 /// Returns all families.
 pub fn families() -> Vec<Family> {

@@ -1,9 +1,10 @@
 //! Invalidations by host address, announced in the regions that they cover, beside wide ones.
 
-use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, slow_store, write};
+use super::terms::{
+    ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, slow_store, write,
+};
 use crate::scenario::Scenario;
-use crate::shared::{Leaf, Word};
-use crate::thread::{Op, Pc};
+use crate::state::{Leaf, Op, Pc, Word};
 
 /// Three invalidators and faults, or two and a fault that sleeps.
 pub(super) fn regions() -> Vec<Scenario> {

@@ -1,9 +1,8 @@
 //! Large leaves, splits, recoveries, new roots; Dirty through all of these.
 
-use super::{Clear, Protect, Unmap, gfns, large, read, slow, write};
+use super::terms::{Clear, Protect, Unmap, gfns, large, read, slow, write};
 use crate::scenario::Scenario;
-use crate::shared::Word;
-use crate::thread::Op;
+use crate::state::{Op, Word};
 
 /// Large leaves, splits, recoveries, new roots.
 pub(super) fn shapes() -> Vec<Scenario> {

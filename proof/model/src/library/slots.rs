@@ -1,9 +1,10 @@
 //! Changes of slots; pages that are replaced one by one.
 
-use super::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap, commit, gfns, hvas, read, slow, write};
+use super::terms::{
+    ChangePte, Clear, Leaked, Park, Protect, Track, Unmap, commit, gfns, hvas, read, slow, write,
+};
 use crate::scenario::Scenario;
-use crate::shared::{NONE, Span, Word};
-use crate::thread::{Op, Pc, Range};
+use crate::state::{NONE, Op, Pc, Range, Span, Word};
 
 /// Changes of slots, and MMIO.
 pub(super) fn slots() -> Vec<Scenario> {

@@ -1,8 +1,8 @@
 //! Begin of write tracking.
 
-use super::{Clear, Protect, Track, gfns, large, read, slow, write};
+use super::terms::{Clear, Protect, Track, gfns, large, read, slow, write};
 use crate::scenario::Scenario;
-use crate::thread::Op;
+use crate::state::Op;
 
 /// Tracking begins beside faults and changes of tables.
 pub(super) fn tracked() -> Vec<Scenario> {

@@ -1,9 +1,10 @@
 //! The check: the possible steps, and the properties of every state.
 
-use super::program::{Nested, Op, THREADS};
+use super::program::{Nested, Op};
+use super::shadow::THREADS;
 use super::steps::{Pc, State, Thread};
 use crate::check::{Checked, ENDS, MOVES, SAFE, Verdict, verdict};
-use crate::shared::Bad;
+use crate::state::Bad;
 use stateright::{Model, Property};
 
 impl Nested {

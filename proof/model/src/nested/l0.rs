@@ -1,7 +1,7 @@
 //! Operations of L0: it takes pages away, moves memslots, logs.
 
-use super::program::{Nested, Op, THREADS};
-use super::shadow::{EPOCH, Place, SHADOW, TWO, Word};
+use super::program::{Nested, Op};
+use super::shadow::{EPOCH, Place, SHADOW, THREADS, TWO, Word};
 use super::steps::{Flush, L1, Pc, State};
 use crate::bug::Bug;
 

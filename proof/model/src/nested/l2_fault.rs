@@ -1,7 +1,7 @@
 //! An access of L2 that its TLB does not answer.
 
-use super::program::{Nested, THREADS};
-use super::shadow::{EPOCH, SHADOW, Shared, Word, entry};
+use super::program::Nested;
+use super::shadow::{EPOCH, SHADOW, Shared, THREADS, Word, entry};
 use super::steps::{Flush, Pc, State};
 use crate::bug::Bug;
 use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};

@@ -10,8 +10,8 @@ mod steps;
 
 use crate::bug::Bug;
 use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
-use crate::library::Family;
-use crate::shared::Bad;
+use crate::scenario::Family;
+use crate::state::Bad;
 use stateright::{Model, Property};
 
 const TWO: usize = 2;

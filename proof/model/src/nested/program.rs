@@ -3,9 +3,6 @@
 use super::shadow::{Shared, Tree, Vcpu, Word, entry, stores};
 use crate::bug::Bug;
 
-/// Number of threads. The first ones are vCPUs.
-pub(super) const THREADS: usize = 3;
-
 /// An operation of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {

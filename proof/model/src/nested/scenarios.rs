@@ -2,7 +2,7 @@
 
 use super::program::{Nested, Op};
 use super::shadow::entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
-use crate::library::Family;
+use crate::scenario::Family;
 
 /// T: frame 0 or 1, stores allowed, accessed and dirty.
 const OLD: u8 = PRESENT | WRITE | ACCESSED | DIRTY;

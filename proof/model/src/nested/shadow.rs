@@ -4,8 +4,10 @@
 //! second-level table. One shadow translates the frame g2 by an upper entry and a leaf table. Hardware always does the
 //! worst, as in [`crate::hardware`].
 
-use super::program::THREADS;
-use crate::shared::Bad;
+use crate::state::Bad;
+
+/// Number of threads. The first ones are vCPUs.
+pub(super) const THREADS: usize = 3;
 
 /// Frames of L1, host pages, vCPUs, roots that L1 can give, trees that a shadow can have.
 pub(super) const TWO: usize = 2;

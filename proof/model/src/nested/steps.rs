@@ -1,7 +1,7 @@
 //! The next step of a thread; and the walk over (shadow, g2) that every invalidation makes.
 
-use super::program::{Nested, Op, THREADS};
-use super::shadow::{Place, Shared, TWO, Word, entry, stores};
+use super::program::{Nested, Op};
+use super::shadow::{Place, Shared, THREADS, TWO, Word, entry, stores};
 use crate::bug::Bug;
 
 /// The next step of a thread. F1 to F10 are the steps of `slat/src/nested/protocol.md`.

@@ -4,7 +4,7 @@
 use super::shared::Mapped;
 use super::{Op, PAGES, Pc, Primary, State};
 use crate::bug::Bug;
-use crate::shared::Bad;
+use crate::state::Bad;
 
 impl Primary {
     /// One step of thread `i`, which changes the mappings. `None`: it waits.

@@ -1,10 +1,11 @@
 //! A vCPU stores or loads: by its translation, by one that it fetches, or after the host has brought the page in. And a
 //! store by the host's own thread, which needs no translation.
 
-use super::shared::{Mapped, bit};
+use super::properties::bit;
+use super::shared::Mapped;
 use super::{Op, Pc, Primary, State};
 use crate::bug::Bug;
-use crate::shared::Bad;
+use crate::state::Bad;
 
 impl Primary {
     /// One step of thread `i`, which stores to `page`, or loads from it. `None`: it waits.

@@ -8,7 +8,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `shared` | the shared state, and its properties |
+//! | `shared` | the shared state |
+//! | `properties` | the properties at the end |
 //! | `fault` | an access: translation, page, frame; copy-on-write |
 //! | `change` | mmap, munmap, mprotect, fork: claim, publish, wait, edit |
 //! | `evict` | a page goes to swap, and its contents to a copy that a child may share |
@@ -19,16 +20,12 @@ mod change;
 mod evict;
 mod explore;
 mod fault;
+mod properties;
 pub mod scenarios;
 mod shared;
 
 use crate::bug::Bug;
-use shared::Shared;
-
-/// Number of threads.
-const THREADS: usize = 3;
-/// Host pages.
-const PAGES: usize = 2;
+use shared::{PAGES, Shared, THREADS};
 
 /// An operation of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 
 use super::Op::{Evict, EvictChild, Fork, Load, Mmap, Mprotect, Munmap, Store, Write};
 use super::Primary;
-use crate::library::Family;
+use crate::scenario::Family;
 
 /// All of them.
 pub fn families() -> Vec<Family<Primary>> {

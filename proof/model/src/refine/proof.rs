@@ -1,8 +1,7 @@
 //! A state of the proof beside one of the model: its elements, by the model's numbers.
 
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, PAGES, Shared, Span, Word, frame};
-use crate::thread::{Op, Range, State, Why};
+use crate::state::{EPOCH, Op, PAGES, Range, Shared, Span, State, Why, Word, frame};
 use slat_proof::{Code, Step, Structure, System, systems};
 use std::collections::{BTreeMap, HashMap};
 

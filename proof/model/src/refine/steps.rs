@@ -3,8 +3,7 @@
 use super::proof::{Beside, ELSEWHERE, inval};
 use crate::check::Action;
 use crate::scenario::Scenario;
-use crate::shared::{EPOCH, Span, Word, frame};
-use crate::thread::{Op, Pc, Range, State, Thread, Why};
+use crate::state::{EPOCH, Op, Pc, Range, Span, State, Thread, Why, Word, frame};
 
 /// A step of the model, before and after.
 pub(super) struct Step<'a> {

@@ -4,10 +4,8 @@
 //! program is made for a defect.
 
 use super::random::Random;
-use crate::harvest::Track;
 use crate::scenario::Scenario;
-use crate::shared::{Leaf, NONE, PAGES, Span, THREADS, Word};
-use crate::thread::{Op, Range, Why};
+use crate::state::{Leaf, NONE, Op, PAGES, Range, Span, THREADS, Track, Why, Word};
 
 /// The subject of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

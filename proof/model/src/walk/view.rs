@@ -1,9 +1,7 @@
 //! The part of a state by which a walk tells states apart; and the steps before which a walk lets threads switch.
 
 use super::random::{Quick, Random, mix};
-use crate::memo::Memo;
-use crate::shared::{EPOCH, Shared, Word};
-use crate::thread::{Pc, State, Thread};
+use crate::state::{EPOCH, Memo, Pc, Shared, State, Thread, Word};
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 

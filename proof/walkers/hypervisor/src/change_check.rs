@@ -15,7 +15,7 @@
 //! dirty, but not young. [`Machine`] notes each such store. A page with a noted store since its last sum need not be
 //! young.
 
-use crate::Error;
+use crate::error::Error;
 use crate::primary_mmu::Machine;
 use alloc::collections::VecDeque;
 use alloc::format;

@@ -11,8 +11,8 @@
 //! [`change_check`](crate::change_check) compares harvests and aging with the changes of the guest's memory.
 //! [`events`](crate::events) compares the engine's events with its counters.
 
-use crate::Error;
 use crate::change_check::{Asked, ChangeCheck};
+use crate::error::Error;
 use crate::layout::Layout;
 use crate::moves::Mover;
 use crate::options::{Mistake, Options, Wanted};
@@ -90,7 +90,7 @@ impl Chores {
         if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
             vm.host().events.compare(vm, self.processors)?;
         }
-        vm.host().clocks.compare(vm.host())?;
+        vm.host().compare_clocks()?;
         self.compare(vm, idle, check, false)?;
         if self.wanted.moves {
             mover.turn(vm, idle)?;
@@ -105,7 +105,7 @@ impl Chores {
     /// After the guest's end: compares all of its memory once more, and checks all free frames.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         Mover::finish(vm.host())?;
-        vm.host().clocks.compare(vm.host())?;
+        vm.host().compare_clocks()?;
         vm.host().events.compare(vm, self.processors)?;
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }

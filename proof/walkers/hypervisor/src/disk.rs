@@ -6,7 +6,7 @@
 //! sector 1…   what belongs at [`AT`] in memory
 //! ```
 
-use crate::Error;
+use crate::error::Error;
 use alloc::string::String;
 use slat_walker_x86::cpu::{inb, insw, outb};
 

@@ -7,13 +7,12 @@
 //! If one processor runs the guest, the engine is idle during the comparison: at each 64th turn of the chores, and at
 //! the end. With two processors it is at the end only.
 
-use crate::Error;
-use crate::primary_mmu::Machine;
+use crate::error::Error;
 use alloc::format;
 use core::array::from_fn;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::trace::{FaultResult, RetryCause, TraceEvent};
-use slat::{Cause, Flushes, Format, Level, Retries, Stats, Vm};
+use slat::{Cause, Flushes, Format, Host, Level, Retries, Stats, Vm};
 
 /// Number of events between two that the seeded mistake drops.
 const LOST: u64 = 4096;
@@ -155,7 +154,7 @@ impl Events {
     }
 
     /// Fails if the engine's counters differ, with one processor or two.
-    pub fn compare<F: Format>(&self, vm: &Vm<F, Machine>, processors: u32) -> Result<(), Error> {
+    pub fn compare<F: Format, H: Host>(&self, vm: &Vm<F, H>, processors: u32) -> Result<(), Error> {
         let looks = if processors > 1 { LOOKS_OF_TWO } else { 1 };
         let mut differs = None;
         for _ in 0..looks {

@@ -1,15 +1,13 @@
 //! The loop around the guest: enter, exit, handle the exit, and enter again. This connects slat to a processor.
 
-use crate::Error;
 use crate::chores::Chores;
-use crate::clock::Clock;
-use crate::instruction::{Code, Kind, Move};
-use crate::layout::Layout;
+use crate::error::Error;
 use crate::moves::Mover;
 use crate::nested::Nested;
 use crate::options::{Options, Wanted};
 use crate::primary_mmu::Machine;
-use crate::{apic, identify, power, record, second};
+use crate::vcpu_clock::Clock;
+use crate::{apic, identify, power, record};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::entry::Go;
@@ -231,35 +229,5 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
             _ => Ok(After::Again),
         }
-    }
-
-    /// Handles a write to the interrupt controller before the guest has started its second processor.
-    fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
-        let rip = self.processor.rip();
-        let (host, tables) = (self.guest.vm.host(), self.processor.tables());
-        let code = Code { host, tables, in_l1: &Some, at: rip };
-        let found = Move::of(code, &self.registers).and_then(|found| {
-            if let Kind::Store(value) = found.kind { Some((found.next, value)) } else { None }
-        });
-        let (next, value) = found.ok_or_else(|| {
-            format!(
-                "not supported: at {rip:#x} the guest accesses {gpa:x?} of its interrupt controller by an instruction \
-                 that is no 32-bit store of 64-bit code: {:02x?}",
-                code.bytes()
-            )
-        })?;
-        self.processor.set_rip(next);
-        match apic::Write::of(gpa, value) {
-            apic::Write::Init => {}
-            apic::Write::Startup(page) => {
-                second::start(page);
-                self.guest.vm.memory().commit(idle, |tx| {
-                    tx.delete(Layout::apic().id)?;
-                    tx.create(Layout::apic())
-                })?;
-            }
-            apic::Write::Other => apic::write(gpa, value),
-        }
-        Ok(())
     }
 }

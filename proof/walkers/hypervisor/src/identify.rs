@@ -2,7 +2,7 @@
 //! hypervisor, which offers [clocks](crate::clock); SVM is reduced or absent; and vCPUs that share a processor have
 //! their own numbers.
 
-use crate::share::CPUS;
+use crate::platform::CPUS;
 use core::arch::x86_64::__cpuid_count;
 use slat::VcpuId;
 use slat_walker_x86::processor::Registers;

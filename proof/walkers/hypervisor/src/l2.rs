@@ -1,8 +1,8 @@
 //! Entries and exits of L2, the guest's guest. The hypervisor or L1 handles an exit. [`nested`](crate::nested) begins
 //! L2.
 
-use crate::Error;
 use crate::apic;
+use crate::error::Error;
 use crate::guest_loop::{After, Cached, Cpu};
 use crate::nested::{L2, PROTECTION, UNDEFINED, answer, block_at, l1_page, raise};
 use crate::options::Mistake;

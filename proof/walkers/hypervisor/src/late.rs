@@ -2,17 +2,14 @@
 //!
 //! ```text
 //! a fault ─▶ Machine::resolve: the page's contents are stored ─▶ asked for; Leave::Pending: the vCPU waits, the other one runs
-//! the next tick ─▶ deliver: the page has a frame again; Vm::ready ─▶ Vcpu::take_ready: the vCPU runs, and faults again
+//! the next tick ─▶ primary_mmu::deliver: the page has a frame again; Vm::ready ─▶ Vcpu::take_ready: the vCPU runs, and faults again
 //! ```
 //! Only if vCPUs share a processor (`share`). A taken page of zeroes comes at once. If its block is gathered meanwhile,
 //! a page is present before it is due.
 
-use crate::Error;
 use crate::options::Mistake;
-use crate::primary_mmu::Machine;
 use alloc::collections::VecDeque;
-use alloc::format;
-use slat::{Format, Host as _, Hva, PAGE_SIZE, Vm};
+use slat::{Hva, PAGE_SIZE};
 
 /// Ticks of the machine's timer until a page is present.
 const DELAY: u64 = 1;
@@ -33,6 +30,16 @@ pub struct Late {
     pub asked: u64,
     /// Number of woken vCPUs.
     pub woken: u64,
+}
+
+/// A page that is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    /// The page.
+    pub page: Hva,
+    /// Whether it comes back now; and whether the engine is told.
+    pub comes: bool,
+    pub told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,41 +73,26 @@ impl Late {
         is_late
     }
 
-    /// Returns a due request.
-    fn due(&mut self) -> Option<Request> {
-        let is_due = self.requests.front().is_some_and(|request| request.due <= self.now);
-        is_due.then(|| self.requests.pop_front()).flatten()
+    /// Begins the next tick.
+    pub fn tick(&mut self) {
+        self.now += 1;
     }
-}
 
-/// Handles a tick: brings back due pages, and then reports each one to the engine.
-pub fn deliver<F: Format>(vm: &Vm<F, Machine>) -> Result<(), Error> {
-    let host = vm.host();
-    host.frames.lock().late.now += 1;
-    loop {
-        let mut frames = host.frames.lock();
-        let Some(request) = frames.late.due() else { return Ok(()) };
-        let (page, mistake) = (request.page, frames.late.mistake.filter(|_| request.wrong));
-        let (mut is_there, mut is_told) = (true, true);
-        match mistake {
-            Some(Mistake::NeverReady) => is_told = false,
-            Some(Mistake::EarlyReady) if request.told => is_told = false,
+    /// Returns the next due page.
+    pub fn due(&mut self) -> Option<Due> {
+        let is_due = self.requests.front().is_some_and(|request| request.due <= self.now);
+        let request = is_due.then(|| self.requests.pop_front()).flatten()?;
+        let mut due = Due { page: request.page, comes: true, told: true };
+        match self.mistake.filter(|_| request.wrong) {
+            Some(Mistake::NeverReady) => due.told = false,
+            Some(Mistake::EarlyReady) if request.told => due.told = false,
             Some(Mistake::EarlyReady) => {
-                is_there = false;
+                due.comes = false;
                 // The vCPU runs before that.
-                let due = frames.late.now + 2 * DELAY;
-                frames.late.requests.push_back(Request { due, told: true, ..request });
+                self.requests.push_back(Request { due: self.now + 2 * DELAY, told: true, ..request });
             }
             _ => {}
         }
-        if is_there {
-            let brought = host.bring(&mut frames, page);
-            brought.map_err(|error| format!("a page cannot come back: {page:x?}: {error}"))?;
-        }
-        drop(frames);
-        if is_told {
-            let woken = vm.ready(host.token(page)) as u64;
-            host.frames.lock().late.woken += woken;
-        }
+        Some(due)
     }
 }

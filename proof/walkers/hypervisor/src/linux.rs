@@ -10,7 +10,7 @@
 //! 0x3_0000  end of the stack
 //! ```
 
-use crate::Error;
+use crate::error::Error;
 use crate::layout::Layout;
 use crate::options::Options;
 use crate::platform;

@@ -19,13 +19,14 @@
 //! | `linux` | Linux's boot protocol: where the kernel goes, and the parameters that it reads |
 //! | `multiboot` | the Multiboot protocol, for a guest that is not Linux |
 //! | `power` | the guest's ways to report its end |
+//! | `error` | errors, and the end of a run |
 //! | `guest_loop` | the loop around the guest |
-//! | `second` | the second processor, until the guest starts it |
+//! | `second` | the second processor, and how the guest starts it |
 //! | `apic`, `instruction` | the guest starts it by stores to its interrupt controller; these decode them |
 //! | `late` | pages that the host brings back later: the vCPU that needs one waits, and the other runs |
 //! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table of processors |
-//! | `nested`, `l2` | guests of the guest: its SVM; entry into its guest, and exits |
-//! | `clock` | the guest's clock, in a frame of its memory that the hypervisor holds and writes before each entry |
+//! | `nested`, `l1`, `l2` | guests of the guest: its SVM's state; its SVM instructions; entry into its guest, and exits |
+//! | `clock`, `vcpu_clock` | the guest's clocks: their common time; the clock of a vCPU, in a frame of its memory that the hypervisor holds and writes before each entry |
 //! | `identify` | the answers to CPUID, which offer that clock |
 //! | `chores` | the engine's operations on the guest's memory while the guest runs |
 //! | `change_check` | sums of the guest's pages, compared with the results of harvests and aging |
@@ -43,10 +44,12 @@ mod change_check;
 mod chores;
 mod clock;
 mod disk;
+mod error;
 mod events;
 mod guest_loop;
 mod identify;
 mod instruction;
+mod l1;
 mod l2;
 mod late;
 mod layout;
@@ -62,10 +65,12 @@ mod primary_mmu;
 mod record;
 mod second;
 mod share;
+mod vcpu_clock;
 
 use alloc::boxed::Box;
 use chores::Chores;
 use core::sync::atomic::AtomicU64;
+use error::{Error, finish};
 use guest_loop::{Cpu, Guest};
 use layout::Layout;
 use options::Options;
@@ -75,7 +80,6 @@ use slat::table::formats::{Ept4, Npt4};
 use slat::{DirtyLog, Format, Idle, VcpuId, Vm};
 use slat_walker_x86::boot::Boot;
 use slat_walker_x86::cpu::{Vendor, processors, vendor};
-use slat_walker_x86::exit::{Verdict, exit};
 use slat_walker_x86::processor::Processor;
 use slat_walker_x86::svm::Svm;
 use slat_walker_x86::vmx::Vmx;
@@ -85,17 +89,6 @@ entry!(main);
 
 fn main(boot: Boot) -> ! {
     finish(begin(boot))
-}
-
-/// Ends the machine, from any processor.
-fn finish(result: Result<(), Error>) -> ! {
-    match result {
-        Ok(()) => exit(Verdict::Passed),
-        Err(error) => {
-            println!("hypervisor: {error}");
-            exit(Verdict::Failed)
-        }
-    }
 }
 
 /// Parses the options, and chooses the processor's maker.
@@ -160,6 +153,3 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     }
     Cpu::new(guest, VcpuId(0), first, registers)?.run(&mut idle)
 }
-
-/// An error of one line.
-type Error = Box<dyn core::error::Error>;

@@ -8,7 +8,7 @@
 //! entries changed, and the invalidation ends. Pages are taken one by one ([`Reason::Reclaim`]); a block moves at once
 //! ([`Reason::Migrate`]).
 
-use crate::Error;
+use crate::error::Error;
 use crate::primary_mmu::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -4,7 +4,7 @@
 //!
 //! Below 1 MiB, [`TABLE`] has the table, and [`LINE`] the command line.
 
-use crate::Error;
+use crate::error::Error;
 use crate::layout::Layout;
 use crate::linux::{copy, fill, memory_map, read, write};
 use crate::options::Options;

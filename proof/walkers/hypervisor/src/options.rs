@@ -17,7 +17,7 @@
 //! | `mistake=NAME` | a mistake on purpose, which must be found: see [`Mistake`] |
 //! | `record` | every fault in RAM is told to the debug console |
 
-use crate::Error;
+use crate::error::Error;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;

@@ -5,9 +5,12 @@
 //! ```
 //! If two vCPUs share a processor, the table lists only these two: devices interrupt by the old controller (8259).
 
-use crate::Error;
+use crate::error::Error;
 use crate::power::table;
 use slat_walker_x86::boot::Boot;
+
+/// Number of vCPUs that share a processor.
+pub const CPUS: u32 = 2;
 
 /// Offsets of the table's length, its checksum, and its first entry.
 const BYTES: usize = 4;

@@ -5,7 +5,7 @@
 //! ```
 //! Without ACPI it resets the machine by a triple fault.
 
-use crate::Error;
+use crate::error::Error;
 use alloc::format;
 use slat_walker_x86::boot::Boot;
 use slat_walker_x86::exit::Verdict;

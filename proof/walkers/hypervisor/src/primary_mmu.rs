@@ -12,15 +12,16 @@
 //! A free frame has a pattern. If the pattern is damaged when the frame is used again, a vCPU or the hypervisor has
 //! written to a frame that the host had taken back: an error.
 
-use crate::Error;
 use crate::clock::Clocks;
+use crate::error::Error;
 use crate::events::Events;
-use crate::late::Late;
+use crate::late::{Due, Late};
 use crate::layout::Layout;
 use crate::options::{Mistake, Options};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
+use core::array::from_fn;
 use core::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -28,7 +29,8 @@ use core::sync::atomic::{
 use slat::table::Word;
 use slat::trace::TraceEvent;
 use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, VcpuId,
+    Access, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
+    VcpuId, Vm,
 };
 use slat_walker_x86::smp;
 use spin::Mutex;
@@ -261,6 +263,15 @@ impl Machine {
         word.fetch_and(!(1 << (page.0 % 64)), Relaxed) >> (page.0 % 64) & 1 == 1
     }
 
+    /// Fails if a clock in the guest's memory differs from its last written value.
+    pub fn compare_clocks(&self) -> Result<(), Error> {
+        let frames = self.frames.lock();
+        self.clocks.compare(|at| {
+            let first = (at.0 % PAGE_SIZE / 8) as usize;
+            self.contents(&frames, Hva(at.0), |words| from_fn(|word| words[first + word]))
+        })
+    }
+
     /// Calls `look` with the contents of a page of RAM, wherever they are. `frames` proves that the lock is held.
     pub fn contents<T>(&self, _frames: &Frames, hva: Hva, look: impl FnOnce(&[u64; WORDS]) -> T) -> T {
         match self.behind(hva) {
@@ -302,6 +313,25 @@ impl Frames {
         let Some(pfn) = self.overwritten else { return Ok(()) };
         Err(format!("a frame was written to while it was free: {pfn:x?}, which the host had taken back")
             .into())
+    }
+}
+
+/// Handles a tick: brings back due pages, and then reports each one to the engine.
+pub fn deliver<F: Format>(vm: &Vm<F, Machine>) -> Result<(), Error> {
+    let host = vm.host();
+    host.frames.lock().late.tick();
+    loop {
+        let mut frames = host.frames.lock();
+        let Some(Due { page, comes, told }) = frames.late.due() else { return Ok(()) };
+        if comes {
+            let brought = host.bring(&mut frames, page);
+            brought.map_err(|error| format!("a page cannot come back: {page:x?}: {error}"))?;
+        }
+        drop(frames);
+        if told {
+            let woken = vm.ready(host.token(page)) as u64;
+            host.frames.lock().late.woken += woken;
+        }
     }
 }
 

@@ -10,12 +10,13 @@
 //! Each vCPU keeps an ASID of its own, so the other vCPU uses none of its translations. Both report processor 0 to the
 //! engine, so neither forgets translations when it comes back. A vCPU carries out missed flushes when it enters.
 
-use crate::Error;
+use crate::error::Error;
 use crate::guest_loop::{After, Cpu, Guest};
 use crate::instruction::{Code, Kind, Move};
-use crate::late;
 use crate::local::{Command, Local};
 use crate::nested::Nested;
+use crate::platform::CPUS;
+use crate::primary_mmu;
 use alloc::format;
 use core::sync::atomic::Ordering::Relaxed;
 use slat::{Format, Gpa, Idle, PAGE_SIZE, Token, VcpuId};
@@ -29,8 +30,6 @@ use slat_walker_x86::processor::{Exit, Processor, Registers};
 const TICK: u32 = 1_000_000;
 /// Number of ticks between two turns of chores.
 const CHORES: u32 = 4;
-/// Number of vCPUs that share the processor.
-pub const CPUS: u32 = 2;
 /// Number of ticks after which a pending page counts as lost.
 const IN_VAIN: u32 = 1000;
 
@@ -197,7 +196,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
         if taken.is_tick() {
             self.ticks += 1;
-            late::deliver(&self.guest.vm)?;
+            primary_mmu::deliver(&self.guest.vm)?;
             for (token, since) in self.all.iter().filter_map(|sharer| sharer.waits) {
                 if self.ticks - since > IN_VAIN {
                     return Err(format!("a vCPU waits in vain: {token:x?} is not ready").into());

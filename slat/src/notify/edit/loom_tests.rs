@@ -1,8 +1,8 @@
 //! Two invalidations, or one and an upgrade: what one zaps or passes by while the other runs, and which owes the flush.
 
+use crate::active::Active;
+use crate::active::loom_tests::*;
 use crate::loom_tests::{UnsafeCell, explore_within, finds, thread};
-use crate::notify::active::Active;
-use crate::notify::active::loom_tests::*;
 use crate::sync::prim::Relaxed;
 use crate::sync::prim::{AcqRel, SeqCst, fence};
 use crate::table::Word;

@@ -3,9 +3,9 @@
 use super::super::Limits;
 use super::*;
 use crate::Level;
+use crate::active::{Active, Page};
 use crate::addr::{Gfn, Hva, Span};
 use crate::loom_tests::{UnsafeCell, explore, finds, thread};
-use crate::notify::active::{Active, Page};
 use crate::table::entry::{Entry, Word};
 use std::sync::Arc;
 

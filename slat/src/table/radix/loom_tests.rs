@@ -1,8 +1,8 @@
 //! Loom tests of tables that are linked beside a walk, and of tables that are unhooked during a walk.
 
 use super::*;
+use crate::active::{Active, Page};
 use crate::loom_tests::{RACE, UnsafeCell, explore, explore_within, finds, thread};
-use crate::notify::active::{Active, Page};
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::ReadSide;

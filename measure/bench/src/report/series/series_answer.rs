@@ -38,7 +38,7 @@ pub struct Parts {
 
 pub fn assemble(data: &Data, parts: Parts) -> Answer {
     let mut verdicts = parts.verdicts;
-    // Those that answer it.
+    // The scenarios that answer it.
     let answering = ALL.iter().filter(|row| row.series == parts.series);
     let names: Vec<&str> = answering.map(|row| row.name).collect();
     let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();

@@ -2,11 +2,11 @@
 
 use super::aging_flags::AccessTracking;
 use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
+use crate::parts::mm_vm::host_has;
 use crate::parts::point::Tally;
 use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
 use crate::scenarios::access_tracking::aging_ways::{Way, pass};
 use crate::scenarios::demand_paging::first_touch::Fixture;
-use crate::scenarios::host_faults::mm_first_touch::host_has;
 use crate::threads::bench_report::{Check, Report, Row, params};
 use crate::threads::guest_memory::{GuestMemory, arena};
 use crate::threads::harness::Lineup;

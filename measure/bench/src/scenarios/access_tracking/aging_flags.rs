@@ -62,7 +62,7 @@ const LEVERS: &[Grid] = &[
                the last column faults take no lock either.",
     },
     Grid {
-        what: "What vCPUs take to fault their memory in",
+        what: "vCPUs fault their memory in",
         columns: &[
             ("no aging", Cell::baseline("reader-writer lock: no aging → no opt")),
             ("aging, lock held", Cell::slat("reader-writer lock: no aging → no opt")),
@@ -82,7 +82,7 @@ const LEVERS: &[Grid] = &[
 /// `slat bench access-tracking-perf`.
 pub const MEASURED: Measured = Measured {
     takes: ["10 s", "1.1 GiB"],
-    question: "What does aging cost vCPUs that fault memory in meanwhile?",
+    question: "How much does aging cost vCPUs that fault memory in meanwhile?",
     kept: "--performance -l -b 128M --runs 9",
     headlines: &[Headline {
         what: "one aging pass by tables while 16 vCPUs fault",

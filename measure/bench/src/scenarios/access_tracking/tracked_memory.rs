@@ -1,9 +1,9 @@
 //! Guest memory on slat-mm, a VM, and vCPUs that go over their parts of it.
 
+use crate::parts::mm_vm::machine;
 use crate::parts::sim_host::hvas_of;
 use crate::parts::touch_pages::Touch as _;
 use crate::parts::vm_setup::gfns;
-use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::guest_memory::GuestMemory;
 use crate::threads::machine_info::cpus;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};

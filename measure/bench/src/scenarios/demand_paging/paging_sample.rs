@@ -11,11 +11,11 @@
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
+use crate::parts::mm_vm::machine;
 use crate::parts::point::Tally;
 use crate::parts::sim_host::hva_of;
 use crate::scenarios::demand_paging::fault_handlers::{GIVEN_AT, Handlers, Job, given};
 use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
-use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
 use slat::baselines::{Baseline, MmuLock};

@@ -63,7 +63,7 @@ impl<'vm> Vcpus<'vm> {
         let (vm, mut left) = (self.vm, self.bits.as_mut_slice());
         let mut done: Vec<Result<(), Error>> = self.cpus.iter().map(|_| Ok(())).collect();
         let jobs = (0..).zip(&mut self.cpus).zip(&mut done).map(|((number, vcpu), done)| {
-            // What its ring reports is in its part, which begins with a word.
+            // The reports of its ring are in its part, which begins with a word.
             let bits = left.split_off_mut(..(vcpu.part.len() / 64) as usize).expect("parts cover all bits");
             let VcpuInPart { cpu, part, rings_full } = vcpu;
             let mut sweep = Sweep { pages: *part, pass };

@@ -145,7 +145,7 @@ pub static SCENARIO: Scenario = Scenario {
     simulated: Simulated::NOT,
     measured: Measured {
         takes: ["2 min", "1.1 GiB"],
-        question: "What does it cost to know which pages a guest writes?",
+        question: "How much does it cost to know which pages a guest writes?",
         kept: "--ring 64K --runs 9",
         ci: &["-b 16M --ring 16K --sparse 1G --dense 64M --harvested 64M --huge 128M"],
         quick: &[

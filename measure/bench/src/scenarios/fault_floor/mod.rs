@@ -101,7 +101,7 @@ pub static SCENARIO: Scenario = Scenario {
     simulated: Simulated::NOT,
     measured: Measured {
         takes: ["15 s", "30 MiB"],
-        question: "What does one 4 KiB fault cost?",
+        question: "How much does one 4 KiB fault cost?",
         kept: "--runs 25",
         headlines: &[Headline {
             what: "a 4 KiB fault, two vCPU threads, in order",

@@ -1,18 +1,17 @@
 //! vCPUs that touch new memory of slat-mm for the first time.
 
+use crate::parts::mm_vm::{host_has, machine};
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::setting::Setting;
 pub use crate::parts::sim_host::BASE;
 use crate::parts::touch_pages::{Bare, Touch};
 use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{idle, with_one_slot};
+use crate::parts::vm_setup::idle;
 use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
 use slat::baselines::Baseline;
 use slat::table::formats::Ept4;
-use slat::vm::Builder;
-use slat::{Access, Format, Gfn, Level, PAGE_SIZE, Pfn, Span, Vm};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
-use std::sync::Arc;
+use slat::{Gfn, Level, PAGE_SIZE, Span};
+use slat_mm::{AddressSpace, Arena, Backing, MmError};
 
 /// Bytes of the arena for lists of free frames: those that all CPUs share, and each CPU's own.
 pub const SHARED_LISTS: u64 = 16 << 20;
@@ -66,26 +65,4 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
     checks.push(Check::all("every page that need not be zeroed was zeroed ahead", zeroed, ahead));
     Ok(Point { operations: all, checks, ..Point::of(setting, figures, stats) })
-}
-
-/// A VM that is registered, and whose guest memory is so many new bytes of `space`, with this behind them; `with` says what else it has.
-pub fn machine<F: Format>(
-    space: &Arc<AddressSpace>,
-    bytes: u64,
-    backing: Backing,
-    with: impl FnOnce(Builder<F, HostView>) -> Builder<F, HostView>,
-) -> Result<Arc<Vm<F, HostView>>, String> {
-    let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, backing);
-    mapped.map_err(|error| error.to_string())?;
-    let vm = Arc::new(with_one_slot(with(Vm::builder(HostView::new(space))), bytes / PAGE_SIZE)?);
-    space.register(&vm);
-    Ok(vm)
-}
-
-/// Whether a frame is the host's, in a page of this size that may be written.
-pub fn host_has(space: &AddressSpace, page: Level) -> impl Fn(Gfn, Pfn) -> bool {
-    move |gfn, pfn| {
-        let host = space.lookup(BASE + gfn.0 * PAGE_SIZE, Access::Write);
-        host.is_some_and(|host| host.writable && host.level == page && host.pfn == pfn)
-    }
 }

@@ -1,10 +1,10 @@
 //! slat: vCPUs that fault in memory which slat-mm has mapped and not filled.
 
 use super::fill_job::{GONE, Job, RIGHT, Sample};
+use crate::parts::mm_vm::{host_has, machine as vm_of};
 pub use crate::parts::sim_host::BASE;
 use crate::parts::touch_pages::Bare;
 use crate::scenarios::demand_paging::first_touch::Fixture;
-use crate::scenarios::host_faults::mm_first_touch::{host_has, machine as vm_of};
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Level, PAGE_SIZE, Span, Vm};
 use slat_cli::error::Error;

@@ -128,7 +128,7 @@ const LEVERS: &[Grid] = &[Grid {
 /// `slat bench invalidate`.
 pub const MEASURED: Measured = Measured {
     takes: ["5 s; 20 s at most", "25 MiB"],
-    question: "What does a thread that invalidates single pages back to back cost a fault beside it?",
+    question: "How much does a thread that invalidates single pages back to back cost a fault beside it?",
     kept: "--runs 9",
     headlines: &[
         Headline {

@@ -74,7 +74,7 @@ pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<(), String> {
 /// Maps every page of `place`, and returns how many that were.
 fn fill<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, place: Span<Gfn>) -> u64 {
     let fault = |gfn: Gfn| Fault { gpa: gfn.gpa(), access: Access::Write };
-    // What fails is not counted, and so found by the checks.
+    // A failure is not counted, and so found by the checks.
     let is_mapped = |&gfn: &Gfn| matches!(vcpu.fault(idle, fault(gfn)), Ok(Next::Resume(Resume::Mapped(_))));
     gfns(place).filter(is_mapped).count() as u64
 }

@@ -12,7 +12,7 @@
 //! [together](slat_mm::KsmBuilder::merge_together), or one by one; with small and with large pages; under guests that always run, and
 //! under guests that run a fifth of the time.
 //!
-//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the faults of guests, each from
+//! **Time in MMU code**, the same for both: notifications by the scanner, and the faults of guests, each from
 //! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
 //! copies pages that are written). Nothing of the first filling counts.
 
@@ -110,7 +110,7 @@ const LEVERS: &[Grid] = &[
 pub const MEASURED: Measured = Measured {
     takes: ["15 s", "40 MiB"],
     runs: "10",
-    question: "What does same-page merging cost running guests and their host?",
+    question: "How much does same-page merging cost running guests and their host?",
     kept: "--runs 25",
     levers: LEVERS,
     ci: &["-b 2M"],

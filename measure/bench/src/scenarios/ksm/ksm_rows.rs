@@ -75,7 +75,7 @@ pub fn rows(samples: &Samples) -> Vec<Row> {
                 let compared = row(name, both.clone());
                 let ratio = compared.ratio.map(|ratio| if figure == RATE { 1.0 / ratio } else { ratio });
                 rows.push(Row { ratio, ..compared });
-                // What the series has a figure of.
+                // The series has a figure of this.
                 if (figure, huge, rests, name) == (MMU_TIME, false, false, TOGETHER) {
                     let mean = row("mean", both.each_ref().map(|samples| vec![mean(samples)]));
                     rows.push(mean.claiming(Some(SYSTEM_TIME[0] / SYSTEM_TIME[1])));

@@ -1,7 +1,7 @@
 //! Table pages that a VM frees and makes again where all of its memory is invalidated, by the reason that the host gives.
 
+use crate::parts::mm_vm::machine;
 use crate::parts::sim_host::BASE;
-use crate::scenarios::host_faults::mm_first_touch::machine;
 use crate::threads::bench_report::{Check, Row, params};
 use crate::threads::samples::Series;
 use slat::baselines::Baseline;

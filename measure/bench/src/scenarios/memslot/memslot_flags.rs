@@ -131,7 +131,7 @@ const LEVERS: &[Grid] = &[Grid {
 /// `slat bench memslot-perf`.
 pub const MEASURED: Measured = Measured {
     takes: ["4 min", "400 MiB"],
-    question: "What do 10 to 1,000,000 memslots cost guest and host?",
+    question: "How much do 10 to 1,000,000 memslots cost guest and host?",
     kept: "--kvm",
     headlines: &[Headline {
         what: "one of 32,764 memslots moves while its guest uses it",

@@ -18,7 +18,7 @@
 //! | `moving_fixture` | a machine, its mover, what must be true afterwards |
 //! | `scalable_memslots_figures` | the series' figures beside these |
 //!
-//! **What is simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
+//! **Simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
 //! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move
 //! inside a node cost nothing. `slat bench memslot-perf` measures all of it.
 

@@ -15,14 +15,14 @@
 mod l1_layout;
 mod shadow_mmu;
 
+#[cfg(not(virtual_time))]
+use crate::columns_compared::ColumnFlags;
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::setting::{Column, Setting};
 use crate::parts::vm_setup::{gfns, idle};
 #[cfg(not(virtual_time))]
 use crate::scenario::Measured;
 use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-#[cfg(not(virtual_time))]
-use crate::threads::columns_compared::ColumnFlags;
 use crate::world::{Job, RunStats, compute, now, run};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -116,7 +116,7 @@ fn lap<S: Side>(
                 compute(setting.work.guest_ns);
                 if side.finds(&mut idle, vcpu, g2).is_none() {
                     compute(setting.work.exit_ns);
-                    // What fails is not counted, and so found by the checks.
+                    // A failure is not counted, and so found by the checks.
                     counts.mapped.fetch_add(u64::from(side.fault(&mut idle, vcpu, g2)), Relaxed);
                 }
             };

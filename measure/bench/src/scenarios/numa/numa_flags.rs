@@ -15,7 +15,7 @@
 //! lock, and flushed before it did. `range, yielding` flushes wherever a fault comes while it walks. A walk of slat flushes at its end:
 //! `range: before` flushes once for each 2 MiB in which the guest has a page mapped.
 //!
-//! **What is not comparable**: in the series' boots some of the pages of a range became inaccessible, and about half of these were
+//! **Not comparable**: in the series' boots some of the pages of a range became inaccessible, and about half of these were
 //! mapped. Here each page that the host maps becomes inaccessible, and guests use most of them. So page by page there are more flushes.
 
 use super::kvm_walk::RangeWalk;
@@ -86,7 +86,7 @@ const LEVERS: &[Grid] = &[
 pub const MEASURED: Measured = Measured {
     takes: ["2 min", "900 MiB"],
     runs: "10",
-    question: "What does a guest pay for a host that balances its nodes?",
+    question: "How much does a guest pay for a host that balances its nodes?",
     kept: "",
     levers: LEVERS,
     ci: &["--passes 2 -a 100000 -e 50000"],

@@ -3,13 +3,13 @@
 use super::balanced::{Balanced, BalancedBuilder};
 use super::kvm_walk::RangeWalk;
 use crate::parts::guest_program::{Program, Seen, Step, Use};
+use crate::parts::mm_vm::host_has;
 use crate::parts::page_order::PageOrder;
 use crate::parts::point::{Check, Figure, Point};
 use crate::parts::processor::Tlb;
 use crate::parts::setting::Column;
 use crate::parts::vcpu_programs::VcpuPrograms;
 use crate::parts::vm_setup::{idle, right_by};
-use crate::scenarios::host_faults::mm_first_touch::host_has;
 use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
 
 use crate::parts::setting::Setting;

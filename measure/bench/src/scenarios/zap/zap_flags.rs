@@ -70,7 +70,7 @@ const LEVERS: &[Grid] = &[Grid {
 /// `slat bench zap`.
 pub const MEASURED: Measured = Measured {
     takes: ["1 min", "300 MiB"],
-    question: "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?",
+    question: "How long does a zap of 1 to 64 GiB take, and how long do faults elsewhere take meanwhile?",
     kept: "",
     headlines: &[Headline {
         what: "1 GiB of 4 KiB pages is unmapped beside a vCPU that faults",

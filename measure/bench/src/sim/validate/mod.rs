@@ -17,19 +17,13 @@
 //! Judged are benches as `slat sim` simulates them, but for those that the model is known not to cover; their rows say why. Benches are shown once more with nothing around the engine. No bench
 //! simulates that; it shows where the model ends: a price for each access, and one for what lies between two, which is the same
 //! for all code of the engine.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `validation_row` | what a row compares, and one run of it in either world |
-
-pub mod validation_row;
 
 use crate::calibrate;
 use crate::sim::sim_flags::refuse_unknown;
-use crate::sim::validate::validation_row::{Around, Measured, RowSpec};
 use crate::threads::bench_report::print;
 use crate::threads::machine_info::cpus;
 use crate::threads::samples::Series;
+use crate::validation_row::{Around, Measured, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;

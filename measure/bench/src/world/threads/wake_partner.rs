@@ -3,6 +3,7 @@
 //! The time counts: two wake-ups and the work. So the partner does no more than to be woken,
 //! on the same CPU, and to wake the other; the work is done by the thread that was asked, in its place.
 
+use super::run_clock::BEGAN;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +61,7 @@ fn wait(turn: &AtomicU32, other: u32) -> u32 {
 
 /// A handler thread does `work` for this one, which sleeps meanwhile. Outside of a run there is none.
 pub fn hand_over(work: impl FnOnce()) {
-    if super::BEGAN.get().is_none() {
+    if BEGAN.get().is_none() {
         return work();
     }
     MINE.with_borrow_mut(|mine| {

@@ -4,7 +4,7 @@
 //! under which the vCPU found it there; and a table of the upper levels, found since. It also holds what the vCPU has
 //! confirmed since, in two ways:
 //!
-//! * [`Near`]: frames of one region and one leaf table, under the region's number ([`crate::notify::active`]).
+//! * [`Near`]: frames of one region and one leaf table, under the region's number ([`crate::active`]).
 //!   Invalidations elsewhere do not affect them.
 //! * [`Quiet`]: the whole slot, under a value of N at which no invalidation was active in the VM. It is cheaper and
 //!   covers every leaf table of the slot. The next invalidation ends it, wherever that is.
@@ -31,17 +31,18 @@
 //! each fault while others write it would cost what regions save. Therefore a vCPU that found N changed first confirms
 //! a few leaf tables by their regions before it reads N again.
 
-use super::fillable::{Fillable, Offset, fillable};
-use super::pursuit::Listed;
-use super::quick_frames;
+mod fillable;
+mod quick_frames;
+
+use crate::active::{Active, Epoch, Listed, QuietNumber, RegionLine};
 use crate::addr::INDEX_BITS;
-use crate::notify::active::Epoch;
-use crate::notify::active::{Active, QuietNumber, RegionLine};
 use crate::slots::publish::Published;
 use crate::space::Space;
 use crate::sync::{RetryCause, Shared};
 use crate::table::{At, Node, Radix};
 use crate::{Format, Gfn, Host, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm, Walk, Word};
+pub(crate) use fillable::Fillable;
+use fillable::{Offset, fillable};
 
 /// A vCPU's memory of its last fault; see the module's header.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ pub(crate) struct Memo {
     parent_tag: u64,
     near: Near,
     /// The size of the host's page at the last fault that asked, but at least a region.
-    pub(super) reach: Level,
+    pub(crate) reach: Level,
 }
 
 /// Facts that were confirmed under N.
@@ -101,7 +102,7 @@ const PAUSE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
 /// A fact about a frame's leaf table that was confirmed under N.
 #[derive(Clone, Copy)]
-pub(super) enum ConfirmedTable {
+pub(crate) enum ConfirmedTable {
     /// The table itself.
     Table,
     /// That the slot has all of the table's frames. The table with this tag must be found from the one above it.
@@ -109,7 +110,7 @@ pub(super) enum ConfirmedTable {
 }
 
 /// The memo has nothing confirmed about the frame.
-pub(super) struct NotConfirmed;
+pub(crate) struct NotConfirmed;
 
 impl Near {
     const NOTHING: Self = Self {
@@ -159,18 +160,18 @@ impl Memo {
 
     /// Whether the quick path may map `gfn`, once it is confirmed.
     #[inline(always)]
-    pub(super) fn has(&self, gfn: Gfn) -> bool {
+    pub(crate) fn has(&self, gfn: Gfn) -> bool {
         self.plain.contains(gfn)
     }
 
     /// The same for a fault that knows whether the guest means private memory.
-    pub(super) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
+    pub(crate) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
         self.has(gfn) && self.slot.is_private() == private
     }
 
     /// Returns the fact about `gfn` that was confirmed under N.
     #[inline(always)]
-    pub(super) fn known(&self, gfn: Gfn) -> Option<ConfirmedTable> {
+    pub(crate) fn known(&self, gfn: Gfn) -> Option<ConfirmedTable> {
         let tag = gfn.0 >> Level::M2.shift();
         if tag == self.quiet.tag {
             Some(ConfirmedTable::Table)
@@ -185,7 +186,7 @@ impl Memo {
     /// # Safety
     /// For all of `'s` the caller is in a section of the read side that began before this call, or holds the lock of
     /// all unhooking.
-    pub(super) unsafe fn hole<'s, F: Format, H: Host>(
+    pub(crate) unsafe fn hole<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
         space: &Space<F>,
@@ -215,7 +216,7 @@ impl Memo {
     /// # Safety
     /// As [`hole`](Self::hole).
     #[inline(always)]
-    pub(super) unsafe fn hole_in_quiet<'s, F: Format, H: Host>(
+    pub(crate) unsafe fn hole_in_quiet<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
         known: ConfirmedTable,
@@ -242,7 +243,7 @@ impl Memo {
     /// # Safety
     /// As [`hole`](Self::hole).
     #[inline(always)]
-    pub(super) unsafe fn hole_near<'s, F: Format>(
+    pub(crate) unsafe fn hole_near<'s, F: Format>(
         &self,
         active: &Active,
         gfn: Gfn,
@@ -347,13 +348,13 @@ impl Memo {
     /// Whether [`look_around`](Self::look_around) may find more frames for the quick path when frames are no longer
     /// watched.
     #[inline(always)]
-    pub(super) fn is_narrow(&self) -> bool {
+    pub(crate) fn is_narrow(&self) -> bool {
         self.narrow
     }
 
     /// Determines the frames near `gfn` for the quick path, if any frame of the VM is or was watched.
     #[cold]
-    pub(super) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
+    pub(crate) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
         let plain;
         (plain, self.narrow) = quick_frames::near(vm, space, &self.slot, gfn);
         if plain != self.plain {
@@ -384,14 +385,14 @@ impl Memo {
     }
 
     /// The lists that a waiting fault on `gfn` watches.
-    pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> Listed {
+    pub(crate) fn listed(&self, active: &Active, gfn: Gfn) -> Listed {
         active.listed_over(self.slot.gfns.contains(gfn).then(|| self.slot.hva_of(gfn)))
     }
 
     /// Finds the slot of `gfn`, whose lowest entry is `at`: the remembered one, else that of the hint beside the leaf
     /// table, else that of the tree. Does not confirm it: an active invalidation may cover the frame.
     #[inline(always)]
-    pub(super) fn slot<F: Format, H: Host>(
+    pub(crate) fn slot<F: Format, H: Host>(
         &mut self,
         walk: &Walk<'_, F, H, Shared>,
         at: At<'_>,
@@ -416,13 +417,13 @@ impl Memo {
 
     /// Returns the remembered slot, if it is that of `gfn` and the memslots have not changed. In a section or not.
     #[inline(always)]
-    pub(super) fn remembered<F>(&self, space: &Space<F>, gfn: Gfn) -> Option<Slot> {
+    pub(crate) fn remembered<F>(&self, space: &Space<F>, gfn: Gfn) -> Option<Slot> {
         let is_current = self.generation == space.memslots.number();
         (is_current && self.slot.gfns.contains(gfn)).then_some(self.slot)
     }
 
     /// Finds the slot of `gfn` in the tree of `now`, and remembers it.
-    pub(super) fn slot_in<F: Format, H: Host>(
+    pub(crate) fn slot_in<F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
         now: Published<'_>,

@@ -6,7 +6,7 @@
 pub enum Pc {
     #[default]
     Start,
-    // notify::active
+    // active
     BeginSlot,
     List,
     Announce,
@@ -67,7 +67,7 @@ pub enum Pc {
     LogStore,
     // notify::secondary
     Settle,
-    // fault::memo, fault::quick
+    // memo, fault::quick
     QuickNumber,
     QuietWalk,
     QuickRegion,

@@ -112,13 +112,13 @@ impl Ring {
     }
 
     /// Returns the entries so far that were not reported, in order. They stay in the ring.
-    pub(super) fn collect(&self) -> Taking<'_> {
+    pub(crate) fn collect(&self) -> Taking<'_> {
         let told = self.taking.lock();
         Taking { ring: self, next: *told, until: self.head(), tells: true, told }
     }
 
     /// Takes reported entries, in order: at most `most`, plus the struck-out ones among and right after them.
-    pub(super) fn take_told(&self, most: u64) -> Taking<'_> {
+    pub(crate) fn take_told(&self, most: u64) -> Taking<'_> {
         let told = self.taking.lock();
         let next = self.tail.load(Relaxed);
         let end = *told;
@@ -137,13 +137,13 @@ impl Ring {
     }
 
     /// Returns the number of entries that were reported and not taken.
-    pub(super) fn waits_for_reset(&self) -> u64 {
+    pub(crate) fn waits_for_reset(&self) -> u64 {
         let told = self.taking.lock();
         *told - self.tail.load(Relaxed)
     }
 
     /// Number of entries that it has room for.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 }
@@ -160,17 +160,17 @@ pub(crate) struct Taking<'r> {
 
 impl Taking<'_> {
     /// The next entry, which is not counted as taken or told yet.
-    pub(super) fn peek(&self) -> Option<Pushed> {
+    pub(crate) fn peek(&self) -> Option<Pushed> {
         (self.next != self.until).then(|| self.ring.entry(self.next).get())
     }
 
     /// Strikes out the entry that was iterated last.
-    pub(super) fn strike_out(&self) {
+    pub(crate) fn strike_out(&self) {
         self.ring.entry(self.next - 1).put(Pushed::STRUCK_OUT);
     }
 
     /// Returns the entries as a list. Without memory, takes nothing.
-    pub(super) fn list(self) -> Result<Vec<Pushed>, NoMemory> {
+    pub(crate) fn list(self) -> Result<Vec<Pushed>, NoMemory> {
         let mut pages = Vec::new();
         fallible::reserve_exact(&mut pages, (self.until - self.next) as usize)?;
         pages.extend(self);

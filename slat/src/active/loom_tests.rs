@@ -13,55 +13,55 @@ use crate::table::formats::Ept4;
 use crate::{Format, Level};
 use std::sync::Arc;
 
-pub(in crate::notify) const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
+pub(crate) const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
 /// Frame 0, and its page.
-pub(in crate::notify) const PAGE: Page = Page::small(Gfn(0), Hva(0x1000));
+pub(crate) const PAGE: Page = Page::small(Gfn(0), Hva(0x1000));
 /// The range of an invalidation: that page by its frame, which is wide; or by its host address, which is narrow.
-pub(in crate::notify) type Ranges = (Span<Gfn>, Span<Hva>);
-pub(in crate::notify) const WIDE: Ranges = (Span::new(Gfn(0), Gfn(1)), NOWHERE);
-pub(in crate::notify) const NARROW: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x1000), Hva(0x2000)));
+pub(crate) type Ranges = (Span<Gfn>, Span<Hva>);
+pub(crate) const WIDE: Ranges = (Span::new(Gfn(0), Gfn(1)), NOWHERE);
+pub(crate) const NARROW: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x1000), Hva(0x2000)));
 /// Another page of the same region.
-pub(in crate::notify) const BESIDE: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x8000), Hva(0x9000)));
-pub(in crate::notify) const WRITE: u64 = 2;
+pub(crate) const BESIDE: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x8000), Hva(0x9000)));
+pub(crate) const WRITE: u64 = 2;
 
 /// A step that a thread leaves out.
 #[derive(Clone, Copy, PartialEq)]
-pub(in crate::notify) enum Mistake {
+pub(crate) enum Mistake {
     None,
     HostFirst,
     NoAdoption,
 }
 
-pub(in crate::notify) struct Shared {
-    pub(in crate::notify) active: Active,
-    pub(in crate::notify) upper: Entry,
+pub(crate) struct Shared {
+    pub(crate) active: Active,
+    pub(crate) upper: Entry,
     /// Leaf tables of one entry.
-    pub(in crate::notify) tables: [Entry; 2],
-    pub(in crate::notify) frame: AtomicU64,
+    pub(crate) tables: [Entry; 2],
+    pub(crate) frame: AtomicU64,
     /// Whether the host allows writes.
-    pub(in crate::notify) writable: AtomicU64,
+    pub(crate) writable: AtomicU64,
     /// Whether a vCPU caches the page.
-    pub(in crate::notify) cached: AtomicU64,
+    pub(crate) cached: AtomicU64,
 }
 
-pub(in crate::notify) fn leaf(frame: u64, write: u64) -> Word {
+pub(crate) fn leaf(frame: u64, write: u64) -> Word {
     Word(frame << 12 | 5 | write)
 }
 
-pub(in crate::notify) fn hole(version: u64) -> Word {
+pub(crate) fn hole(version: u64) -> Word {
     Word::hole(Version(version))
 }
 
-pub(in crate::notify) fn link(table: u64) -> Word {
+pub(crate) fn link(table: u64) -> Word {
     Word(table << 12 | 7)
 }
 
-pub(in crate::notify) fn is_leaf(word: Word) -> bool {
+pub(crate) fn is_leaf(word: Word) -> bool {
     matches!(word.kind::<Ept4>(Level::K4), Kind::Leaf)
 }
 
 impl Shared {
-    pub(in crate::notify) fn new(upper: Word, entry: Word) -> Self {
+    pub(crate) fn new(upper: Word, entry: Word) -> Self {
         Self {
             active: Active::new(),
             upper: Entry::new(upper),
@@ -73,18 +73,18 @@ impl Shared {
     }
 
     /// Takes a stamp, asks the host, and returns both; `None` if the stamp is not confirmed.
-    pub(in crate::notify) fn ask(&self, mistake: Mistake) -> Option<(Stamp, u64)> {
+    pub(crate) fn ask(&self, mistake: Mistake) -> Option<(Stamp, u64)> {
         let early = (mistake == Mistake::HostFirst).then(|| self.frame.load(Relaxed));
         let stamp = self.stamp(Level::M2)?;
         let frame = early.unwrap_or_else(|| self.frame.load(Relaxed));
         Some((stamp, frame))
     }
 
-    pub(in crate::notify) fn stamp(&self, reach: Level) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, reach: Level) -> Option<Stamp> {
         self.active.stamp(self.active.epoch(), PAGE, reach, Word::OLDEST).ok()
     }
 
-    pub(in crate::notify) fn install(entry: &Entry, (stamp, frame): (Stamp, u64)) {
+    pub(crate) fn install(entry: &Entry, (stamp, frame): (Stamp, u64)) {
         let word = entry.load();
         if word.is_hole() && word <= stamp.newest {
             let _ = entry.cas(word, leaf(frame, WRITE));
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// Zaps one entry. Returns whether a flush is owed.
-    pub(in crate::notify) fn zap(ticket: &Ticket<'_>, entry: &Entry, adopts: bool) -> bool {
+    pub(crate) fn zap(ticket: &Ticket<'_>, entry: &Entry, adopts: bool) -> bool {
         let mine = Word::hole(ticket.version());
         let mut word = entry.load();
         loop {
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Edits every entry of the page: the one above the table, and the table's.
-    pub(in crate::notify) fn edit(&self, ticket: &Ticket<'_>) {
+    pub(crate) fn edit(&self, ticket: &Ticket<'_>) {
         let mut upper = self.upper.load();
         while upper.is_hole() && upper < Word::hole(ticket.version()) {
             match self.upper.cas(upper, Word::hole(ticket.version())) {

@@ -170,7 +170,7 @@ impl fmt::Display for Sheet {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cost_sheet::*;
 
     fn sheet() -> Sheet {
         let mut sheet = Sheet::assumed(Costs::SERVER);

@@ -3,156 +3,13 @@
 //! Two pages are a **region** (2 MiB in the engine), so a table has two entries. There are four pages. In a state of
 //! two levels the root links the regions; in one of three levels a table of links stands between.
 
-use crate::hardware::Caches;
-use crate::harvest::{Log, Track};
-use crate::held::Held;
-use crate::shootdown::Tlb;
-use crate::slots::Sets;
-
-/// Number of guest frames, and of host pages behind them.
-pub const PAGES: u8 = 4;
-/// Number of table pages.
-pub const NODES: usize = 8;
-/// Most threads of a scenario.
-pub const THREADS: usize = 8;
-/// No node, no slot, no host page.
-pub const NONE: u8 = 255;
-
-/// A range of pages.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Span {
-    /// The first page.
-    pub start: u8,
-    /// The page after the last.
-    pub end: u8,
-}
-
-impl Span {
-    /// Pages `start..end`.
-    pub const fn new(start: u8, end: u8) -> Self {
-        Self { start, end }
-    }
-
-    /// Whether it has page `page`.
-    pub fn has(self, page: u8) -> bool {
-        self.start <= page && page < self.end
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.start >= self.end
-    }
-
-    pub(crate) fn overlaps(self, other: Self) -> bool {
-        !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
-    }
-
-    pub(crate) fn covers(self, other: Self) -> bool {
-        self.start <= other.start && other.end <= self.end
-    }
-
-    pub(crate) fn hull(self, other: Self) -> Self {
-        if self.is_empty() {
-            other
-        } else if other.is_empty() {
-            self
-        } else {
-            Self::new(self.start.min(other.start), self.end.max(other.end))
-        }
-    }
-}
-
-/// A leaf. A leaf of a region maps this frame and the next one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Leaf {
-    /// `generation * PAGES + host page`.
-    pub pfn: u8,
-    /// The hardware may write.
-    pub write: bool,
-    /// The host allowed writes, so a fault may restore `write`.
-    pub host_write: bool,
-    /// Set by the hardware, or by an install for a write.
-    pub dirty: bool,
-}
-
-/// The contents of an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Word {
-    /// A hole, with the number of the last invalidation that covered it.
-    Hole(u8),
-    /// The same, and there was no slot as of that number.
-    Mmio(u8),
-    /// A link.
-    Table(u8),
-    /// A mapped page, or a mapped region.
-    Leaf(Leaf),
-    /// Owned for a moment by a thread.
-    Frozen(u8),
-}
-
-impl Word {
-    pub(crate) fn number(&mut self) -> Option<&mut u8> {
-        match self {
-            Self::Hole(version) | Self::Mmio(version) => Some(version),
-            _ => None,
-        }
-    }
-
-    /// Returns the number of an absent word that may be filled.
-    pub(crate) fn version(self) -> Option<u8> {
-        match self {
-            Self::Hole(version) | Self::Mmio(version) => Some(version),
-            _ => None,
-        }
-    }
-}
-
-/// A table page.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Node {
-    /// In no table, and in no list.
-    pub free: bool,
-    /// Its level.
-    pub level: u8,
-    /// Its entries.
-    pub entries: [Word; 2],
-}
-
-const FREE: Node = Node { free: true, level: 0, entries: [Word::Hole(0); 2] };
-
-/// One invalidation in the active set.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Slot {
-    pub(crate) active: bool,
-    pub(crate) unflushed: bool,
-    /// The number that it began with, and the one that it has now.
-    pub(crate) first: u8,
-    pub(crate) last: u8,
-    pub(crate) gfns: Span,
-    pub(crate) hvas: Span,
-    /// The lines on which it is or will be listed: a bit for each region, [`EPOCH`] for the epoch.
-    pub(crate) lines: u8,
-}
-
-/// The word N. Only invalidations read it and write it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Numbers {
-    /// The newest number.
-    pub newest: u8,
-    /// Number of active invalidations.
-    pub count: u8,
-}
-
-/// The line of a region, or the epoch's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Line {
-    /// The word: the newest number announced here.
-    pub newest: u8,
-    /// The places of the active set that are listed here, a bit each.
-    pub listed: u8,
-}
-
-/// The line on which wide invalidations are announced. Lines 0 and 1 are those of the regions.
-pub(crate) const EPOCH: usize = 2;
+use super::active::{Line, Numbers, Slot, THREADS};
+use super::bad::Bad;
+use super::held::Held;
+use super::pages::{NONE, PAGES, Span, bits, frame};
+use super::slots::{Log, Sets, Track};
+use super::table::{FREE, Leaf, NODES, Node, Word};
+use super::vcpu::{Caches, Tlb};
 
 /// Dead tables before they are free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -163,59 +20,6 @@ pub struct Grace {
     pub taken: u8,
     /// Threads whose section began before that.
     pub sections: u8,
-}
-
-/// A violated property.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Bad {
-    /// A vCPU can load from a frame that the host has taken back.
-    StaleLoad,
-    /// A vCPU can store where the host allows no stores any more.
-    StaleStore,
-    /// A vCPU can reach memory that its slot has no longer.
-    StaleSlot,
-    /// A vCPU can store to a frame whose stores are tracked.
-    StoreUntracked,
-    /// A held frame is used that the host has taken back, or that is not the slot's any more.
-    StaleHeld,
-    /// An access to a slot was treated as MMIO.
-    FalseMmio,
-    /// A thread or a vCPU reaches a table page that was given back.
-    FreedTable,
-    /// A hole was replaced by an older one.
-    VersionFell,
-    /// A vCPU in L2 can use what L1 has flushed, or never said.
-    StaleTables,
-    /// The host discarded a written page as clean.
-    DirtyLost,
-    /// At the end, a page was written since its copy, and no harvest will report it.
-    StoreLost,
-    /// A page had been written when a harvest began, and the harvest did not report it.
-    StoreUntold,
-    /// A page was copied, and a vCPU can still store to the old frame.
-    StoreAfterCopy,
-    /// A look-up read a version of the slots in whose place another one was being written.
-    MixedSlots,
-    /// A thread waits forever.
-    Stuck,
-    /// A vCPU can load old contents of a page whose copy is writable.
-    OldContents,
-    /// At the end, a table page is lost.
-    TableLost,
-    /// At the end, the count of leaves is wrong.
-    LeafLost,
-    /// At the end, there is a page without a mapping.
-    PageLeft,
-    /// A child has a store of a thread, but not the previous one.
-    ChildTorn,
-    /// A thread reads a version of the mappings that was freed.
-    FreedVersion,
-    /// A template of a store lacks its manifest or a chunk.
-    TemplateBroken,
-    /// An object that a host has pinned and serves is gone.
-    PinLost,
-    /// At the end, collections leave objects that no template has.
-    Garbage,
 }
 
 /// The shared state.
@@ -264,11 +68,6 @@ pub struct Shared {
     /// Number of mapped pages.
     pub(crate) leaves: i8,
     pub(crate) bad: Option<Bad>,
-}
-
-/// The frames of a host page are `page, page + 4, …`.
-pub(crate) const fn frame(generation: u8, page: u8) -> u8 {
-    generation * PAGES + page
 }
 
 impl Shared {
@@ -424,9 +223,4 @@ impl Shared {
         }
         (leaves, tables)
     }
-}
-
-/// The members of a small set.
-pub(crate) fn bits(set: u8) -> impl Iterator<Item = u8> {
-    (0..8).filter(move |bit| set >> bit & 1 != 0)
 }

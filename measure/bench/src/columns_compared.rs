@@ -78,7 +78,7 @@ fn add_checks(all: &mut Vec<Check>, policy: Column, vcpus: u32, points: &[Point]
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::columns_compared::*;
 
     #[test]
     fn a_shared_bench_compares_each_policy_with_the_last() {

@@ -1,8 +1,8 @@
 //! The operations of programs.
 
 #[cfg(doc)]
-use crate::shared::NONE;
-use crate::shared::Span;
+use super::pages::NONE;
+use super::pages::Span;
 
 /// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

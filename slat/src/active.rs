@@ -84,6 +84,9 @@ enum Removed {
     InPass,
 }
 
+/// The lists of active invalidations that may cover a page.
+pub(crate) type Listed = [(u64, u64); 2];
+
 /// An invalidation that has begun. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Ticket<'a> {
@@ -123,7 +126,7 @@ impl Active {
 
     /// Whether an active invalidation among the `listed` covers any of `gfns` or `hvas`.
     #[inline(never)]
-    pub(crate) fn any_over(&self, listed: [(u64, u64); 2], gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    pub(crate) fn any_over(&self, listed: Listed, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
         listed.any(|slot| is_over(slot, gfns, hvas))
     }
@@ -135,7 +138,7 @@ impl Active {
     }
 
     /// The lists that a fault polls while an invalidation over `hva` is active: they change when it ends.
-    pub(crate) fn listed_over(&self, hva: Option<Hva>) -> [(u64, u64); 2] {
+    pub(crate) fn listed_over(&self, hva: Option<Hva>) -> Listed {
         [hva.map_or((0, 0), |hva| self.lines.of(hva).listed()), self.lines.epoch.listed()]
     }
 

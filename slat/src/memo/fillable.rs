@@ -4,10 +4,10 @@ use crate::table::{Entry, Node};
 use crate::{Format, Gfn, Hva, Level, PAGE_SHIFT, Slot, Word};
 
 /// A hole that the fault may fill, and the host address of its page.
-pub(super) struct Fillable<'s> {
-    pub(super) entry: &'s Entry,
-    pub(super) word: Word,
-    pub(super) hva: Hva,
+pub(crate) struct Fillable<'s> {
+    pub(crate) entry: &'s Entry,
+    pub(crate) word: Word,
+    pub(crate) hva: Hva,
 }
 
 /// The page number of a slot's host address minus the frame number there, modulo 2⁶⁴. It is the same for each page of
