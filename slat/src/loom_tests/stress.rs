@@ -1,6 +1,6 @@
 //! The loom tests on real threads: `cargo test -p slat --features baselines --lib loom_tests`.
 //!
-//! Each body runs [`EXECUTIONS`] times, or `SLAT_TRIES` times, with the assertions that it has under loom. Its threads
+//! Each body runs [`EXECUTIONS`] times, ten times as often with `SLAT_THOROUGH`, or `SLAT_TRIES` times, with the assertions that it has under loom. Its threads
 //! start together: none runs before the body has spawned the last one. Then each spins for a random time. The number of
 //! an execution seeds its random numbers; the schedule remains the system's.
 //!
@@ -35,7 +35,8 @@ pub(crate) const RACE: &str = "Causality violation";
 pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
     let name = std::thread::current().name().unwrap_or_default().replace("::loom_tests", "");
     let mut ran = Ran { name, executions: 0 };
-    repeat(tries(EXECUTIONS), || {
+    let is_night = std::env::var_os("SLAT_THOROUGH").is_some();
+    repeat(tries(if is_night { 10 * EXECUTIONS } else { EXECUTIONS }), || {
         ran.executions += 1;
         test();
         false
