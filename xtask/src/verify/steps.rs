@@ -222,7 +222,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1300, 3000, "cargo xtask chaos --seconds 1200").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 1200, 3000, "cargo xtask chaos --seconds 1100").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),
