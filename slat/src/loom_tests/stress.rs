@@ -1,8 +1,9 @@
 //! The loom tests on real threads: `cargo test -p slat --features baselines --lib loom_tests`.
 //!
-//! Each body runs [`EXECUTIONS`] times, ten times as often with `SLAT_THOROUGH`, or `SLAT_TRIES` times, with the assertions that it has under loom. Its threads
-//! start together: none runs before the body has spawned the last one. Then each spins for a random time. The number of
-//! an execution seeds its random numbers; the schedule remains the system's.
+//! Each body runs [`EXECUTIONS`] times, ten times as often with `SLAT_THOROUGH`, or `SLAT_TRIES` times, with the
+//! assertions that it has under loom. Its threads start together: none runs before the body has spawned the last one.
+//! Then each spins for a random time. The number of an execution seeds its random numbers; the schedule remains the
+//! system's.
 //!
 //! This reaches executions with more preemptions than loom's bounds, the compiler's reorderings, membarrier, and the
 //! shipped sizes of rings and sets. It explores by chance, so a passed run proves nothing, and no test of a mistake
