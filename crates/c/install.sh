@@ -6,7 +6,7 @@ set -eu
 here=$(dirname "$0") built=$1
 mkdir -p "$2/include" "$2/lib/pkgconfig"
 prefix=$(cd "$2" && pwd)
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/Cargo.toml" "$here/../Cargo.toml" 2>/dev/null | head -1)
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/Cargo.toml" "$here/../../Cargo.toml" 2>/dev/null | head -1)
 cp "$here/slat.h" "$prefix/include/"
 cp "$built/libslat_c.a" "$prefix/lib/libslat.a"
 [ ! -f "$built/libslat_c.so" ] || cp "$built/libslat_c.so" "$prefix/lib/libslat.so"

@@ -34,7 +34,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut vmx = Vmx(stores.into());
     while let Some(fault) = vcpu.run(&mut idle, &mut vmx) {
         match vcpu.fault(&mut idle, fault)? {
-            Next::Resume(_) => vm.zap_all(&mut idle)?, // the guest repeats the access, here on other tables
+            Next::Resume(_) => vm.zap_all(&mut idle)?, // REPLACE by {}: here the guest goes on with new tables
             Next::Emulate(why) => println!("a device: {why:?}, {fault:?}"), // REPLACE: emulate the instruction
             Next::Leave(why) => return Err(format!("REPLACE: harvest, convert, or wait: {why:?}").into()),
         }

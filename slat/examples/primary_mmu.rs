@@ -10,7 +10,7 @@ struct Process(Mutex<BTreeMap<Hva, Pfn>>);
 impl Host for Process {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let mut frames = self.0.lock().unwrap();
-        let fresh = Pfn(0x9000 + frames.len() as u64); // REPLACE: your frame allocator
+        let fresh = Pfn(hva.0 >> PAGE_SHIFT); // REPLACE: your frame allocator; here each page has a frame of its own
         let pfn = *frames.entry(Hva(hva.0 & !(PAGE_SIZE - 1))).or_insert(fresh);
         Ok(HostPage { pfn, ..HostPage::PLAIN })
     }

@@ -154,8 +154,8 @@ errors! { HostError, errno:
 /// impl Host for Lazy {
 ///     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 ///         let mut frames = self.0.lock().unwrap();
-///         let next = Pfn(0x9000 + frames.len() as u64);
-///         let pfn = *frames.entry(hva.0 >> 12).or_insert(next);
+///         // Each page has a frame of its own; a real host asks its frame allocator.
+///         let pfn = *frames.entry(hva.0 >> 12).or_insert(Pfn(hva.0 >> 12));
 ///         Ok(HostPage { pfn, ..HostPage::PLAIN })
 ///     }
 /// }
@@ -171,7 +171,7 @@ errors! { HostError, errno:
 /// let change = vm.invalidate(Span::sized(page, 4096), Why::Unmap).apply(&mut idle).settle();
 /// let frame = vm.host().0.lock().unwrap().remove(&(page.0 >> 12));
 /// drop(change);
-/// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
+/// assert_eq!(frame, Some(Pfn(0x7_0005)), "free for another use");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[allow(unused_variables, reason = "the documentation has their names")]

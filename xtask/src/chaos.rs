@@ -11,7 +11,7 @@ use crate::sanitize;
 use anyhow::{Result, ensure};
 use std::process::Command;
 
-/// Mistakes (`mistakes/`) in rules that one place keeps for every caller. `inject_tests` finds mistakes that show only
+/// Mistakes (`proof/mistakes/`) in rules that one place keeps for every caller. `inject_tests` finds mistakes that show only
 /// if a callback panics at a certain call, because it panics at each call; `chaos` finds such a mistake by chance.
 const MISTAKES: &[&str] = &["section-ended-early", "mark-looked-up-late"];
 

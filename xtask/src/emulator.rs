@@ -39,7 +39,7 @@ pub fn or_skipped(outcome: Outcome, required: &str) -> Outcome {
     })
 }
 
-/// A program of `walkers/`.
+/// A program of `proof/walkers/`.
 #[derive(serde::Deserialize)]
 pub struct Program {
     pub package: String,
@@ -154,7 +154,7 @@ fn rom(elf: &[u8]) -> Result<Vec<u8>> {
     let file = object::read::elf::ElfFile64::<object::LittleEndian>::parse(elf)?;
     let mut segments = file.segments();
     let (Some(segment), None) = (segments.next(), segments.next()) else {
-        bail!("a program of walkers/ has one segment");
+        bail!("a program of proof/walkers/ has one segment");
     };
     let code = file.section_by_name(".rom").context("the program has no ROM")?.data()?;
     let mut rom = segment.data()?.to_vec();

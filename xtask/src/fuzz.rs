@@ -1,4 +1,4 @@
-//! `fuzz`: runs the targets of `fuzz/` under libFuzzer.
+//! `fuzz`: runs the targets of `proof/fuzz/` under libFuzzer.
 //!
 //! The stable compiler builds the fuzzer: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
 //! Findings of a run stay in `target/fuzz/found`, and later runs begin with them; only `--keep` changes committed

@@ -35,11 +35,11 @@ enum Chore {
     Docs,
     /// Check the links of rendered pages: those of `mdbook build book` and `cargo xtask docs`
     Links(links::Args),
-    /// Run the quick half of the checks that each change must pass: five minutes
+    /// Run the quick half of the checks that each change must pass: six minutes
     Check,
     /// Run the checks that each change must pass; print the explored executions and the found mistakes
     Verify(verify::Args),
-    /// Run every check, four hours at most; write the verdict to proof/verdicts/nightly.md
+    /// Run the checks that take hours (budget: four); write the verdict to proof/verdicts/nightly.md
     Nightly(verify::Args),
     /// Make each mistake of proof/mistakes/ in a copy of the sources, and run the test that must find it
     Mutants(mutants::Args),
@@ -47,7 +47,7 @@ enum Chore {
     Coverage,
     /// Count instructions of the hot paths, against the baseline; needs valgrind
     Gate(gate::Args),
-    /// Run everything at once: the direct MMU, a host under load, dirty logs
+    /// Run everything at once: the engine, a host under load, dirty logs
     Soak(longer::Soak),
     /// Run every public operation at once under `AddressSanitizer`, with callbacks that panic
     Chaos(chaos::Args),

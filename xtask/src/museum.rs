@@ -93,7 +93,7 @@ fn check(page: &str, names: &Names<'_>) -> (usize, Vec<String>) {
     (bugs, wrong)
 }
 
-/// Returns the names of the mistakes that a tool finds: those of the model, and those in `mistakes/`.
+/// Returns the names of the mistakes that a tool finds: those of the model, and those in `proof/mistakes/`.
 fn seeded() -> BTreeSet<String> {
     let mut seeded = BTreeSet::new();
     let model = fs::read_to_string(Path::new(ROOT).join("proof/model/src/bug.rs")).unwrap();

@@ -13,7 +13,7 @@
 //! | [`many_invalidations`] | faults whose host sleeps; three and more invalidations of the same pages, narrow and wide, transactions |
 //! | [`dirty`] | stores; harvests by permissions, by D bits and by rings; aging; pages that move |
 //!
-//! Each scenario must fail under its mistakes in the shipped code (`mistakes/`). `SLAT_SHUTTLE_EXECUTIONS` sets the
+//! Each scenario must fail under its mistakes in the shipped code (`proof/mistakes/`). `SLAT_SHUTTLE_EXECUTIONS` sets the
 //! number of schedules per scenario. A schedule that fails is printed. It fails again when it is run with
 //! `SLAT_SHUTTLE_REPLAY` set to it and the test's name, but only on the same code. A defect that was found here is
 //! therefore kept as a narrow scenario that finds it soon, and as a named mistake.

@@ -17,7 +17,7 @@
 //! ([`crate::active`]).
 //!
 //! The engine therefore counts and takes apart dead tables by plain loads, a page at a time, when no other thread can
-//! reach them. That is many times faster than an exchange for each entry. (`model/` checks all of this.)
+//! reach them. That is many times faster than an exchange for each entry. (`proof/model/` checks all of this.)
 
 use super::memory::NodeList;
 use super::{At, Entry, Format, Node, Pool, TableMemory, Word};

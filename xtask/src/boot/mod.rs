@@ -220,7 +220,7 @@ impl BootFiles {
     }
 }
 
-/// Builds a program of `walkers/`.
+/// Builds a program of `proof/walkers/`.
 fn program(package: &str, name: &str) -> Result<PathBuf> {
     let [package, name, target] = [package, name, "x86_64-unknown-none"].map(String::from);
     Program { package, name, target }.build(&[])

@@ -1,11 +1,10 @@
 //! Plain words: comments and texts begin with a noun or a verb, name their actors, and argue their `unsafe`.
 //!
-//! The rules hold for all of the repository. [`EXCEPTED`] counts the findings that are left in some folders; a count
-//! may only fall.
+//! The rules hold for all of the repository.
 
 use super::{Finding, Source};
 use anyhow::Result;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Words that begin a relative clause without a noun.
 const CLAUSES: [&str; 4] = ["What", "One that", "The one", "Those"];
@@ -33,40 +32,19 @@ const EMPTY_PROMISES: [&str; 3] = ["caller's word", "callers' word", "says the c
 /// Files without rules: texts from before them, and this one.
 const BEFORE: [&str; 2] = ["CHANGELOG.md", file!()];
 
-/// Folders and files with findings, and how many.
-const EXCEPTED: [(&str, usize); 0] = [];
-
-/// Checks all sources, and the texts about them. A finding that an exception covers is left out; an exception that is
-/// too high is a finding.
+/// Checks all sources, and the texts about them.
 pub fn check(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     let all = sources.iter().chain(texts);
     let found =
         all.clone().flat_map(clauses).chain(all.flat_map(actors)).chain(sources.iter().flat_map(promises));
     let may = |finding: &Finding| BEFORE.iter().any(|path| finding.path == Path::new(path));
-    without(&EXCEPTED, found.filter(|finding| !may(finding)).collect())
+    found.filter(|finding| !may(finding)).collect()
 }
 
 /// Reads the texts beside the sources: documents, manifests, headers and scripts.
 pub fn texts() -> Result<Vec<Source>> {
     let ends = [".md", ".toml", ".h", ".c", ".sh", "run"].map(|end| super::read_all(Path::new("."), end));
     Ok(ends.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-}
-
-/// Returns the findings that no exception covers, and a finding for each exception that counts too many.
-fn without(excepted: &[(&str, usize)], mut findings: Vec<Finding>) -> Vec<Finding> {
-    let mut too_high = Vec::new();
-    for &(folder, most) in excepted {
-        let count = findings.iter().filter(|finding| finding.path.starts_with(folder)).count();
-        if count <= most {
-            findings.retain(|finding| !finding.path.starts_with(folder));
-        }
-        if count < most {
-            let what = format!("{folder} has {count} such texts, fewer than {most}: lower its count");
-            too_high.push(Finding { path: PathBuf::from(file!()), line: 1, what });
-        }
-    }
-    findings.extend(too_high);
-    findings
 }
 
 /// No comment begins with one of [`CLAUSES`], nor a text that a program prints.
@@ -172,17 +150,5 @@ mod tests {
         assert_eq!(lines(promises, "a.rs", "// SAFETY: mapped, says the caller."), [1]);
         let right = "// SAFETY: the caller promises that a is mapped.\n\n// The caller's word: 64 bits.\n";
         assert_eq!(lines(promises, "a.rs", right), [0; 0]);
-    }
-
-    #[test]
-    fn an_exception_covers_as_many_findings_as_it_counts() {
-        let finding = || Source::new("a/b.rs", "").finding(0, "");
-        let left = |folder, most| without(&[(folder, most)], vec![finding(), finding()]).len();
-        assert_eq!([left("a", 2), left("a", 1), left("c", 0)], [0, 2, 2]);
-        let lower = without(&[("a", 3)], vec![finding(), finding()]);
-        assert_eq!(
-            lower.iter().map(|found| &*found.what).collect::<Vec<_>>(),
-            ["a has 2 such texts, fewer than 3: lower its count"]
-        );
     }
 }

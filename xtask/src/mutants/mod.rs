@@ -1,4 +1,4 @@
-//! `mutants`: makes each mistake of `mistakes/`, and runs the test that must find it.
+//! `mutants`: makes each mistake of `proof/mistakes/`, and runs the test that must find it.
 //!
 //! The sources know of no mistake. A record ([`record`]) says which text of which file a mistake replaces, and which test
 //! of which tool must then fail. All mistakes are built at once, into one copy of the workspace ([`copy`]), where a

@@ -38,7 +38,7 @@ pub struct Mistake {
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seen {
     pub tool: Tool,
-    /// The package whose test finds it: the first part of the record's path below `mistakes/`.
+    /// The package whose test finds it: the first part of the record's path below `proof/mistakes/`.
     pub package: String,
     /// The path of the test in its program.
     pub test: String,

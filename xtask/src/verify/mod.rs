@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_looks_for_its_mistakes_at_night_and_all_but_the_sanitizers_on_a_push() {
+    fn every_tool_looks_for_its_mistakes_at_night_and_all_but_miri_and_the_sanitizers_on_a_push() {
         let tools = |tier| {
             let tools = Request { tier, only: Some(SEEDED_BUGS) }.tools();
             tools.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")

@@ -110,7 +110,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "suite",
-        about: "the README's second command: every test, among them those that look at each write and fail each allocation",
+        about: "every test of the workspace, among them those that look at each write and fail each allocation",
         lines: &[
             Line::new(QUICK, 120, 600, HALF),
             Line::new(PUSH, 340, 1200, "cargo test --workspace --locked --no-fail-fast")

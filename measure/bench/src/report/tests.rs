@@ -1,4 +1,4 @@
-//! A page of figures that were taken once (`cli/tests/report.data.json`, cut down): its two faces, and what they say.
+//! A page of figures that were taken once (`measure/bench/tests/report.data.json`, cut down): its two faces, and what they say.
 
 use crate::report::page_html;
 use crate::report::page_markdown;

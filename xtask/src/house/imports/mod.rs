@@ -19,17 +19,13 @@ mod engine;
 mod graph;
 mod names;
 mod roots;
-mod standing;
 
 use crate::source::{Finding, Source, without_dots};
 use anyhow::Result;
 use circles::{Circle, OWN, circles};
 use graph::Graph;
 use roots::roots;
-use standing::{LIST, STANDING, Standing};
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
@@ -43,7 +39,7 @@ pub fn check(sources: &[Source], manifests: &[(PathBuf, Table)]) -> Result<Vec<F
     let texts: BTreeMap<&Path, &Source> = sources.iter().map(|source| (&*source.path, source)).collect();
     let read = |path: &Path| texts.get(&*without_dots(path)).map(|source| source.lines.join("\n"));
     let roots = roots(manifests, &texts.keys().copied().collect());
-    let (mut findings, mut circles) = (Vec::new(), Vec::new());
+    let mut findings = Vec::new();
     for root in &roots {
         let mut graph = Graph::read(root, &read)?;
         if root == Path::new(ENGINE) {
@@ -52,24 +48,14 @@ pub fn check(sources: &[Source], manifests: &[(PathBuf, Table)]) -> Result<Vec<F
             let wrong = engine::disorder(&graph).into_iter();
             findings.extend(wrong.map(|what| Finding { path: root.clone(), line: 1, what }));
         }
-        circles.extend(found(&graph));
+        findings.extend(found(&graph));
     }
-    findings.extend(judge(circles, STANDING));
     Ok(findings)
 }
 
-/// A circle in a folder of the repository: the number of its entries, and its description.
-type Found = (PathBuf, usize, Finding);
-
 /// Returns the circles of a crate.
-fn found(graph: &Graph) -> Vec<Found> {
-    let found = circles(graph).into_iter().map(|circle| {
-        let own = &graph.files[&circle.folder];
-        let is_within = ["lib", "main", "mod"].iter().any(|name| own.file_stem() == Some(OsStr::new(name)));
-        let folder = if is_within { own.with_file_name("") } else { own.with_extension("") };
-        (folder.components().collect(), circle.entries.len(), describe(graph, &circle))
-    });
-    found.collect()
+fn found(graph: &Graph) -> Vec<Finding> {
+    circles(graph).iter().map(|circle| describe(graph, circle)).collect()
 }
 
 /// Describes a circle, at the first import to cut.
@@ -89,31 +75,6 @@ fn describe(graph: &Graph, circle: &Circle) -> Finding {
     Finding { path: path.clone(), line, what }
 }
 
-/// Returns the circles that are larger than listed, and the folders that have fewer.
-fn judge(mut circles: Vec<Found>, standing: &[Standing]) -> Vec<Finding> {
-    // The largest first, as in the lists.
-    circles.sort_by_key(|(_, entries, _)| Reverse(*entries));
-    let mut findings = Vec::new();
-    for &(folder, sizes) in standing {
-        let now = circles.iter().filter(|(of, ..)| of == Path::new(folder)).count();
-        if now < sizes.len() {
-            let what = format!("{now} circles, not {}: lower {LIST}", sizes.len());
-            findings.push(Finding { path: folder.into(), line: 1, what });
-        }
-    }
-    let mut seen = BTreeMap::<PathBuf, usize>::new();
-    for (folder, entries, finding) in circles {
-        let listed = standing.iter().find(|(of, _)| Path::new(of) == folder);
-        let nth = seen.entry(folder).or_default();
-        let may = listed.and_then(|(_, sizes)| sizes.get(*nth));
-        if may.is_none_or(|&may| entries > may) {
-            findings.push(finding);
-        }
-        *nth += 1;
-    }
-    findings
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,8 +87,8 @@ mod tests {
         Graph::read(Path::new(files[0].0), &read).unwrap()
     }
 
-    fn judged(graph: &Graph, standing: &[Standing]) -> Vec<String> {
-        judge(found(graph), standing).into_iter().map(|finding| finding.to_string()).collect()
+    fn told(graph: &Graph) -> Vec<String> {
+        found(graph).iter().map(ToString::to_string).collect()
     }
 
     const CIRCLE: [(&str, &str); 3] = [
@@ -138,21 +99,9 @@ mod tests {
 
     #[test]
     fn a_circle_is_reported_with_the_import_to_cut() {
-        let [found] = &judged(&graph(&CIRCLE), &[])[..] else { panic!() };
+        let [found] = &told(&graph(&CIRCLE))[..] else { panic!() };
         assert!(found.starts_with("src/a.rs:1: a, b import each other in a circle"), "{found}");
         assert!(found.ends_with("\n    src/a.rs:1: crate::b::B, of src/b.rs"), "{found}");
-    }
-
-    #[test]
-    fn a_circle_that_is_listed_may_only_shrink() {
-        let listed = |sizes: &'static [usize]| [("src", sizes)];
-        assert_eq!(judged(&graph(&CIRCLE), &listed(&[2])), [""; 0]);
-        assert_eq!(judged(&graph(&CIRCLE), &listed(&[3])), [""; 0]);
-        assert_eq!(judged(&graph(&CIRCLE), &listed(&[1])).len(), 1, "larger");
-        assert_eq!(judged(&graph(&CIRCLE), &listed(&[2, 2])).len(), 1, "one of two is gone");
-        let cut = [CIRCLE[0], CIRCLE[1], ("src/b.rs", "pub struct B;")];
-        assert_eq!(judged(&graph(&cut), &[]), [""; 0]);
-        assert_eq!(judged(&graph(&cut), &listed(&[2])).len(), 1, "none is left");
     }
 
     fn imports(files: &[(&str, &str)]) -> Vec<String> {
