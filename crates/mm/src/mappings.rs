@@ -40,7 +40,7 @@
 //! at the moment of the edit.
 //!
 //! **Memory.** Threads read a version under a page lock, or while they hold the listeners for reading
-//! ([`crate::state`]). What versions have replaced is collected. It is freed after each page lock has been free
+//! ([`crate::state`]). Nodes that versions have replaced are collected. They are freed after each page lock has been free
 //! once and no thread was found to hold the listeners ([`Mappings::take_retired`]).
 //!
 //! The lock here is the innermost of the order. While a thread holds it, it takes no other lock, and waits only
@@ -124,7 +124,7 @@ impl Mappings {
         // ORDER(vmas): Acquire pairs with the Release in `edit`: the nodes and mappings of the version are
         // read after its root.
         let raw = self.shown.root.load(Acquire);
-        // SAFETY: made by `into_raw`. What is retired from now on is freed after the caller has released its
+        // SAFETY: made by `into_raw`. A node that is retired from now on is freed after the caller has released its
         // lock.
         Vmas::new(unsafe { RangeRoot::from_raw(raw).read() })
     }

@@ -4,7 +4,7 @@
 //! near = { value = 48.5, source = "measured" } # ns: a line comes from another CPU of this socket
 //! far = { value = 120, source = "assumed" }    # ns: a line comes from another socket
 //! ```
-//! All fields of [`Costs`] stand in it, each once, in any order. What cannot be a cost is refused, with the number of its line.
+//! All fields of [`Costs`] stand in it, each once, in any order. A value that cannot be a cost is refused, with the number of its line.
 
 use serde::Deserialize;
 use slat_machine::costs::Costs;

@@ -93,7 +93,7 @@ fn work_around_the_engine_costs_what_it_says() {
     }
 }
 
-/// The TDP MMU series' claim. What is seen here is what its threads could not be without 416 processors.
+/// The TDP MMU series' claim. The simulation shows it on 416 processors.
 #[test]
 fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_no_vcpu_waits() {
     let [exclusive, none] = [EXCLUSIVE, NONE].map(|policy| run(&demand_paging::SCENARIO, policy, 416, 1));

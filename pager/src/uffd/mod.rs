@@ -270,7 +270,7 @@ impl Uffd {
     }
 
     fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-        // SAFETY: `request` says that its argument is a `T` (see `abi`). What it does to memory it does in the process to which
+        // SAFETY: `request` says that its argument is a `T` (see `abi`). It changes memory of the process to which
         // the userfaultfd belongs, and only where that registered it.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

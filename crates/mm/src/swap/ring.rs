@@ -1,8 +1,8 @@
 //! The kernel's ring (`io_uring`): a thread submits many requests with one call, and the kernel executes them
 //! concurrently.
 //!
-//! A thread of the ring reads the completions and wakes waiting threads. What the kernel does not complete, the
-//! waiting thread executes itself, so errors are the same with and without a ring.
+//! A thread of the ring reads the completions and wakes waiting threads. A request that the kernel does not complete,
+//! the waiting thread executes itself, so errors are the same with and without a ring.
 
 use super::request::{Direction, Request};
 use io_uring::squeue::PushError;

@@ -5,7 +5,7 @@
 //!                                  └──▶ fit: plain instructions, so that two paths of a real fault come out right
 //! ```
 //! A reading takes about ten milliseconds, and all probes are in it, so that a machine which is slower for a while is slower in
-//! all of them. What a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
+//! all of them. A cost that a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
 //! far a line is that comes from another socket, how many CPUs a socket has, an interrupt to a CPU that runs a guest.
 //! Locks are those of this machine's programs, which sleep when they have spun for a while; the server's are a kernel's,
 //! which queue ([`Costs::park_after`]).

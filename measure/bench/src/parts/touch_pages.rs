@@ -25,7 +25,7 @@ pub trait Touch: Send {
     fn cpu(&self) -> Option<usize> {
         None
     }
-    /// Touches a page that is missing. What fails is not counted, and so found by the checks.
+    /// Touches a page that is missing. An access that fails is not counted, so the checks find it.
     fn touched(&mut self, idle: &mut Idle, gfn: Gfn);
     /// Faults since the last job began, and those that mapped a page.
     fn counts(&mut self) -> &mut [u64; 2];
@@ -178,7 +178,7 @@ impl<'vm> Guest<'vm> {
     }
 }
 
-/// A vCPU whose guest touches one page of a part after the other. What is timed begins where it leaves the guest.
+/// A vCPU whose guest touches one page of a part after the other. The timed part begins where it leaves the guest.
 pub struct Touching<'vm> {
     guest: Guest<'vm>,
     left: Span<Gfn>,

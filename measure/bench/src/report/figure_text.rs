@@ -1,4 +1,4 @@
-//! Figures as people read them: three digits, and the unit that fits. What is no number is a dash.
+//! Figures as people read them: three digits, and the unit that fits. A value that is no number is a dash.
 
 use indicatif::HumanCount;
 

@@ -31,7 +31,7 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
     let machine = &data.machine;
     let mut blocks = vec![Block::Text(
         "slat keeps the page tables that hardware walks for a guest's memory. Five patch series for Linux asked for it to be quick with \
-         hundreds of vCPUs; here each series' own table stands beside ours. What one machine can show is measured on it; what takes \
+         hundreds of vCPUs; here each series' own table stands beside ours. A figure that one machine can show is measured on it; a figure that takes \
          hundreds of CPUs is simulated, in virtual time, with the engine as it ships. Every figure says which it is."
             .into(),
     )];

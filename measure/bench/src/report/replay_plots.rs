@@ -77,7 +77,7 @@ fn dirty(replay: &Replay) -> Plot {
     );
     let y = Axis::new("Pages dirtied per second", Scale::linear([most]), tick);
     let about = format!(
-        "Pages that the dirty log told of, for a second of the guest's time, over {} harvests of a replay. What migrates this guest has to \
+        "Pages that the dirty log told of, for a second of the guest's time, over {} harvests of a replay. A migration of this guest has to \
          send faster than that.",
         replay.stretches.len()
     );

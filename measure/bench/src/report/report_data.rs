@@ -79,7 +79,7 @@ impl Data {
         })
     }
 
-    /// Every check, with the command that made it. What could not be run at all is a check that does not hold.
+    /// Every check, with the command that made it. A command that could not run is a check that does not hold.
     pub fn checks(&self) -> impl Iterator<Item = (&str, Check)> {
         self.parts.iter().flat_map(|part| iter::repeat(&*part.command).zip(part.checks()))
     }

@@ -11,9 +11,9 @@
 //! | broadcast, some out of reach | no, after a broadcast to every other processor; then all are kicked |
 //! | broadcast | yes, after a broadcast to all |
 //!
-//! The figure is what a move takes the host. What a broadcast costs is assumed, as all of [`Costs::SERVER`](crate::world::Costs)
+//! The figure is the host's time for a move. The cost of a broadcast is assumed, as all of [`Costs::SERVER`](crate::world::Costs)
 //! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads locks
-//! stand in for the hardware. What they take beyond that time is left out of the figure: it says nothing of hardware.
+//! stand in for the hardware. Their time beyond that is left out of the figure: it says nothing of hardware.
 
 #[cfg(not(virtual_time))]
 use crate::columns_compared::ColumnFlags;

@@ -1,7 +1,7 @@
 //! Table memory, the same for every entrant of a bench: pages of huge pages that have been faulted in before.
 //!
 //! A table's physical address is its address in this process, since only this process walks it. Pages come
-//! as they are, and the taker clears it, as it would have to in a kernel. What is given back is used
+//! as they are, and the taker clears it, as it would have to in a kernel. A page that is given back is used
 //! again; the pool grows when it must, never shrinks, and lives as long as the process.
 
 use parking_lot::Mutex;

@@ -10,7 +10,7 @@
 //! | `plot.css` | the colours of both schemes |
 //!
 //! Colours are variables of the style sheet, so a plot follows the reader's scheme. No two lines differ by colour alone:
-//! each has a dash pattern and a marker, too. What is no finite number is not drawn.
+//! each has a dash pattern and a marker, too. A value that is no finite number is not drawn.
 
 mod plot_bars;
 mod plot_frame;

@@ -1,8 +1,8 @@
 //! The five patch series that slat answers: the figures that they report, beside ours.
 //!
 //! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
-//! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. What is not
-//! reproduced is shown like the rest.
+//! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. A figure
+//! that is not reproduced is shown like the rest.
 
 mod change_pte_answer;
 mod mglru_aging_answer;

@@ -2,7 +2,7 @@
 //! tracked as they are cleared.
 //!
 //! The memory is large and mostly empty, as that of a guest that was given more than it uses: a table for each 2 MiB, with
-//! one page in it, and a part in which every page is mapped. What gradual logs leave undone is done by the first clear of
+//! one page in it, and a part in which every page is mapped. The work that gradual logs leave undone is done by the first clear of
 //! everything: it is timed too, whole and by its longest piece.
 
 use super::logged_slot::LoggedSlot;

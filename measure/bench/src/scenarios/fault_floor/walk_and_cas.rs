@@ -2,7 +2,7 @@
 //!
 //! Three loads lead from the root to the leaf table, one load reads the leaf, one CAS turns it from absent
 //! to present. There is no lock, no read side, no memslot look-up, no invalidation and no accounting, so
-//! nothing here could be used as an MMU; that is the point. What a real fault path takes on top of it is the
+//! nothing here could be used as an MMU; that is the point. The further time of a real fault path is the
 //! price of its guarantees.
 //!
 //! Entries are in the format of x86-64, with process addresses for physical ones.

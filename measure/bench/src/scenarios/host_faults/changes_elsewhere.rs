@@ -63,7 +63,7 @@ impl Change {
         }
     }
 
-    /// Once. What is changed is mapped and filled before, and after.
+    /// Once. The changed pages are mapped and filled before, and after.
     fn make(self, space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         match self {
             Self::Quiet => {

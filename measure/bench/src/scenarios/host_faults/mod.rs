@@ -1,7 +1,7 @@
 //! Many vCPUs touch new memory, all at once, and slat-mm is the host: the primary MMU as it ships, compiled for virtual time.
 //!
 //! `demand-paging` has a host of arithmetic, which shares nothing unless it is told to. Here each fault goes through slat-mm's own: counters,
-//! the page lock, a version of the mappings, a frame of the CPU's list, zeroes, and both tables. What is free of charge: the state of a
+//! the page lock, a version of the mappings, a frame of the CPU's list, zeroes, and both tables. Free of charge: the state of a
 //! frame and its note, which no other CPU looks at meanwhile, and the plain loads of the mappings' tree.
 //!
 //! `slat bench host-faults` runs the same [`Fixture::run`](crate::scenarios::demand_paging::first_touch::Fixture::run) beside Linux, with pages of 2 MiB, too, and unmaps what was filled.

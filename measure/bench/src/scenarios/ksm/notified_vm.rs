@@ -1,7 +1,7 @@
 //! A VM between its address space and the engine: how long notifications take, which pages are changing, what guests meet.
 //!
 //! The time of a notification is the VM's, less what the host does inside it: it edits its entries, and copies a page that a guest
-//! writes. What the host then tells the VM, page by page, is the VM's time again. The clock is read equally often whatever the VM does,
+//! writes. The host's calls of the VM, page by page, are the VM's time again. The clock is read equally often whatever the VM does,
 //! and a reading has its price in virtual time, too: there are three or more in each notification.
 //! Notifications by the scanner are counted apart from those by vCPUs, which break copy-on-write inside of their faults.
 

@@ -1,4 +1,4 @@
-//! Every map; every request that cannot be met. What scenarios find out about a design is tested beside them, in both worlds.
+//! Every map; every request that cannot be met. The results of scenarios are tested beside them, in both worlds.
 
 use super::micro;
 use super::{Asked, Flags as _, MOST, Machine, MemslotPerf, Report, Test};

@@ -17,7 +17,7 @@
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
 //! | `comparisons` | the report |
 //!
-//! The TDP MMU series is about VMs of terabytes that migrate. What users ask for besides is that a migration that fails loses
+//! The TDP MMU series is about VMs of terabytes that migrate. Users also ask that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
 //! the round. `--fail-at-round` and `--fail-each-round` break connections half-way; the migration then goes on with the
 //! **same** receiver, which keeps what earlier rounds have brought. Nothing but the bits that were given back makes the

@@ -14,7 +14,7 @@
 //! | page-batched | of each run of such pages: slat | one |
 //!
 //! The pages are the same under every policy. How many pages of a range become inaccessible, and how many of those are mapped, is taken
-//! from the series' second line (10,037 calls in 35 ranges, of which 4,610 flushed). What a policy makes of these pages is simulated.
+//! from the series' second line (10,037 calls in 35 ranges, of which 4,610 flushed). The work of a policy on these pages is simulated.
 //!
 //! The cost of scans for a vCPU is reported as if a scan came for each 128 pages that the vCPU uses, however long a scan takes. Guests go on until
 //! all scans are over, and then use each page once more, so that every page that was taken away is faulted back.

@@ -93,7 +93,7 @@ pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the code of a zap and every table of the range in this CPU's caches. What is not there costs a real CPU much, and a simulated
+/// Has the code of a zap and every table of the range in this CPU's caches. A line that is not there costs a real CPU much, and a simulated
 /// one nothing: a first zap of 64 MiB takes up to twice as long as a second one.
 pub fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<(), String> {
     let mut idle = idle()?;

@@ -1,8 +1,8 @@
 //! The series' own figures, which a simulation has to answer for.
 //!
 //! The machines of the series are not ours, and their costs are not known. So nothing is tuned until it fits: a parameter or two
-//! are chosen by one column of a series' table, and the others are predicted. What was fitted proves nothing, and says so; what
-//! is not reproduced says that.
+//! are chosen by one column of a series' table, and the others are predicted. A fitted figure proves nothing, and says so; a figure
+//! that is not reproduced says that.
 //!
 //! | file | fitted | predicted |
 //! |---|---|---|

@@ -6,8 +6,8 @@ use slat::{Gfn, Hva, PAGE_SHIFT, Slot, SlotId, Span};
 pub const IDS: u32 = 32_764;
 
 /// One slot, field by field as wide as the record of Linux 5.10 on x86-64, in its order: 88 bytes. Copies and scans of
-/// the array then move through as much memory, and touch as many cache lines a slot, as they did there. What this
-/// bench has no use for is zero, and copied like the rest.
+/// the array then move through as much memory, and touch as many cache lines a slot, as they did there. A field
+/// that this bench does not use is zero, and copied like the rest.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Record {
