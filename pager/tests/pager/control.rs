@@ -120,6 +120,7 @@ fn a_guest_keeps_the_version_with_which_it_connected() {
     assert!(ctl(&daemon, &["reload", "other"]).unwrap_err().contains("no socket serves other"));
     ctl(&daemon, &["reload", "twin"]).unwrap();
     assert!(daemon.twin("--millis 100 --image-seed 77").report().is_right());
+    assert!(Twin::at(&exact, MIB, "--millis 100").report().is_right());
     daemon.kill();
     assert!(daemon.twin("--millis 100 --image-seed 77").report().is_right());
     assert!(Twin::at(&exact, MIB, "--millis 100").report().is_right());
