@@ -953,7 +953,7 @@ slat_status slat_vcpu_has_ready(const struct slat_vcpu *vcpu,
 slat_status slat_vcpu_forget_tokens(const struct slat_vcpu *vcpu);
 
 // Begins an invalidation of [hva, hva + bytes) before the host changes its tables there, for this reason. The handle
-// is in `change`. Faults on the range wait until it ends. Any thread, also in the guest; never sleeps. Any number may
+// is in `change`. Faults on the range wait until it ends. Any thread, also in the guest; never sleeps. Up to 4,032 may
 // be open, also nested.
 //
 // Owed: `slat_invalidate_end`, soon. Errors: `SLAT_EAGAIN` where 4,032 are open, or memory for more than 64 cannot be had;
