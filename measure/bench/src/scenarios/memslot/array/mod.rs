@@ -17,7 +17,7 @@
 //! **It runs on slat's own engine, so that nothing else differs.** Its VM has a single slat memslot that passes every
 //! guest frame through: the host address that the engine asks for is the guest's own. The host here translates
 //! it through the array to the real one, inside the array's read section, and looks there in the same memory as
-//! the other entrant ([`Adapter`]). Where the host takes pages away, the scan finds the slots, and each becomes an
+//! the other entrant (`Adapter`). Where the host takes pages away, the scan finds the slots, and each becomes an
 //! invalidation of guest frames; a slot that goes is one as well, over its own frames only (the kernel of that time
 //! emptied the whole table). Tables, faults, flushes and vCPUs are the same code, and the engine's own slot
 //! look-up, which has one slot to find, takes its shortest way.
