@@ -19,9 +19,9 @@ pub enum Policy {
 pub struct Settings {
     /// How secondary MMUs are notified.
     pub policy: Policy,
-    /// Bytes of mapped addresses that a [`Scanner`] scans per period; 256 MiB, as in Linux.
+    /// Bytes of mapped addresses that a `Scanner` scans per period; 256 MiB, as in Linux.
     pub scan_bytes: u64,
-    /// Time between two scans of a [`Scanner`]; 1 s, Linux's minimum.
+    /// Time between two scans of a `Scanner`; 1 s, Linux's minimum.
     pub period: Duration,
     /// Bytes that [`Policy::PageBatched`] covers by one notification and flush, in whole 2 MiB; 16 MiB by
     /// default. Faults in the current stretch wait for its end.
