@@ -42,7 +42,7 @@ pub trait Explorer {
 pub enum Ended {
     /// All jobs returned.
     All,
-    /// The explorer, or a job by [`stop`], ended the run.
+    /// The explorer, or a job by `stop`, ended the run.
     Stopped,
     /// Every CPU that has not ended waits for another CPU.
     Stuck,
