@@ -10,10 +10,6 @@ use std::time::{Duration, SystemTime};
 
 const PAGE: usize = 4096;
 const HOSTS: usize = 6;
-/// Collections of the host that does nothing else.
-const COLLECTIONS: usize = 3;
-/// How often a served template is read whole.
-const READS: usize = 20;
 
 /// The store, and its schedule.
 struct World {
@@ -194,7 +190,9 @@ fn explore(seed: u64) -> Vec<String> {
     }
     let mut draw = fastrand::Rng::with_seed(!seed);
     // If live hosts are taken for dead, objects that they serve may be deleted.
-    let patience = if draw.bool() { Duration::from_secs(10) } else { PATIENCE };
+    // In every fourth world collections are many, so leases end.
+    let (collections, reads, short) = if seed % 4 > 0 { (1, 1, 30) } else { (3, 20, 10) };
+    let patience = if draw.bool() { Duration::from_secs(short) } else { PATIENCE };
     {
         let mut state = world.state.lock().unwrap();
         (state.hosts, state.mishaps) = (vec![Host::Runs; HOSTS], draw.bool());
@@ -215,7 +213,7 @@ fn explore(seed: u64) -> Vec<String> {
             });
         });
         // A lease ends when two collections, `patience` apart, have seen it unchanged.
-        scope.spawn(move || run(3, &|library| (0..COLLECTIONS).for_each(|_| _ = library.gc(patience))));
+        scope.spawn(move || run(3, &|library| (0..collections).for_each(|_| _ = library.gc(patience))));
         scope.spawn(move || {
             run(4, &|library| {
                 _ = library.gc(patience);
@@ -227,7 +225,7 @@ fn explore(seed: u64) -> Vec<String> {
             run(5, &|library| {
                 let Ok(template) = library.open("b") else { return };
                 // For as long as collections run.
-                let chunks = (0..2 * READS).map(|read| template.chunks()[read % 2]);
+                let chunks = (0..2 * reads).map(|read| template.chunks()[read % 2]);
                 for hash in chunks.flatten().filter(|_| patience == PATIENCE) {
                     if matches!(view(5).get(&hash.key(), 1 << 20), Err(StoreError::Missing(_))) {
                         wrong_now.lock().unwrap().push(format!("{hash} is served, and gone"));
