@@ -153,7 +153,7 @@ impl Inner {
         for (address, part) in self.layout.places(pages) {
             let _order = self.order.write();
             // A snapshot reads pages in the memory. And a page that was touched meanwhile is not cold.
-            if self.is_capturing() || !part.clone().all(|page| self.is_there(page)) {
+            if self.tracking.is_capturing() || !part.clone().all(|page| self.is_there(page)) {
                 continue;
             }
             let size = part.len() * PAGE;

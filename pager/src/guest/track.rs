@@ -58,11 +58,6 @@ impl Inner {
         is_on && !is_write
     }
 
-    /// Returns whether a harvest still reads pages.
-    pub(super) fn is_capturing(&self) -> bool {
-        self.tracking.is_capturing()
-    }
-
     fn before_write(&self, page: usize) {
         let pages = self.unit_of(page);
         pages.clone().for_each(|page| self.tracking.dirty.set(page));
@@ -100,7 +95,7 @@ impl Inner {
     /// lock, and the kernel delivers faults before removals. So a single event that is read now is no removal that came
     /// a moment later.
     pub(super) fn before_events(&self, most: usize) -> usize {
-        if !self.is_capturing() {
+        if !self.tracking.is_capturing() {
             return most;
         }
         let now = Timespec::default();

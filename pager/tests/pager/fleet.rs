@@ -191,7 +191,7 @@ fn explore(seed: u64) -> Vec<String> {
     let mut draw = fastrand::Rng::with_seed(!seed);
     // If live hosts are taken for dead, objects that they serve may be deleted.
     // In every fourth world collections are many, so leases end.
-    let (collections, reads, short) = if seed % 4 > 0 { (1, 1, 30) } else { (3, 20, 10) };
+    let (collections, reads, short) = if seed.is_multiple_of(4) { (3, 20, 10) } else { (1, 1, 30) };
     let patience = if draw.bool() { Duration::from_secs(short) } else { PATIENCE };
     {
         let mut state = world.state.lock().unwrap();

@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     let texts = read_all(Path::new("."), ".md")?;
     findings.extend(rules::tags(&sources, &texts));
-    findings.extend(words::check(&sources, &words::texts()?));
+    findings.extend(words::check(&sources, &texts, &words::others()?));
     findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(texts.iter().flat_map(rules::leftovers));
     findings.extend(texts.iter().flat_map(map::paths));

@@ -29,21 +29,20 @@ const NO_ACTORS: [&str; 13] = [
 /// Phrases of a `SAFETY:` comment that leave out what the caller promises.
 const EMPTY_PROMISES: [&str; 3] = ["caller's word", "callers' word", "says the caller"];
 
-/// Files without rules: texts from before them, and this one.
-const BEFORE: [&str; 2] = ["CHANGELOG.md", file!()];
+/// The file that names the words.
+const OWN: &str = file!();
 
-/// Checks all sources, and the texts about them.
-pub fn check(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
-    let all = sources.iter().chain(texts);
+/// Checks all sources, the documents, and the other texts.
+pub fn check(sources: &[Source], documents: &[Source], others: &[Source]) -> Vec<Finding> {
+    let all = sources.iter().chain(documents).chain(others);
     let found =
         all.clone().flat_map(clauses).chain(all.flat_map(actors)).chain(sources.iter().flat_map(promises));
-    let may = |finding: &Finding| BEFORE.iter().any(|path| finding.path == Path::new(path));
-    found.filter(|finding| !may(finding)).collect()
+    found.filter(|finding| finding.path != Path::new(OWN)).collect()
 }
 
-/// Reads the texts beside the sources: documents, manifests, headers and scripts.
-pub fn texts() -> Result<Vec<Source>> {
-    let ends = [".md", ".toml", ".h", ".c", ".sh", "run"].map(|end| super::read_all(Path::new("."), end));
+/// Reads the texts beside sources and documents: manifests, headers and scripts.
+pub fn others() -> Result<Vec<Source>> {
+    let ends = [".toml", ".h", ".c", ".sh", "run"].map(|end| super::read_all(Path::new("."), end));
     Ok(ends.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
