@@ -3,14 +3,16 @@
 use crate::levers::{Cell, Grid, Params};
 use crate::threads::bench_report::Row;
 use crate::threads::samples::factor_interval;
+use serde::Serialize;
 use std::fmt::{self, Write as _};
 
 /// A figure of a grid: the median of its rounds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// Of the rounds.
     pub median: f64,
     /// Of each round.
+    #[serde(skip)]
     pub samples: Vec<f64>,
     /// How much less it is than the first column's; none of the first.
     pub factor: Option<f64>,

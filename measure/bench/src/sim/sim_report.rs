@@ -92,6 +92,15 @@ impl SimReport {
         vcpus
     }
 
+    /// Whether slat, the last policy, has more of a figure than another one that does the same work.
+    pub fn loses(&self, vcpus: u32, value: impl Fn(&Row) -> Option<f64>) -> bool {
+        let policies = self.policies();
+        let of = |policy: &str| self.at(vcpus, policy).and_then(&value);
+        let Some((slat, others)) = policies.split_last() else { return false };
+        let others = others.iter().filter(|policy| !policy.contains("no aging"));
+        others.filter_map(|policy| of(policy)).any(|theirs| of(slat) > Some(theirs))
+    }
+
     /// The row of so many vCPUs under this policy.
     pub fn at(&self, vcpus: u32, policy: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.vcpus == vcpus && row.policy == policy)
