@@ -37,6 +37,7 @@ mod typed;
 mod validation_row;
 pub mod world;
 
+pub use report::figure_text;
 pub use threads::bench_report as results;
 
 use slat_cli::error::exit_code;

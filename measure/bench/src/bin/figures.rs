@@ -1,7 +1,7 @@
 //! The figures of the documents, from `measure/results/`: `cargo run -p slat-bench --bin figures` writes the book's chapter of
 //! benchmarks, and the table in `README.md`. The tests compare both with the results, byte by byte.
 
-use indicatif::HumanCount;
+use slat_bench::figure_text::digits;
 use slat_bench::lever_tables;
 use slat_bench::levers;
 use slat_bench::registry::{self, Kept};
@@ -262,27 +262,11 @@ fn measured(row: &Row) -> [String; 2] {
 /// A median with its samples.
 fn measured_of(median: f64, samples: &[f64]) -> String {
     let samples = || samples.iter().copied();
-    let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(number));
+    let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(digits));
     match range {
-        [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", number(median)),
-        _ => number(median),
+        [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", digits(median)),
+        _ => digits(median),
     }
-}
-
-/// Three digits that count, or all before the point.
-fn number(value: f64) -> String {
-    let decimals = match value.abs() {
-        0.0 => 0,
-        below if below < 1.0 => 3,
-        below if below < 9.995 => 2,
-        below if below < 99.95 => 1,
-        _ => 0,
-    };
-    if decimals > 0 {
-        return format!("{value:.decimals$}");
-    }
-    let minus = if value < 0.0 { "-" } else { "" };
-    format!("{minus}{}", HumanCount(value.abs().round_ties_even() as u64))
 }
 
 #[cfg(test)]
@@ -345,9 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_or_all_before_the_point() {
-        let numbers = [0.0, 0.3747, 3.1035, 9.996, 55.84, 99.96, 982_539.278, -1234.0].map(number);
-        assert_eq!(numbers, ["0", "0.375", "3.10", "10.0", "55.8", "100", "982,539", "-1,234"]);
+    fn a_median_has_its_range() {
         assert_eq!([measured_of(1.0, &[1.0, 2.0]), measured_of(7.5, &[])], ["1.00 (1.00–2.00)", "7.50"]);
     }
 }

@@ -57,7 +57,9 @@ impl Tolerance {
 
     fn text(&self) -> String {
         match self {
-            Self::Factor => format!("within a factor of {FACTOR}: another machine has other caches and clocks"),
+            Self::Factor => {
+                format!("within a factor of {FACTOR}: another machine has other caches and clocks")
+            }
             Self::Same(why) => format!("the same count: {why}"),
             Self::None(why) => format!("no verdict: {why}"),
         }
@@ -91,7 +93,11 @@ const SINGLE: [Single; 4] = [
         what: "with an assigned device, whose memory is pinned, there is nothing to flush",
         published: 0.0,
         unit: "flushes",
-        row: ("numa-balancing", "range: before", &[("device", "pins all memory"), ("mean of", "remote flushes")]),
+        row: (
+            "numa-balancing",
+            "range: before",
+            &[("device", "pins all memory"), ("mean of", "remote flushes")],
+        ),
         figure: |fact| fact.after,
         tolerance: Tolerance::Same("a pinned page is not protected"),
     },
@@ -135,7 +141,8 @@ pub fn claims<'s>(
     for (at, theirs) in published.iter().enumerate() {
         let has_pair = |fact: &&Fact| counterpart(fact, measured).is_some();
         let is_last = !published[at + 1..].iter().filter(has_pair).any(|later| {
-            (&later.of, &later.name, later.params.get("mean of")) == (&theirs.of, &theirs.name, theirs.params.get("mean of"))
+            (&later.of, &later.name, later.params.get("mean of"))
+                == (&theirs.of, &theirs.name, theirs.params.get("mean of"))
         });
         let ours = counterpart(theirs, measured).filter(|_| is_last);
         let pair = ours.and_then(|ours| Some((theirs.ratio?, ours.ratio?, ours)));

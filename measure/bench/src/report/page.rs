@@ -79,7 +79,11 @@ impl<'d> Page<'d> {
             for claim in claims {
                 let [published, ours] = [claim.published, claim.ours].map(|value| with(value, &claim.unit));
                 let (what, from, verdict) = (&claim.what, name_of(&claim.from), name_of(&claim.verdict));
-                let _ = writeln!(text, "| {what} | {published} | {ours} | {from} | {verdict} | {} |", claim.tolerance);
+                let _ = writeln!(
+                    text,
+                    "| {what} | {published} | {ours} | {from} | {verdict} | {} |",
+                    claim.tolerance
+                );
             }
         }
         text
@@ -88,7 +92,8 @@ impl<'d> Page<'d> {
 
 /// As JSON has it.
 fn name_of(value: &impl Serialize) -> String {
-    serde_json::to_value(value).map_or_else(|_| String::new(), |name| name.as_str().unwrap_or_default().to_owned())
+    serde_json::to_value(value)
+        .map_or_else(|_| String::new(), |name| name.as_str().unwrap_or_default().to_owned())
 }
 
 fn alarms(data: &Data, checks: &[(&str, Check)]) -> Vec<String> {

@@ -74,9 +74,8 @@ pub const TEXTS: [Text; 6] = [
 
 /// The published figures of a series.
 pub fn published(series: PatchSeries) -> Vec<Fact> {
-    let fact = |of: &str, name: &str, params: Params<'_>, unit| {
-        Fact::new(Source::Series, (of, name, params), unit)
-    };
+    let fact =
+        |of: &str, name: &str, params: Params<'_>, unit| Fact::new(Source::Series, (of, name, params), unit);
     match series {
         PatchSeries::MglruAging => {
             let of = "access-tracking-perf";

@@ -5,8 +5,8 @@
 
 use crate::report::facts::{Fact, Params, Source};
 use crate::report::figure_text::with;
-use crate::report::report_data::{Sim, SimRow};
 use crate::report::published::{AGING_LOCK, KVM_NUMA};
+use crate::report::report_data::{Sim, SimRow};
 use serde::Serialize;
 use slat_series::PatchSeries::{self, ChangePte, Kvm, MglruAging, NumaProtection, ScalableMemslots, TdpMmu};
 
@@ -129,11 +129,23 @@ fn of_sim(sim: &Sim) -> Vec<Sentence> {
             Some(format!("**{}** with `{policy}`", with(value, &unit)))
         });
         let each: Vec<String> = each.collect();
-        let losses: Vec<String> =
-            sim.vcpus().iter().filter(|vcpus| sim.loses(**vcpus, |row| Some(value(row)?.0))).map(u32::to_string).collect();
-        let loses = if losses.is_empty() { String::new() } else { format!("; {LOSES} with {} vCPUs", losses.join(", ")) };
+        let losses: Vec<String> = sim
+            .vcpus()
+            .iter()
+            .filter(|vcpus| sim.loses(**vcpus, |row| Some(value(row)?.0)))
+            .map(u32::to_string)
+            .collect();
+        let loses = if losses.is_empty() {
+            String::new()
+        } else {
+            format!("; {LOSES} with {} vCPUs", losses.join(", "))
+        };
         let text = format!("`{}`, {largest} vCPUs, {name}: {}{loses}.", sim.sim, each.join(", "));
-        (!each.is_empty()).then(|| Sentence { from: Source::Simulated, text, plot: Some(format!("{}: {name}", sim.sim)) })
+        (!each.is_empty()).then(|| Sentence {
+            from: Source::Simulated,
+            text,
+            plot: Some(format!("{}: {name}", sim.sim)),
+        })
     };
     let plots: Vec<Sentence> = names.chain([WAITING]).filter_map(sentence).collect();
     let summary = plots.first().map(|first| Sentence { plot: None, ..first.clone() });

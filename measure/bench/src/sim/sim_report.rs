@@ -122,11 +122,6 @@ impl Row {
     pub fn figure(&self, name: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.name == name)
     }
-
-    /// Operations per second of all vCPUs.
-    pub fn rate(&self) -> f64 {
-        self.operations as f64 * 1e9 / self.wall_ns.max(1) as f64
-    }
 }
 
 /// One figure of a row.

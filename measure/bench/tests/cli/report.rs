@@ -70,11 +70,7 @@ fn the_same_data_make_the_same_files() {
     let [one, other] = folders.each_ref().map(Folder::files);
     assert!(one == other, "two pages of the same data differ");
     let names: Vec<&str> = one.iter().map(|(name, _)| name.as_str()).collect();
-    assert!(
-        ["data.json", "index.html", "report.md", "age-of-memory.svg"].iter().all(|name| names.contains(name)),
-        "{names:?}"
-    );
-    assert!(names.iter().all(|name| !name.starts_with('.')), "{names:?}");
+    assert_eq!(names, ["data.json", "index.html", "report.md"]);
     // Its own data make the same page again.
     let again = Folder::new("report-again");
     let data = format!("{}/data.json", folders[0].path());
@@ -124,5 +120,5 @@ fn ctrl_c_leaves_a_page_of_what_there_is() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let page = fs::read_to_string(folder.0.join("index.html")).unwrap();
-    assert!(page.contains("Interrupted") && page.contains("role=\"alert\""));
+    assert!(page.contains("Interrupted: "));
 }

@@ -73,17 +73,18 @@ function series(section) {
 // What each idea contributes.
 function contribution({ what, columns, rows }) {
   const cell = (figure, unit) => figure && withUnit(figure.median, unit) +
-    (figure.factor === null ? "" : ` (${times(figure.factor)}${figure.inside_spread ? " ≈" : ""})`);
+    (figure.factor === null ? "" : ` (${figure.factor.toFixed(2)} ×${figure.inside_spread ? " ≈" : ""})`);
   return table(`Contribution of each idea. ${what}`, [["", ""], ...columns.map(name => [name, "here"])],
     rows.map(([name, unit, figures]) => [name, ...figures.map(figure => cell(figure, unit) ?? DASH)]));
 }
 
 function verdicts(claims) {
   const MARKS = { reproduced: "good", better: "good", "not-reproduced": "bad", "no-verdict": "open" };
-  const text = ({ unit, sides }, value) => withUnit(value, unit) + (sides ? ` (${sides.join(" / ")})` : "");
+  // The name of a figure may have its sides.
+  const what = ({ what, sides }) => sides && !what.includes("→") ? `${what} (${sides.join(" / ")})` : what;
   return table("Published figures, and whether they are reproduced",
     [["claim", ""], ["", "series"], ["ours", "n"], ["where", ""], ["verdict", ""], ["reproduced is", ""], ["note", ""]],
-    claims.map(claim => [claim.what, text(claim, claim.published), [text(claim, claim.ours), "strong"], SOURCES[claim.from].replace(" ", "\u00a0"),
+    claims.map(claim => [what(claim), withUnit(claim.published, claim.unit), [withUnit(claim.ours, claim.unit), "strong"], SOURCES[claim.from].replace(" ", "\u00a0"),
       [claim.verdict.replaceAll("-", " "), MARKS[claim.verdict]], claim.tolerance, claim.note]));
 }
 
