@@ -3,7 +3,7 @@
 
 use slat_bench::figure_text::digits;
 use slat_bench::lever_tables;
-use slat_bench::levers;
+use slat_bench::levers::Params;
 use slat_bench::registry::{self, Kept};
 use slat_bench::results::{Report, Row};
 use slat_bench::scenario::Headline;
@@ -18,100 +18,44 @@ const END: &str = "<!-- end of figures -->\n";
 const CHAPTER: &str = "book/src/benchmarks.md";
 
 /// Rows that the chapter shows of a file beside its tables of what brings what and its lines of the README.
-const MORE: &[(&str, &[Headline])] = &[
+#[rustfmt::skip]
+const MORE: &[(&str, Headline)] = &[
     ("demand-paging", TOUCHED),
     ("demand-paging-prefilled", TOUCHED),
     ("demand-paging-minor", TOUCHED),
     ("demand-paging-missing", TOUCHED),
-    (
-        "aging-pass",
-        &[
-            Headline {
-                what: "an idle pass that looks at every table",
-                against: "reading the same memory",
-                row: "idle, every table looked at",
-                params: AGED,
-            },
-            Headline {
-                what: "an idle pass that skips idle tables by their links",
-                against: "reading the same memory",
-                row: "idle, passed over by links",
-                params: AGED,
-            },
-        ],
-    ),
-    (
-        "dirty-log-perf",
-        &[
-            Headline {
-                what: "vCPUs store to all memory again, log by write protection",
-                against: LOGGED,
-                row: "dirty memory, later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "write protection"), ("test", "log")],
-            },
-            Headline {
-                what: "the same, log by D bits",
-                against: LOGGED,
-                row: "dirty memory, later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "D bits"), ("test", "log")],
-            },
-            Headline {
-                what: "a harvest of that log, by D bits",
-                against: LOGGED,
-                row: "get (and clear), later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "D bits"), ("test", "log")],
-            },
-            Headline {
-                what: "a harvest of that log, by rings",
-                against: LOGGED,
-                row: "get (and clear), later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "ring"), ("test", "log")],
-            },
-            Headline {
-                what: "a log of pages of 2 MiB is switched on, with an eager split",
-                against: LOGGED,
-                row: "enable",
-                params: &[("exit", "0 ns"), ("pages", "2m"), ("slat", "D bits"), ("test", "log")],
-            },
-        ],
-    ),
-    (
-        "migrate",
-        &[Headline {
-            what: "the whole migration",
-            against: "halt first, then send",
-            row: "whole migration",
-            params: &[("baseline", "halt first, send everything")],
-        }],
-    ),
-    (
-        "reclaim",
-        &[
-            Headline {
-                what: "pages of `cc1` that are brought in again",
-                against: "aging that asks no guest",
-                row: "walk-secondary off: before",
-                params: REFAULTED,
-            },
-            Headline { what: "the same", against: "exact LRU", row: "exact LRU", params: REFAULTED },
-            Headline {
-                what: "the same, with the future known",
-                against: "Belady's optimum",
-                row: "Belady's optimum",
-                params: REFAULTED,
-            },
-        ],
-    ),
+    ("aging-pass", line("an idle pass that looks at every table", MEMORY, "idle, every table looked at", AGED)),
+    ("aging-pass", line("an idle pass that skips idle tables by their links", MEMORY, "idle, passed over by links", AGED)),
+    ("dirty-log-perf", line("vCPUs store to all memory again, log by write protection", LOGGED, "dirty memory, later", &by("write protection"))),
+    ("dirty-log-perf", line("the same, log by D bits", LOGGED, "dirty memory, later", &by("D bits"))),
+    ("dirty-log-perf", line("a harvest of that log, by D bits", LOGGED, "get (and clear), later", &by("D bits"))),
+    ("dirty-log-perf", line("a harvest of that log, by rings", LOGGED, "get (and clear), later", &by("ring"))),
+    ("dirty-log-perf", line("a log of pages of 2 MiB is switched on, with an eager split", LOGGED, "enable",
+        &[("exit", "0 ns"), ("pages", "2m"), ("slat", "D bits"), ("test", "log")])),
+    ("migrate", line("the whole migration", "halt first, then send", "whole migration", &[("baseline", "halt first, send everything")])),
+    ("reclaim", line("pages of `cc1` that are brought in again", "aging that asks no guest", "walk-secondary off: before", REFAULTED)),
+    ("reclaim", line("the same", "exact LRU", "exact LRU", REFAULTED)),
+    ("reclaim", line("the same, with the future known", "Belady's optimum", "Belady's optimum", REFAULTED)),
 ];
-const TOUCHED: &[Headline] = &[Headline {
-    what: "all vCPUs have touched their memory",
-    against: "the same engine under one mutex",
-    row: "one mutex: before",
-    params: &[("figure", "time")],
-}];
-const AGED: levers::Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
+const TOUCHED: Headline = line(
+    "all vCPUs have touched their memory",
+    "the same engine under one mutex",
+    "one mutex: before",
+    &[("figure", "time")],
+);
+const MEMORY: &str = "reading the same memory";
+const AGED: Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
 const LOGGED: &str = "write protection under one mutex";
-const REFAULTED: levers::Params = &[("figure", "pages brought in again"), ("guest", "cc1"), ("limit", "50%")];
+const REFAULTED: Params = &[("figure", "pages brought in again"), ("guest", "cc1"), ("limit", "50%")];
+
+const fn line(what: &'static str, against: &'static str, row: &'static str, params: Params) -> Headline {
+    Headline { what, against, row, params }
+}
+
+/// A log of pages of 4 KiB.
+const fn by(slat: &'static str) -> [(&'static str, &'static str); 4] {
+    [("exit", "0 ns"), ("pages", "4k"), ("slat", slat), ("test", "log")]
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -144,7 +88,8 @@ fn with_figures(readme: &str) -> Result<String, fmt::Error> {
 /// The table of the README: a line for each headline of the registry.
 fn figures() -> Result<String, fmt::Error> {
     let machine = machine();
-    let lines: Vec<Line> = kept().iter().flat_map(|kept| lines(kept, kept.headlines)).collect();
+    let lines: Vec<Line> =
+        kept().iter().flat_map(|kept| lines(kept, kept.headlines.iter().copied())).collect();
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
     for line in &lines {
@@ -161,7 +106,7 @@ fn machine() -> String {
 /// A figure beside its baseline's, with the row that has it.
 struct Line {
     command: String,
-    figure: &'static Headline,
+    figure: Headline,
     row: Row,
     unit: String,
 }
@@ -178,21 +123,21 @@ impl Line {
 }
 
 /// The rows of a kept result that these headlines name.
-fn lines(Kept { file, command, .. }: &Kept, headlines: &'static [Headline]) -> Vec<Line> {
+fn lines(Kept { file, command, .. }: &Kept, headlines: impl Iterator<Item = Headline>) -> Vec<Line> {
     let Report { machine: measured_on, rows, .. } = read(file);
     assert_eq!(measured_on.to_string(), machine(), "{file}: another machine");
-    let line = |figure: &'static Headline| {
+    let line = |figure: Headline| {
         let row = rows.iter().find(|row| row.is(figure.row, figure.params));
         let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row)).clone();
         let unit = row.unit.replace("/fault", "").replace("/iteration", "").replace("us", "µs");
         Line { command: command.clone(), figure, row, unit }
     };
-    headlines.iter().map(line).collect()
+    headlines.map(line).collect()
 }
 
 /// The lines that the chapter shows of a kept result: those whose figures no table of it has.
 fn shown(kept: &Kept) -> Vec<Line> {
-    let more = MORE.iter().find(|(file, _)| *file == kept.file).map_or(&[][..], |(_, more)| more);
+    let more = MORE.iter().filter(|(file, _)| *file == kept.file).map(|(_, more)| *more);
     let rows = read(kept.file).rows;
     let has = |figures: &[Option<lever_tables::Figure>], samples: &[f64]| {
         figures.iter().flatten().any(|figure| figure.samples == samples)
@@ -202,8 +147,8 @@ fn shown(kept: &Kept) -> Vec<Line> {
         let baseline = row.baseline_samples.as_deref().unwrap_or_default();
         filled.into_iter().any(|figures| has(&figures, &row.slat_samples) && has(&figures, baseline))
     };
-    let lines = [kept.headlines, more].into_iter().flat_map(|headlines| lines(kept, headlines));
-    lines.filter(|line| !is_in_grid(&line.row)).collect()
+    let lines = lines(kept, kept.headlines.iter().copied().chain(more));
+    lines.into_iter().filter(|line| !is_in_grid(&line.row)).collect()
 }
 
 /// Whether the two may as well be equal.
@@ -241,7 +186,7 @@ fn section(text: &mut String, kept: &Kept, result: &Report) -> fmt::Result {
     let (runs, checks) = (&result.params["runs"], result.checks.len());
     write!(text, "\n## {file}\n\n{question}\n\n")?;
     writeln!(text, "`slat bench {command}`; {runs} runs; {holds} of {checks} checks hold.")?;
-    lever_tables::markdown(text, (levers, &result.rows, command), measured_of)?;
+    lever_tables::markdown(text, levers, &result.rows, measured_of)?;
     let lines = shown(kept);
     if !lines.is_empty() {
         write!(text, "\n| what | unit | baseline | slat |\n|---|---|---|---|\n")?;

@@ -30,7 +30,8 @@ pub enum Verdict {
     Reproduced,
     Better,
     NotReproduced,
-    NoVerdict,
+    #[serde(rename = "no-verdict")]
+    None,
 }
 
 /// When ours counts as the published figure.
@@ -47,7 +48,7 @@ const FACTOR: f64 = 1.25;
 impl Tolerance {
     fn verdict(&self, published: f64, ours: f64) -> Verdict {
         match self {
-            Self::None(_) => Verdict::NoVerdict,
+            Self::None(_) => Verdict::None,
             Self::Factor if (1.0 / FACTOR..=FACTOR).contains(&(ours / published)) => Verdict::Reproduced,
             Self::Factor if ours > published => Verdict::Better,
             Self::Same(_) if ours.total_cmp(&published).is_eq() => Verdict::Reproduced,
@@ -174,7 +175,7 @@ pub fn claims<'s>(
         sides: one.sides.clone(),
         from: Source::Simulated,
         verdict: match (one.fitted, one.reproduced) {
-            (true, _) => Verdict::NoVerdict,
+            (true, _) => Verdict::None,
             (false, true) => Verdict::Reproduced,
             (false, false) => Verdict::NotReproduced,
         },
@@ -189,10 +190,8 @@ fn ratio_claim(text: &Text, published: f64, ratio: f64, ours: &Fact) -> Claim {
         Some((before, after)) => [before, after],
         None => text.sides,
     };
-    let settings = ["figure", "mean of", "vcpus", "slots"].iter().filter_map(|key| {
-        let value = ours.params.get(*key)?;
-        Some(if *key == "vcpus" || *key == "slots" { format!("{value} {key}") } else { value.clone() })
-    });
+    let settings = [("figure", ""), ("mean of", ""), ("vcpus", " vCPUs"), ("slots", " slots")];
+    let settings = settings.iter().filter_map(|&(key, unit)| Some(ours.params.get(key)?.clone() + unit));
     Claim {
         what: std::iter::once(ours.name.clone()).chain(settings).collect::<Vec<_>>().join(", "),
         published,
@@ -224,7 +223,7 @@ mod tests {
             (Tolerance::Factor, f64::NAN, Verdict::NotReproduced),
             (Tolerance::Same(""), 2.0, Verdict::Reproduced),
             (Tolerance::Same(""), 2.1, Verdict::NotReproduced),
-            (Tolerance::None(""), 2.0, Verdict::NoVerdict),
+            (Tolerance::None(""), 2.0, Verdict::None),
         ] {
             assert_eq!(tolerance.verdict(2.0, ours), verdict, "{ours}");
         }

@@ -68,16 +68,18 @@ impl Fact {
 
     /// The words, with figures for `{before}`, `{after}` and `{ratio}`, and settings for other names; none where one is missing.
     pub fn fill(&self, words: &str) -> Option<String> {
+        let bold = |text: String| format!("**{text}**");
         let mut parts = words.split(['{', '}']);
         let mut filled = parts.next()?.to_owned();
         while let (Some(name), Some(rest)) = (parts.next(), parts.next()) {
-            filled += &match name {
-                "before" => format!("**{}**", with(self.before?, &self.unit)),
-                "after" => format!("**{}**", with(self.after?, &self.unit)),
-                "ratio" => format!("**{}**", times(self.ratio?)),
+            let text = match name {
+                "before" => bold(with(self.before?, &self.unit)),
+                "after" => bold(with(self.after?, &self.unit)),
+                "ratio" => bold(times(self.ratio?)),
                 "name" => self.name.clone(),
                 setting => self.params.get(setting)?.clone(),
             };
+            filled += &text;
             filled += rest;
         }
         Some(filled)

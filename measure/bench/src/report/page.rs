@@ -67,7 +67,9 @@ impl<'d> Page<'d> {
         for (command, Check { name, detail, .. }) in self.checks.iter().filter(|(_, check)| !check.ok) {
             let _ = writeln!(text, "- `slat {command}`: {name}: {detail}");
         }
-        self.alarms.iter().for_each(|alarm| text += &format!("> **{alarm}**\n\n"));
+        for alarm in &self.alarms {
+            let _ = writeln!(text, "> **{alarm}**\n");
+        }
         for Section { name, title, sentences, claims, .. } in &self.sections {
             let _ = writeln!(text, "\n## {name}: {title}\n");
             for sentence in sentences.iter().filter(|one| one.plot.is_none()) {

@@ -79,19 +79,21 @@ pub fn published(series: PatchSeries) -> Vec<Fact> {
     match series {
         PatchSeries::MglruAging => {
             let of = "access-tracking-perf";
-            let row = |row: &mglru_aging::Row| {
-                let (vcpus, [none, locked, lockless]) = (row.vcpus.to_string(), row.wall);
-                let wall = |name, after| {
-                    fact(of, name, &[("figure", "vCPU wall time"), ("vcpus", &vcpus)], "s").of(none, after)
+            let each = |name, figure, of_row: fn(&mglru_aging::Row) -> [f64; 2]| {
+                let row = move |row| {
+                    let [before, after] = of_row(row);
+                    let params = [("figure", figure), ("vcpus", &*row.vcpus.to_string())];
+                    fact(of, name, &params, "s").of(before, after)
                 };
-                [
-                    fact(of, AGING_LOCK, &[("figure", "average pass"), ("vcpus", &vcpus)], "s")
-                        .of(row.pass[0], row.pass[1]),
-                    wall("reader-writer lock: no aging → no opt", locked),
-                    wall("reader-writer lock: no aging → opt", lockless),
-                ]
+                mglru_aging::TABLE.iter().map(row).collect::<Vec<_>>()
             };
-            mglru_aging::TABLE.iter().flat_map(row).collect()
+            let wall = "vCPU wall time";
+            [
+                each(AGING_LOCK, "average pass", |row| row.pass),
+                each("reader-writer lock: no aging → no opt", wall, |row| [row.wall[0], row.wall[1]]),
+                each("reader-writer lock: no aging → opt", wall, |row| [row.wall[0], row.wall[2]]),
+            ]
+            .concat()
         }
         PatchSeries::ScalableMemslots => {
             let row = |test, &(slots, [before, after]): &scalable_memslots::Row| {

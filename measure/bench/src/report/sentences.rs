@@ -95,14 +95,14 @@ pub fn sentences<'s>(
     let mut all = Vec::new();
     for (_, at, from, (of, name, params), words) in TEMPLATES.iter().filter(|template| template.0 == series) {
         let rows = facts.iter().filter(|fact| fact.from == *from && fact.is(of, name, params));
-        let texts = rows.filter_map(|row| {
+        let mut texts = rows.filter_map(|row| {
             let loses = *from != Source::Series && words.contains("{before}") && row.after > row.before;
             let text = row.fill(words)?;
             Some(if loses { format!("{}; {LOSES}.", text.trim_end_matches('.')) } else { text })
         });
         let sentence = |plot| move |text| Sentence { from: *from, text, plot };
         match at {
-            At::Summary => all.extend(texts.last().map(sentence(None))),
+            At::Summary => all.extend(texts.next_back().map(sentence(None))),
             At::Plot(plot) => {
                 let named = |(nth, text)| sentence(Some(format!("{plot} {}", nth + 1)))(text);
                 all.extend(texts.enumerate().map(named));

@@ -337,7 +337,9 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
     let mut data = fixture();
     let ratios = simulated_ratios(&mut data);
     let count = ratios.len();
-    ratios.into_iter().for_each(|one| one.sides = None);
+    for one in ratios {
+        one.sides = None;
+    }
     assert!(!crate::report::sound(&data));
     assert_eq!(Page::new(&data).alarms.len(), count);
 }

@@ -188,16 +188,16 @@ pub struct Against {
 
 impl From<slat_sim::parts::published_figures::Against> for Against {
     fn from(against: slat_sim::parts::published_figures::Against) -> Self {
-        let slat_sim::parts::published_figures::Against {
-            what,
-            published,
-            simulated,
-            unit,
-            fitted,
-            reproduced,
-            detail,
-        } = against;
-        let sides = unit.sides().map(|sides| sides.map(str::to_owned));
-        Self { what, published, simulated, unit: unit.name().into(), sides, fitted, reproduced, detail }
+        let sides = against.unit.sides().map(|sides| sides.map(str::to_owned));
+        Self {
+            what: against.what,
+            published: against.published,
+            simulated: against.simulated,
+            unit: against.unit.name().into(),
+            sides,
+            fitted: against.fitted,
+            reproduced: against.reproduced,
+            detail: against.detail,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Bad input to benches: exit status 2, nothing on standard output, and a line that names the flag.
 
-use crate::common::bench;
+use crate::common::refused;
 
 /// Arguments, and a part of the error.
 const REFUSED: &[(&str, &str)] = &[
@@ -55,11 +55,6 @@ const REFUSED: &[(&str, &str)] = &[
 #[test]
 fn bad_input_is_refused_with_exit_status_2() {
     for (line, says) in REFUSED {
-        let output = bench(&line.split(' ').collect::<Vec<_>>());
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
-        // A whole line is all that is said.
-        let is_said = if says.ends_with('\n') { error == *says } else { error.contains(says) };
-        assert!(is_said && output.stdout.is_empty(), "{line}: {error}");
+        refused(&[&["bench"], &line.split(' ').collect::<Vec<_>>()[..]].concat(), &[says]);
     }
 }

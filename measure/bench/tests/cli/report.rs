@@ -1,5 +1,6 @@
 //! `slat report` as its users meet it.
 
+use crate::common::refused;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -50,14 +51,6 @@ fn slat(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Exit status 2, and one line that says `what`.
-fn refused(args: &[&str], what: &[&str]) {
-    let output = slat(args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{args:?}: {said}");
-    assert!(output.stdout.is_empty() && what.iter().all(|what| said.contains(what)), "{said}");
-}
-
 #[test]
 fn the_same_data_make_the_same_files() {
     let folders = [Folder::new("report-one"), Folder::new("report-other")];
@@ -95,13 +88,13 @@ fn what_cannot_be_is_refused_before_anything_is_run() {
     fs::create_dir_all(&folder.0).unwrap();
     let file = format!("{}/file", folder.path());
     fs::write(&file, "{\"slat\": 1}").unwrap();
-    refused(&["--quick", "-o", &file], &["--output", &file]);
-    refused(&["-o", &format!("{file}/below")], &["--output"]);
+    refused(&["report", "--quick", "-o", &file], &["--output", &file]);
+    refused(&["report", "-o", &format!("{file}/below")], &["--output"]);
     fs::create_dir(folder.0.join("index.html")).unwrap();
-    refused(&["--quick", "-o", folder.path()], &["--output", "index.html is a folder"]);
+    refused(&["report", "--quick", "-o", folder.path()], &["--output", "index.html is a folder"]);
     let elsewhere = format!("{}/elsewhere", folder.path());
-    refused(&["--from", &format!("{file}-none"), "-o", &elsewhere], &["--from", "file-none"]);
-    refused(&["--from", &file, "-o", &elsewhere], &["--from", "line 1"]);
+    refused(&["report", "--from", &format!("{file}-none"), "-o", &elsewhere], &["--from", "file-none"]);
+    refused(&["report", "--from", &file, "-o", &elsewhere], &["--from", "line 1"]);
 }
 
 #[cfg(unix)]

@@ -11,7 +11,7 @@ const said = ({ from, text }) => html("p", { class: "sentence" }, badge(from), "
 // A plot with its sources, its title, the sentences about it, and its figures.
 function figure(id, from, title, drawn, figures) {
   const about = data.sections.flatMap(section => section.sentences).filter(sentence => sentence.plot === id);
-  return html("figure", { id: id.replaceAll(/[^A-Za-z0-9]+/g, "-") }, html("figcaption", {}, from.map(badge), " ", title), drawn,
+  return html("figure", { id: id.replaceAll(/[^A-Za-z0-9]+/g, "-") }, html("figcaption", {}, from.map(one => [badge(one), " "]), title), drawn,
     about.map(said), fold("The figures", figures));
 }
 
@@ -151,10 +151,10 @@ function of_sim(sim) {
 function every_figure({ rows }) {
   const count = value => [plain(value), ""];
   return table("Everything that was counted", [["vCPUs", "n"], ["policy", ""], ["figures", ""], ["waiting", "simulated"],
-    ["operations", "simulated"], ["flushes", "simulated"], ["kicks", "simulated"], ["time", "simulated"]],
+    ["operations", "simulated"], ["in a second", "simulated"], ["flushes", "simulated"], ["kicks", "simulated"], ["time", "simulated"]],
     rows.map(row => [String(row.vcpus), row.case ? `${row.policy}, ${row.case}` : row.policy,
       row.figures.map(figure => `${figure.name}: ${withUnit(figure.value, figure.unit)}`).join("; "),
-      withUnit(row.waiting, "share"), count(row.operations), count(row.flushes), count(row.kicks), ns(row.wall_ns)]));
+      withUnit(row.waiting, "share"), count(row.operations), count(Math.round(row.operations * 1e9 / Math.max(row.wall_ns, 1))), count(row.flushes), count(row.kicks), ns(row.wall_ns)]));
 }
 
 function hottest(sim) {

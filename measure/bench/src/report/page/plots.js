@@ -64,7 +64,7 @@ function plot(title, about, x, y, keys, draw, top = 14) {
   const legend = [];
   let row = 0, right = 16;
   for (const [sign, name] of keys) {
-    const wide = 34 + width(name);
+    const wide = 40 + width(name);
     if (right > 16 && right + wide > WIDTH) [row, right] = [row + 1, 16];
     legend.push(svg("g", { transform: `translate(${round(right)} ${14 + 20 * row})` }, sign, svg("text", { x: 17, y: 4 }, name)));
     right += wide;
