@@ -24,6 +24,7 @@ mod by_name;
 mod calibrate;
 mod columns_compared;
 mod cost_sheet;
+pub mod figure_text;
 pub mod lever_tables;
 pub mod levers;
 pub mod parts;
@@ -37,7 +38,6 @@ mod typed;
 mod validation_row;
 pub mod world;
 
-pub use report::figure_text;
 pub use threads::bench_report as results;
 
 use slat_cli::error::exit_code;

@@ -67,11 +67,6 @@ fn read(file: &str) -> Report {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The kept results, in the order of the registry.
-fn kept() -> Vec<Kept> {
-    registry::kept().collect()
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     fs::write(root().join(CHAPTER), chapter()?)?;
     let readme = fs::read_to_string(root().join("README.md"))?;
@@ -89,7 +84,7 @@ fn with_figures(readme: &str) -> Result<String, fmt::Error> {
 fn figures() -> Result<String, fmt::Error> {
     let machine = machine();
     let lines: Vec<Line> =
-        kept().iter().flat_map(|kept| lines(kept, kept.headlines.iter().copied())).collect();
+        registry::kept().flat_map(|kept| lines(&kept, kept.headlines.iter().copied())).collect();
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
     for line in &lines {
@@ -100,7 +95,7 @@ fn figures() -> Result<String, fmt::Error> {
 
 /// The machine of all kept results.
 fn machine() -> String {
-    read(kept()[0].file).machine.to_string()
+    registry::kept().next().map_or_else(String::new, |kept| read(kept.file).machine.to_string())
 }
 
 /// A figure beside its baseline's, with the row that has it.
@@ -174,7 +169,7 @@ fn chapter() -> Result<String, fmt::Error> {
          prints every row of a run; `slat bench NAME --json` prints what `measure/results/` keeps.\n",
         machine()
     );
-    for kept in kept() {
+    for kept in registry::kept() {
         section(&mut text, &kept, &read(kept.file))?;
     }
     Ok(text)
@@ -258,13 +253,13 @@ mod tests {
 
     #[test]
     fn every_result_is_shown_with_the_runs_that_its_command_asks_for() {
-        let mut named: Vec<_> = kept().iter().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
+        let mut named: Vec<_> = registry::kept().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
         let files = fs::read_dir(root().join("measure/results")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         named.sort();
         files.sort();
         assert_eq!(named, files);
-        for Kept { file, command, .. } in kept() {
+        for Kept { file, command, .. } in registry::kept() {
             let result = read(file);
             assert_eq!(command.split(' ').next(), Some(&*result.bench), "{file}");
             if let Some((_, runs)) = command.split_once("--runs ") {

@@ -8,12 +8,14 @@
 //!
 //! The figures of simulations have more than two columns: [`Sim`](crate::report::report_data::Sim) has them.
 
-use crate::report::figure_text::{times, with};
-use crate::report::published::KVM_NUMA;
+use crate::figure_text::{times, with};
 use crate::report::replay::{Replay, Stretch};
 use crate::report::report_data::{Bench, Data, Row, text};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// The comparison of two baselines that the NUMA protection series makes.
+pub const KVM_NUMA: &str = "range, yielding: KVM → page, locked: KVM with the series";
 
 /// Where a figure comes from. Every figure of the page says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -86,7 +88,7 @@ impl Fact {
     }
 }
 
-/// What was measured here.
+/// Everything measured here.
 pub fn measured(data: &Data) -> Vec<Fact> {
     let benches = data.benches().flat_map(of_bench);
     let mut facts: Vec<Fact> = benches.chain(data.replay().into_iter().flat_map(of_replay)).collect();
@@ -95,7 +97,7 @@ pub fn measured(data: &Data) -> Vec<Fact> {
     facts
 }
 
-/// The comparison of two baselines that the NUMA protection series makes.
+/// See [`KVM_NUMA`].
 fn pairs(facts: &[Fact]) -> Vec<Fact> {
     let (before, after) = KVM_NUMA.split_once(" → ").unwrap_or_default();
     let pair = |one: &Fact| {

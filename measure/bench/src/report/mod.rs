@@ -16,11 +16,9 @@
 //! | `sentences` | templates: which row, which words |
 //! | `sections` | what the page says of each series |
 //! | `page`, `page/` | the files; the static page, which draws tables and plots of the data |
-//! | `figure_text` | figures as people read them |
 
 mod claims;
 mod facts;
-pub mod figure_text;
 mod page;
 mod published;
 mod replay;

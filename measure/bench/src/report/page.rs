@@ -2,7 +2,7 @@
 //!
 //! The page is `page/`: HTML, CSS and plain JavaScript, put together here. It needs no other file and no network.
 
-use crate::report::figure_text::with;
+use crate::figure_text::with;
 use crate::report::report_data::Data;
 use crate::report::sections::{Section, sections};
 use crate::threads::bench_report::Check;
@@ -22,7 +22,7 @@ pub struct Page<'d> {
     pub sections: Vec<Section>,
     /// Of every command.
     pub checks: Vec<(&'d str, Check)>,
-    /// What a reader must not overlook.
+    /// Sentences that a reader must not overlook.
     pub alarms: Vec<String>,
     /// The costs of the simulated machine: name, unit, and operation.
     costs: Vec<[&'static str; 3]>,

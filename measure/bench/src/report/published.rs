@@ -2,13 +2,11 @@
 //!
 //! A published figure has the name and the settings of the row that measures the same here, where there is one.
 
-use crate::report::facts::{Fact, Params, Source};
+use crate::report::facts::{Fact, KVM_NUMA, Params, Source};
 use slat_series::{PatchSeries, change_pte, kvm, mglru_aging, numa_protection, scalable_memslots, tdp_mmu};
 
 /// The name of the comparison that the MGLRU aging series makes.
 pub const AGING_LOCK: &str = "page by page: lock (no opt) → lockless (opt)";
-/// The name of the comparison that the NUMA protection series makes.
-pub const KVM_NUMA: &str = "range, yielding: KVM → page, locked: KVM with the series";
 
 /// A section of the page.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! A figure stands between `**`. A sentence that compares slat with something says so where slat loses. A sentence without its row
 //! is left out.
 
-use crate::report::facts::{Fact, Params, Source};
-use crate::report::figure_text::with;
-use crate::report::published::{AGING_LOCK, KVM_NUMA};
+use crate::figure_text::with;
+use crate::report::facts::{Fact, KVM_NUMA, Params, Source};
+use crate::report::published::AGING_LOCK;
 use crate::report::report_data::{Sim, SimRow};
 use serde::Serialize;
 use slat_series::PatchSeries::{self, ChangePte, Kvm, MglruAging, NumaProtection, ScalableMemslots, TdpMmu};
@@ -28,7 +28,7 @@ enum At {
     Plot(&'static str),
 }
 
-/// What says that slat loses.
+/// Ends a sentence in which slat loses.
 const LOSES: &str = "slat loses";
 
 type Template = (PatchSeries, At, Source, (&'static str, &'static str, Params<'static>), &'static str);

@@ -1,7 +1,7 @@
 //! A report of figures that were taken once (`measure/bench/tests/report.data.json`, cut down), and of the kept results.
 
+use crate::figure_text::{ns, plain, times, with};
 use crate::report::facts::Source;
-use crate::report::figure_text::{ns, plain, times, with};
 use crate::report::page::Page;
 use crate::report::published::{TEXTS, published};
 use crate::report::report_data::{Data, Outcome, Part};
@@ -94,7 +94,7 @@ impl Rows {
             .extend([true, false].map(|young| with(count(young) as f64 / ages.len() as f64, "share")));
     }
 
-    /// What a sentence says that no row has: figures stand between `**`.
+    /// Figures and settings of a sentence that no row has. Figures stand between `**`.
     fn missing(&self, sentence: &Sentence) -> Vec<String> {
         let mut missing = Vec::new();
         for (nth, part) in sentence.text.split("**").enumerate() {

@@ -1,6 +1,6 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
-use crate::report::figure_text::plain;
+use crate::figure_text::plain;
 use crate::sim::sim_report::{Row, SimReport, Swept};
 use crate::threads::bench_report::Settings;
 use slat_machine::costs::{Costs, Field};

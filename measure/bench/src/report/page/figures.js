@@ -1,4 +1,4 @@
-// Figures as people read them, by the rules of figure_text.rs; and elements of the page.
+// Figures as people read them, by the rules of measure/bench/src/figure_text.rs; and elements of the page.
 
 const DASH = "–";
 

@@ -70,7 +70,7 @@ function series(section) {
   return [`series-${id}`, name, `${name}: ${title}`, [html("p", {}, rich(about)), content]];
 }
 
-// What each idea contributes.
+// The contribution of each idea.
 function contribution({ what, columns, rows }) {
   const cell = (figure, unit) => figure && withUnit(figure.median, unit) +
     (figure.factor === null ? "" : ` (${figure.factor.toFixed(2)} ×${figure.inside_spread ? " ≈" : ""})`);

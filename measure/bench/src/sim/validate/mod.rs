@@ -19,7 +19,7 @@
 //! for all code of the engine.
 
 use crate::calibrate;
-use crate::report::figure_text::plain;
+use crate::figure_text::plain;
 use crate::sim::sim_flags::refuse_unknown;
 use crate::sim::sim_tables::Grid;
 use crate::threads::bench_report::print;

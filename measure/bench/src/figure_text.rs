@@ -1,6 +1,6 @@
 //! Figures as people read them: three digits, and the unit that fits. A value that is no number is a dash.
 //!
-//! `page/figures.js` writes the figures of the page's tables by the same rules.
+//! `report/page/figures.js` writes the figures of the page's tables by the same rules.
 
 use indicatif::HumanCount;
 
