@@ -16,9 +16,9 @@ fn accessed(word: u64, pages: u64) -> u64 {
     for machine in objects::machines() {
         for bit in (0..64).filter(|bit| pages >> bit & 1 != 0) {
             let hvas = Span::sized(Hva((word * 64 + bit) * PAGE_SIZE), PAGE_SIZE);
-            if machine.vm.young(&mut idle, hvas, Young::Clear) {
+            if machine.vm().young(&mut idle, hvas, Young::Clear) {
                 accessed |= 1 << bit;
-                machine.vm.forget(&mut idle, hvas);
+                machine.vm().forget(&mut idle, hvas);
             }
         }
     }

@@ -10,6 +10,7 @@
 //! | `capabilities` | ioctls of /dev/kvm; module parameters |
 //! | `vm_ioctls` | ioctls of a VM |
 //! | `private` | guest_memfds, and the attributes of guest frames |
+//! | `nx` | large pages that do not execute |
 //! | `stats` | files of statistics |
 //! | `vcpu` | ioctls of a vCPU; its entries into the guest and its exits |
 //! | `running_guest` | misses of the TLB: a walk of the guest's table, each entry of which is found by a walk of the engine's |
@@ -22,6 +23,7 @@ mod abi;
 mod capabilities;
 mod emulator;
 mod idle;
+mod nx;
 mod objects;
 mod private;
 mod process_host;
@@ -145,10 +147,19 @@ pub unsafe extern "C" fn mmap(
     }
     // SAFETY: required of the caller (see `# Safety`).
     let at = unsafe { libc::syscall(libc::SYS_mmap, at, bytes, access, flags, fd, offset) as *mut c_void };
-    if at != libc::MAP_FAILED && flags & libc::MAP_HUGETLB != 0 {
+    if at != libc::MAP_FAILED && (flags & libc::MAP_HUGETLB != 0 || fd >= 0 && has_large_pages(fd)) {
         process_host::advised(Span::sized(Hva(at as u64), bytes as u64), true);
     }
     at
+}
+
+/// Whether the file is made of large pages.
+fn has_large_pages(fd: c_int) -> bool {
+    // SAFETY: plain data, which the call fills.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        libc::fstat(fd, &raw mut status) == 0 && status.st_blksize as u64 >= slat::Level::M2.bytes()
+    }
 }
 
 /// Runs a system call that takes pages away, inside an invalidation of every VM: the kernel calls its notifiers so.
@@ -162,7 +173,7 @@ fn taking_away((at, bytes): (*mut c_void, usize), why: Why, mut call: impl FnMut
         match machines {
             [] => call(),
             [first, rest @ ..] => {
-                first.vm.change(idle, hvas, why, |idle| through(rest, idle, (hvas, why), call));
+                first.vm().change(idle, hvas, why, |idle| through(rest, idle, (hvas, why), call));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
+use crate::nx;
 use crate::private::GuestMemory;
 use crate::shared::Shared;
 use crate::stats::Statistics;
@@ -37,7 +38,9 @@ pub fn add(object: Object) -> Result<c_int, c_int> {
 
 /// Makes a VM of this type.
 pub fn add_machine(kind: u64) -> Result<c_int, c_int> {
-    add(Object::Vm(Arc::new(Machine::new(kind)?)))
+    let machine = Arc::new(Machine::new(kind)?);
+    nx::start(&machine);
+    add(Object::Vm(machine))
 }
 
 /// Makes a guest_memfd of a VM.

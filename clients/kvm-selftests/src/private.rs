@@ -55,7 +55,7 @@ impl GuestMemory {
         if start < end {
             let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
             let hole = Span::sized(self.memory.at(start), end - start);
-            self.machine.vm.change(idle, hole, Why::Clear, |_| call(end - start));
+            self.machine.vm().change(idle, hole, Why::Clear, |_| call(end - start));
         }
         Ok(0)
     }
@@ -67,7 +67,7 @@ impl Drop for GuestMemory {
         let all = Span::sized(self.memory.at(0), self.bytes);
         let mut idle = Idle::take().expect("no test closes a descriptor inside the engine");
         let gone =
-            self.machine.vm.change(&mut idle, all, Why::Unmap, |_| Process::forget_private(self.memory));
+            self.machine.vm().change(&mut idle, all, Why::Unmap, |_| Process::forget_private(self.memory));
         // SAFETY: mapped for guests alone, and no guest uses it any more.
         unsafe { libc::syscall(libc::SYS_munmap, gone.start.0, gone.len()) };
     }
@@ -152,7 +152,7 @@ impl Machine {
             return Err(libc::EINVAL);
         }
         let id = SlotId(id);
-        if self.vm.memory().get(idle, id).is_some() {
+        if self.vm().memory().get(idle, id).is_some() {
             return Err(libc::EINVAL); // it cannot change
         }
         let found = find(asked.guest_memfd as c_int)?;
@@ -166,7 +166,7 @@ impl Machine {
         if private.bound.iter().any(|other| other.memory.overlaps(&memory)) {
             return Err(libc::EEXIST);
         }
-        let created = self.vm.memory().commit(idle, |tx| {
+        let created = self.vm().memory().commit(idle, |tx| {
             tx.create_with_private(slot, memory.start)?;
             private.inside(slot.gfns).into_iter().try_for_each(|gfns| tx.set_private(gfns, true))
         });
@@ -196,18 +196,18 @@ impl Machine {
                 .collect()
         };
         let converted =
-            self.vm.memory().commit(idle, |tx| bound.iter().try_for_each(|&gfns| tx.set_private(gfns, to)));
+            self.vm().memory().commit(idle, |tx| bound.iter().try_for_each(|&gfns| tx.set_private(gfns, to)));
         converted.map_err(|error| error.errno())?;
         // The other slots lose what they have mapped there: a private access to them must fault.
         let mut others = Vec::new();
-        self.vm.memory().for_each(idle, |slot| {
+        self.vm().memory().for_each(idle, |slot| {
             let inside = slot.gfns.clamp(&gfns);
-            if !inside.is_empty() && !bound.iter().any(|gfns| gfns.contains(inside.start)) {
-                others.push(Span::sized(slot.hva_of(inside.start), inside.len() << PAGE_SHIFT));
+            if !inside.is_empty() && !bound.iter().any(|gfns| gfns.covers(&inside)) {
+                others.push(inside);
             }
         });
-        for hvas in others {
-            self.vm.change(idle, hvas, Why::Unmap, |_| ());
+        for gfns in others {
+            drop(self.vm().memory().invalidate(gfns, Why::Unmap).apply(idle).settle());
         }
         Ok(())
     }

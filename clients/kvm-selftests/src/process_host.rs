@@ -80,7 +80,7 @@ pub fn harvesting<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// The large page around `hva`, if the test has asked for large pages there.
-fn large_page(hva: Hva) -> Option<Span<Hva>> {
+pub fn large_page(hva: Hva) -> Option<Span<Hva>> {
     let page = Span::sized(Hva(hva.0 & !(LARGE_BYTES - 1)), LARGE_BYTES);
     LARGE.lock().unwrap().iter().any(|large| large.covers(&page)).then_some(page)
 }

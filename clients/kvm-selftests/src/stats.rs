@@ -1,5 +1,6 @@
 //! The file of `KVM_GET_STATS_FD`: a header, a name, a descriptor of each statistic, and the values now.
 
+use crate::nx;
 use crate::vm_ioctls::Machine;
 use kvm_bindings::{kvm_stats_desc, kvm_stats_header};
 use slat::Idle;
@@ -21,13 +22,20 @@ const INSTANT: u32 = 1;
 impl Statistics {
     /// The contents of the file now.
     pub fn contents(&self) -> Vec<u8> {
+        let mut split = 0;
         if let Some(mut idle) = Idle::take() {
-            self.machine.vm.collect(&mut idle); // their leaves count until then
+            self.machine.vm().collect(&mut idle); // leaves of dead tables count until then
+            split = if nx::is_on() { self.machine.split_pages(&mut idle).len() as u64 } else { 0 };
         }
-        let stats = self.machine.vm.stats();
+        let stats = self.machine.vm().stats();
         let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
         let [small, large, huge] = stats.leaves;
-        let of_vm = [("pages_4k", INSTANT, small), ("pages_2m", INSTANT, large), ("pages_1g", INSTANT, huge)];
+        let of_vm = [
+            ("pages_4k", INSTANT, small),
+            ("pages_2m", INSTANT, large),
+            ("pages_1g", INSTANT, huge),
+            ("nx_lpage_splits", INSTANT, split),
+        ];
         let of_vcpu = [("pf_taken", 0, faults), ("pf_mmio_spte_created", 0, stats.mmio_faults)];
         let all: &[_] = if self.of_vcpu { &of_vcpu } else { &of_vm };
 

@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::capabilities::{SLOTS, VCPUS, capability, manual_options};
+use crate::nx;
 use crate::objects;
 use crate::private::Private;
 use crate::process_host::{Engine, Process, harvesting};
@@ -10,9 +11,10 @@ use crate::shared::Shared;
 use crate::vcpu::Cpu;
 use kvm_bindings::{
     KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DISABLE_QUIRKS2, KVM_CAP_EXIT_HYPERCALL,
-    KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_DIRTY_LOG_INITIALLY_SET, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE,
-    KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM, kvm_clear_dirty_log, kvm_dirty_log,
-    kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
+    KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_VM_DISABLE_NX_HUGE_PAGES, KVM_DIRTY_LOG_INITIALLY_SET,
+    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM,
+    kvm_clear_dirty_log, kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region,
+    kvm_userspace_memory_region2,
 };
 use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
@@ -22,17 +24,20 @@ use slat::{
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 const PAGE: usize = slat::PAGE_SIZE as usize;
 
 /// A VM, and its VMM's settings.
 pub struct Machine {
-    pub vm: Arc<Engine>,
+    vm: Arc<Engine>,
+    /// The engine in its place after `KVM_CAP_VM_DISABLE_NX_HUGE_PAGES`.
+    executing: OnceLock<Arc<Engine>>,
     /// In a VM that can have private memory.
     pub private: Option<RwLock<Private>>,
     /// Held while slots or attributes change, as KVM's `slots_lock`.
     slots: Mutex<()>,
+    has_vcpus: AtomicBool,
     /// Whether the guest's `KVM_HC_MAP_GPA_RANGE` exits to the VMM.
     pub hypercalls_exit: AtomicBool,
     dirty: Mutex<Chosen>,
@@ -54,11 +59,15 @@ impl Machine {
             _ => return Err(libc::EINVAL),
         };
         let (manual, log, ring) = (false, DirtyLog::bitmap(), None);
-        let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).dirty_log(log);
-        let vm = Arc::new(builder.build().map_err(|_| libc::ENOMEM)?);
+        let vm = engine(nx::is_on())?;
         let dirty = Mutex::new(Chosen { manual, log, ring });
-        let (slots, rings, hypercalls_exit) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Ok(Self { vm, private, slots, hypercalls_exit, dirty, rings })
+        let (slots, rings) = (Mutex::default(), Mutex::default());
+        let (has_vcpus, hypercalls_exit) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { vm, executing: OnceLock::new(), private, slots, has_vcpus, hypercalls_exit, dirty, rings })
+    }
+
+    pub fn vm(&self) -> &Arc<Engine> {
+        self.executing.get().unwrap_or(&self.vm)
     }
 
     /// # Safety
@@ -95,7 +104,11 @@ impl Machine {
         share: impl FnOnce(usize) -> Result<Shared, c_int>,
     ) -> Result<Cpu, c_int> {
         let size = self.dirty.lock().unwrap().ring;
-        let vcpu = self.vm.owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
+        {
+            let _changing = self.slots.lock().unwrap();
+            self.has_vcpus.store(true, Ordering::SeqCst);
+        }
+        let vcpu = self.vm().owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
         let entries = size.map_or(0, |size| size.entries() as usize);
         let pages = if entries == 0 {
             abi::RUN_PAGES
@@ -111,7 +124,7 @@ impl Machine {
     /// The address space in the upper half of a slot's number.
     fn space(&self, slot: u32) -> Result<GuestSpace<'_, Ept4, Process>, c_int> {
         let id = u8::try_from(slot >> 16).map_err(|_| libc::EINVAL)?;
-        self.vm.space(SpaceId(id)).ok_or(libc::EINVAL)
+        self.vm().space(SpaceId(id)).ok_or(libc::EINVAL)
     }
 
     fn set_region(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region) -> Result<(), c_int> {
@@ -201,11 +214,24 @@ impl Machine {
         let rings = self.rings.lock().unwrap();
         let mut rings: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.lock().unwrap())).collect();
         let collected: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.collected())).collect();
-        self.vm.reset_rings_in_part(idle, |id| collected.get(&id).copied().unwrap_or(0) as u64)?;
+        self.vm().reset_rings_in_part(idle, |id| collected.get(&id).copied().unwrap_or(0) as u64)?;
         for (id, ring) in &mut rings {
             ring.free(collected[id]);
         }
         Ok(collected.values().sum::<usize>() as c_int)
+    }
+
+    /// A VM has this policy from its beginning, so another takes its place, before the first vCPU as in KVM.
+    fn let_large_pages_execute(&self, idle: &mut Idle) -> Result<(), c_int> {
+        let _changing = self.slots.lock().unwrap();
+        if self.has_vcpus.load(Ordering::SeqCst) || self.private.is_some() {
+            return Err(libc::EINVAL);
+        }
+        let (vm, mut slots) = (engine(false)?, Vec::new());
+        self.vm().memory().for_each(idle, |slot| slots.push(slot));
+        let copied = vm.memory().commit(idle, |tx| slots.iter().try_for_each(|slot| tx.create(*slot)));
+        copied.map_err(|error| error.errno())?;
+        self.executing.set(vm).map_err(|_| libc::EINVAL)
     }
 
     fn enable(&self, idle: &mut Idle, asked: &kvm_enable_cap) -> Result<(), c_int> {
@@ -221,14 +247,14 @@ impl Machine {
                 let ring = chosen.ring.map_or(DirtyLog::bitmap(), DirtyLog::ring);
                 let set = option & u64::from(KVM_DIRTY_LOG_INITIALLY_SET) != 0;
                 let log = if set { ring.initially_set() } else { ring };
-                self.vm.set_dirty_log(idle, log).map_err(|error| error.errno())?;
+                self.vm().set_dirty_log(idle, log).map_err(|error| error.errno())?;
                 (chosen.manual, chosen.log) = (manual, log);
             }
             KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
                 let bytes = u32::try_from(option).map_err(|_| libc::E2BIG)?;
                 let size = RingSize::new(bytes).map_err(|error| error.errno())?;
                 let log = DirtyLog::ring(size);
-                self.vm.set_dirty_log(idle, log).map_err(|error| error.errno())?;
+                self.vm().set_dirty_log(idle, log).map_err(|error| error.errno())?;
                 (chosen.ring, chosen.log) = (Some(size), log);
             }
             KVM_CAP_EXIT_HYPERCALL => {
@@ -236,6 +262,10 @@ impl Machine {
                     return Err(libc::EINVAL);
                 }
                 self.hypercalls_exit.store(option != 0, Ordering::SeqCst);
+            }
+            KVM_CAP_VM_DISABLE_NX_HUGE_PAGES if option == 0 => {
+                drop(chosen);
+                self.let_large_pages_execute(idle)?;
             }
             // The engine zaps what a slot loses, and nothing else, with the quirk and without.
             KVM_CAP_DISABLE_QUIRKS2 if option & !(capability(asked.cap, true) as u64) == 0 => {}
@@ -245,11 +275,17 @@ impl Machine {
     }
 }
 
+/// A VM in which large pages do not execute, or do.
+fn engine(nx: bool) -> Result<Arc<Engine>, c_int> {
+    let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).nx_huge_pages(nx);
+    Ok(Arc::new(builder.dirty_log(DirtyLog::bitmap()).build().map_err(|_| libc::ENOMEM)?))
+}
+
 impl Drop for Machine {
     fn drop(&mut self) {
         // A line for `run` to add up.
         if std::env::var_os("SLAT_STATS").is_some() {
-            let stats = self.vm.stats();
+            let stats = self.vm().stats();
             let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
             let (devices, flushes, splits) = (stats.mmio_faults, stats.flushes.paid, stats.splits[0]);
             eprintln!("slat: {faults} faults, {devices} of devices, {flushes} flushes, {splits} splits");
