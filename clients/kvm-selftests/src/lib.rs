@@ -10,6 +10,7 @@
 //! | `capabilities` | ioctls of /dev/kvm; module parameters |
 //! | `vm_ioctls` | ioctls of a VM |
 //! | `private` | guest_memfds, and the attributes of guest frames |
+//! | `moves` | the pages of guest_memfds, which may move |
 //! | `nx` | large pages that do not execute |
 //! | `stats` | files of statistics |
 //! | `vcpu` | ioctls of a vCPU; its entries into the guest and its exits |
@@ -23,6 +24,7 @@ mod abi;
 mod capabilities;
 mod emulator;
 mod idle;
+mod moves;
 mod nx;
 mod objects;
 mod private;

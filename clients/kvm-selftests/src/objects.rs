@@ -1,5 +1,6 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
+use crate::moves;
 use crate::nx;
 use crate::private::GuestMemory;
 use crate::shared::Shared;
@@ -48,7 +49,11 @@ pub fn add_memory(machine: &Arc<Machine>, asked: &kvm_create_guest_memfd) -> Res
     if asked.flags != 0 || asked.size == 0 || asked.size % slat::PAGE_SIZE != 0 || asked.size >> 63 != 0 {
         return Err(libc::EINVAL);
     }
-    with_descriptor(|fd| Ok(Object::Memory(Arc::new(GuestMemory::new(machine.clone(), fd, asked.size)?))))
+    with_descriptor(|fd| {
+        let memory = Arc::new(GuestMemory::new(machine.clone(), fd, asked.size)?);
+        moves::start(&memory);
+        Ok(Object::Memory(memory))
+    })
 }
 
 /// Makes a descriptor from which the process reads `contents`.

@@ -3,7 +3,8 @@
 //! The engine keeps the attribute of each frame in a slot with a guest_memfd, and converts such frames while vCPUs fault.
 //! KVM keeps attributes of a VM's other frames, too. This module has those, and gives them to the slots that come later.
 
-use crate::process_host::Process;
+use crate::moves;
+use crate::process_host::Engine;
 use crate::vm_ioctls::Machine;
 use kvm_bindings::{
     KVM_MEM_GUEST_MEMFD, KVM_MEMORY_ATTRIBUTE_PRIVATE, kvm_memory_attributes, kvm_userspace_memory_region2,
@@ -28,8 +29,21 @@ impl GuestMemory {
         if unsafe { libc::ftruncate(fd, bytes as i64) } != 0 {
             return Err(libc::ENOMEM);
         }
-        let memory = Process::add_private(fd, bytes)?;
+        let memory = moves::add(fd, bytes)?;
         Ok(Self { memory, bytes, machine })
+    }
+
+    /// The name of its memory.
+    pub fn name(&self) -> PrivateMemory {
+        self.memory
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn vm(&self) -> &Arc<Engine> {
+        self.machine.vm()
     }
 
     /// fallocate(2) of its descriptor `fd`, with KVM's checks in KVM's order.
@@ -55,7 +69,9 @@ impl GuestMemory {
         if start < end {
             let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
             let hole = Span::sized(self.memory.at(start), end - start);
-            self.machine.vm().change(idle, hole, Why::Clear, |_| call(end - start));
+            self.vm().change(idle, hole, Why::Clear, |_| {
+                moves::free(self.memory, (start, end - start), || call(end - start));
+            });
         }
         Ok(0)
     }
@@ -66,10 +82,8 @@ impl Drop for GuestMemory {
     fn drop(&mut self) {
         let all = Span::sized(self.memory.at(0), self.bytes);
         let mut idle = Idle::take().expect("no test closes a descriptor inside the engine");
-        let gone =
-            self.machine.vm().change(&mut idle, all, Why::Unmap, |_| Process::forget_private(self.memory));
-        // SAFETY: mapped for guests alone, and no guest uses it any more.
-        unsafe { libc::syscall(libc::SYS_munmap, gone.start.0, gone.len()) };
+        let unmap = self.vm().change(&mut idle, all, Why::Unmap, |_| moves::forget(self.memory));
+        unmap();
     }
 }
 
@@ -97,6 +111,17 @@ impl Private {
     /// Whether the frame's slot has private memory, so that the engine keeps its attribute.
     pub fn is_bound(&self, gfn: Gfn) -> bool {
         self.bound.iter().any(|bound| bound.gfns.contains(gfn))
+    }
+
+    /// The first private frame in `gfns` of which no slot has private memory.
+    pub fn first_without_memory(&self, gfns: Span<Gfn>) -> Option<Gfn> {
+        self.inside(gfns).into_iter().find_map(|range| {
+            let mut at = range.start;
+            while let Some(bound) = self.bound.iter().find(|bound| bound.gfns.contains(at)) {
+                at = bound.gfns.end;
+            }
+            (at < range.end).then_some(at)
+        })
     }
 
     /// The private ranges in `gfns`.

@@ -1,10 +1,10 @@
 //! The host: this process. A frame's number is its address, so no page ever moves. The host invalidates what the test
 //! unmaps or frees.
 
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, PrivateMemory, Span};
-use std::ffi::c_int;
+use crate::moves;
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{LazyLock, Mutex, RwLock};
+use std::sync::{LazyLock, Mutex};
 
 /// This process as a host: frame numbers are its own addresses.
 #[derive(Debug)]
@@ -24,38 +24,6 @@ pub fn advised(hvas: Span<Hva>, large: bool) {
     all.retain(|other| !other.overlaps(&hvas));
     if large {
         all.push(hvas);
-    }
-}
-
-/// The addresses of each private memory in this process, empty once it has gone.
-static PRIVATE: RwLock<Vec<Span<Hva>>> = RwLock::new(Vec::new());
-
-impl Process {
-    /// Maps `fd`, the memory of a guest_memfd, for guests alone.
-    pub fn add_private(fd: c_int, bytes: u64) -> Result<PrivateMemory, c_int> {
-        let mut all = PRIVATE.write().unwrap();
-        let number = u16::try_from(all.len()).ok().filter(|&number| number < PrivateMemory::COUNT);
-        let number = number.ok_or(libc::EMFILE)?;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, access, libc::MAP_SHARED, fd, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(libc::ENOMEM);
-        }
-        all.push(Span::sized(Hva(at as u64), bytes));
-        Ok(PrivateMemory(number))
-    }
-
-    /// From now on the memory has no pages. Returns its addresses, which the caller unmaps when no guest uses them.
-    pub fn forget_private(memory: PrivateMemory) -> Span<Hva> {
-        std::mem::replace(&mut PRIVATE.write().unwrap()[usize::from(memory.0)], Span::sized(Hva(0), 0))
-    }
-
-    /// The address in this process of an address in private memory, or of one in the process.
-    fn address(hva: Hva) -> Option<Hva> {
-        let Some((PrivateMemory(number), offset)) = hva.private_memory() else { return Some(hva) };
-        let memory = PRIVATE.read().unwrap()[usize::from(number)];
-        (offset < memory.len()).then(|| memory.start + offset)
     }
 }
 
@@ -102,7 +70,7 @@ impl Host for Process {
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        let hva = Self::address(hva).ok_or(HostError::Fault)?;
+        let hva = moves::address(hva).ok_or(HostError::Fault)?;
         let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
         if large_page(hva).is_some_and(|page| populate(page, access)) {
             return Ok(HostPage { pfn, level: Level::M2, ..HostPage::PLAIN });

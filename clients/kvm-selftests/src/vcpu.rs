@@ -241,7 +241,15 @@ impl Cpu {
             return Err(libc::EINVAL);
         }
         let mut idle = Idle::take().ok_or(libc::EDEADLK)?;
-        let gfns = Span::sized(Gpa(gpa).gfn(), size >> slat::PAGE_SHIFT);
+        let mut gfns = Span::sized(Gpa(gpa).gfn(), size >> slat::PAGE_SHIFT);
+        // Held until the pages are mapped: the engine has no attribute of these frames.
+        let private = self.machine.private.as_ref().map(|private| private.read().unwrap());
+        if let Some(end) = private.as_ref().and_then(|private| private.first_without_memory(gfns)) {
+            gfns.end = end;
+        }
+        if gfns.is_empty() {
+            return Err(libc::EFAULT);
+        }
         let mapped = self.vcpu.with(|vcpu| vcpu.prefault(&mut idle, gfns, Prefault::OLD));
         match mapped.map_err(|_| libc::EFAULT)? {
             0 => Err(libc::ENOENT),

@@ -1,0 +1,122 @@
+//! The pages of guest_memfds in this process. Only guests use them, so the host may move them: with `SLAT_MOVES`, a
+//! thread moves pages to and fro between two places, and poisons the place that a page has left.
+
+use crate::private::GuestMemory;
+use slat::{Hva, Idle, PAGE_SIZE, PrivateMemory, Span, Why};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, RwLock};
+use std::time::Duration;
+
+/// A guest_memfd's memory; empty once that has gone.
+#[derive(Default)]
+struct Area {
+    /// The memory of its descriptor, and as much beside it.
+    places: [u64; 2],
+    /// The place of each page.
+    at: Vec<u8>,
+}
+
+static AREAS: RwLock<Vec<Area>> = RwLock::new(Vec::new());
+/// Moves of all memories together.
+static MOVES: AtomicU64 = AtomicU64::new(0);
+
+const PAGE: usize = PAGE_SIZE as usize;
+const POISON: u8 = 0xdb;
+
+fn map(bytes: usize, flags: c_int, fd: c_int) -> Result<u64, c_int> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
+    if at == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(at as u64) }
+}
+
+/// Maps `fd`, the memory of a guest_memfd, for guests alone.
+pub fn add(fd: c_int, bytes: u64) -> Result<PrivateMemory, c_int> {
+    let mut areas = AREAS.write().unwrap();
+    let number = u16::try_from(areas.len()).ok().filter(|&number| number < PrivateMemory::COUNT);
+    let number = number.ok_or(libc::EMFILE)?;
+    let beside = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let places = [map(bytes as usize, libc::MAP_SHARED, fd)?, map(bytes as usize, beside, -1)?];
+    areas.push(Area { places, at: vec![0; bytes as usize / PAGE] });
+    Ok(PrivateMemory(number))
+}
+
+/// From now on the memory has no pages. Returns a function that unmaps it, for when no guest uses it.
+pub fn forget(memory: PrivateMemory) -> impl FnOnce() {
+    let area = std::mem::take(&mut AREAS.write().unwrap()[usize::from(memory.0)]);
+    move || {
+        for place in area.places {
+            // SAFETY: mapped by `add`; the caller's word that no guest uses it.
+            unsafe { libc::syscall(libc::SYS_munmap, place, area.at.len() * PAGE) };
+        }
+    }
+}
+
+/// The address in this process of an address in private memory, or of one in the process.
+pub fn address(hva: Hva) -> Option<Hva> {
+    let Some((PrivateMemory(number), offset)) = hva.private_memory() else { return Some(hva) };
+    let areas = AREAS.read().unwrap();
+    let area = &areas[usize::from(number)];
+    let &place = area.at.get((offset / PAGE_SIZE) as usize)?;
+    Some(Hva(area.places[usize::from(place)] + offset))
+}
+
+/// Frees pages, which are zero when they are used again; `punch` frees those of the descriptor. The caller has
+/// invalidated them. Invalidations may overlap, so no move may come between the two.
+pub fn free<R>(memory: PrivateMemory, (start, bytes): (u64, u64), punch: impl FnOnce() -> R) -> R {
+    let mut areas = AREAS.write().unwrap();
+    let area = &mut areas[usize::from(memory.0)];
+    area.at[(start / PAGE_SIZE) as usize..((start + bytes) / PAGE_SIZE) as usize].fill(0);
+    // SAFETY: part of this memory.
+    unsafe { libc::syscall(libc::SYS_madvise, area.places[1] + start, bytes, libc::MADV_DONTNEED) };
+    punch()
+}
+
+/// Moves one page. The caller has invalidated it.
+fn move_page(memory: PrivateMemory, page: usize) {
+    let mut areas = AREAS.write().unwrap();
+    let area = &mut areas[usize::from(memory.0)];
+    let Some(&place) = area.at.get(page) else { return };
+    let [old, new] = [place, 1 - place].map(|place| area.places[usize::from(place)] as usize + page * PAGE);
+    // SAFETY: both are this memory's, and no guest uses either now.
+    unsafe {
+        std::ptr::copy_nonoverlapping(old as *const u8, new as *mut u8, PAGE);
+        std::ptr::write_bytes(old as *mut u8, POISON, PAGE);
+    }
+    area.at[page] = 1 - place;
+    MOVES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Starts the thread that moves a new memory's pages, if it is asked for. It ends with the memory.
+pub fn start(memory: &Arc<GuestMemory>) {
+    if std::env::var_os("SLAT_MOVES").is_none() {
+        return;
+    }
+    static REPORTS: Once = Once::new();
+    // SAFETY: `report` may run at any time.
+    REPORTS.call_once(|| _ = unsafe { libc::atexit(report) });
+    let (memory, mut random) = (Arc::downgrade(memory), 1u64);
+    std::thread::spawn(move || {
+        while let Some(memory) = memory.upgrade() {
+            let Some(mut idle) = Idle::take() else { return };
+            for _ in 0..32 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let page = (random >> 33) % (memory.bytes() / PAGE_SIZE);
+                let hvas = Span::sized(memory.name().at(page * PAGE_SIZE), PAGE_SIZE);
+                memory
+                    .vm()
+                    .change(&mut idle, hvas, Why::Migrate, |_| move_page(memory.name(), page as usize));
+            }
+            // The last reference ends the memory, which needs this thread's token.
+            drop(idle);
+            drop(memory);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+}
+
+/// Reports the moves when the process ends: a line for `run`.
+extern "C" fn report() {
+    eprintln!("moved: {} pages", MOVES.load(Ordering::Relaxed));
+}
