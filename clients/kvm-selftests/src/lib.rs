@@ -9,8 +9,8 @@
 //! | `abi` | KVM's numbers |
 //! | `capabilities` | ioctls of /dev/kvm; module parameters |
 //! | `vm_ioctls` | ioctls of a VM |
-//! | `private` | guest_memfds, and the attributes of guest frames |
-//! | `moves` | the pages of guest_memfds, which may move |
+//! | `private` | `guest_memfd`s, and the attributes of guest frames |
+//! | `moves` | the pages of `guest_memfd`s, which may move |
 //! | `nx` | large pages that do not execute |
 //! | `stats` | files of statistics |
 //! | `vcpu` | ioctls of a vCPU; its entries into the guest and its exits |
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     copy
 }
 
-/// Refuses to map a guest_memfd, and to map a dirty ring privately or executable, as KVM does.
+/// Refuses to map a `guest_memfd`, and to map a dirty ring privately or executable, as KVM does.
 ///
 /// # Safety
 /// As mmap(2).
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i
     }
 }
 
-/// Whether the descriptor is a guest_memfd, which no process may read or write.
+/// Whether the descriptor is a `guest_memfd`, which no process may read or write.
 fn is_private(fd: c_int) -> bool {
     matches!(objects::get(fd), Some(Object::Memory(_)))
 }

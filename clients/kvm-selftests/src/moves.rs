@@ -1,4 +1,4 @@
-//! The pages of guest_memfds in this process. Only guests use them, so the host may move them: with `SLAT_MOVES`, a
+//! The pages of `guest_memfd`s in this process. Only guests use them, so the host may move them: with `SLAT_MOVES`, a
 //! thread moves pages to and fro between two places, and poisons the place that a page has left.
 
 use crate::private::GuestMemory;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once, RwLock};
 use std::time::Duration;
 
-/// A guest_memfd's memory; empty once that has gone.
+/// A `guest_memfd`'s memory; empty once that has gone.
 #[derive(Default)]
 struct Area {
     /// The memory of its descriptor, and as much beside it.
@@ -18,6 +18,7 @@ struct Area {
 }
 
 static AREAS: RwLock<Vec<Area>> = RwLock::new(Vec::new());
+static REPORTS: Once = Once::new();
 /// Moves of all memories together.
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
@@ -31,7 +32,7 @@ fn map(bytes: usize, flags: c_int, fd: c_int) -> Result<u64, c_int> {
     if at == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(at as u64) }
 }
 
-/// Maps `fd`, the memory of a guest_memfd, for guests alone.
+/// Maps `fd`, the memory of a `guest_memfd`, for guests alone.
 pub fn add(fd: c_int, bytes: u64) -> Result<PrivateMemory, c_int> {
     let mut areas = AREAS.write().unwrap();
     let number = u16::try_from(areas.len()).ok().filter(|&number| number < PrivateMemory::COUNT);
@@ -93,7 +94,6 @@ pub fn start(memory: &Arc<GuestMemory>) {
     if std::env::var_os("SLAT_MOVES").is_none() {
         return;
     }
-    static REPORTS: Once = Once::new();
     // SAFETY: `report` may run at any time.
     REPORTS.call_once(|| _ = unsafe { libc::atexit(report) });
     let (memory, mut random) = (Arc::downgrade(memory), 1u64);

@@ -44,9 +44,13 @@ pub fn add_machine(kind: u64) -> Result<c_int, c_int> {
     add(Object::Vm(machine))
 }
 
-/// Makes a guest_memfd of a VM.
+/// Makes a `guest_memfd` of a VM.
 pub fn add_memory(machine: &Arc<Machine>, asked: &kvm_create_guest_memfd) -> Result<c_int, c_int> {
-    if asked.flags != 0 || asked.size == 0 || asked.size % slat::PAGE_SIZE != 0 || asked.size >> 63 != 0 {
+    if asked.flags != 0
+        || asked.size == 0
+        || !asked.size.is_multiple_of(slat::PAGE_SIZE)
+        || asked.size >> 63 != 0
+    {
         return Err(libc::EINVAL);
     }
     with_descriptor(|fd| {
@@ -66,7 +70,7 @@ pub fn add_file(contents: &[u8]) -> Result<c_int, c_int> {
     }
 }
 
-/// The guest_memfd of a descriptor.
+/// The `guest_memfd` of a descriptor.
 pub fn memory(fd: c_int) -> Result<Arc<GuestMemory>, c_int> {
     match get(fd) {
         Some(Object::Memory(memory)) => Ok(memory),

@@ -1,6 +1,6 @@
-//! Private memory: guest_memfds, the memslots that use them, and the attribute of each guest frame.
+//! Private memory: `guest_memfd`s, the memslots that use them, and the attribute of each guest frame.
 //!
-//! The engine keeps the attribute of each frame in a slot with a guest_memfd, and converts such frames while vCPUs fault.
+//! The engine keeps the attribute of each frame in a slot with a `guest_memfd`, and converts such frames while vCPUs fault.
 //! KVM keeps attributes of a VM's other frames, too. This module has those, and gives them to the slots that come later.
 
 use crate::moves;
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// A guest_memfd: memory of the kernel that no process may map, read or write. Here this library maps it, for the guest.
+/// A `guest_memfd`: memory of the kernel that no process may map, read or write. Here this library maps it, for the guest.
 pub struct GuestMemory {
     memory: PrivateMemory,
     bytes: u64,
-    /// KVM's guest_memfd keeps its VM, too.
+    /// KVM's `guest_memfd` keeps its VM, too.
     machine: Arc<Machine>,
 }
 
@@ -55,7 +55,7 @@ impl GuestMemory {
         let (Ok(start), Ok(bytes)) = (u64::try_from(offset), u64::try_from(bytes)) else {
             return Err(libc::EINVAL);
         };
-        if bytes == 0 || (start | bytes) % PAGE_SIZE != 0 {
+        if bytes == 0 || !(start | bytes).is_multiple_of(PAGE_SIZE) {
             return Err(libc::EINVAL);
         }
         let end = start.checked_add(bytes).ok_or(libc::EFBIG)?;
@@ -99,7 +99,7 @@ pub struct Private {
 struct Bound {
     slot: SlotId,
     gfns: Span<Gfn>,
-    /// Its addresses in the guest_memfd.
+    /// Its addresses in the `guest_memfd`.
     memory: Span<Hva>,
 }
 
@@ -159,7 +159,7 @@ impl Private {
 
 impl Machine {
     /// `KVM_SET_USER_MEMORY_REGION2` with `KVM_MEM_GUEST_MEMFD`, with KVM's checks in KVM's order. `find` returns the
-    /// guest_memfd of a descriptor.
+    /// `guest_memfd` of a descriptor.
     pub fn bind(
         &self,
         idle: &mut Idle,
@@ -171,7 +171,7 @@ impl Machine {
         } = asked;
         let offset = asked.guest_memfd_offset;
         let private = self.private.as_ref().ok_or(libc::EINVAL)?;
-        let aligned = (gpa | bytes | offset) % PAGE_SIZE == 0;
+        let aligned = (gpa | bytes | offset).is_multiple_of(PAGE_SIZE);
         let wraps = gpa.checked_add(bytes).is_none() || offset.checked_add(bytes).is_none();
         if flags != KVM_MEM_GUEST_MEMFD || !aligned || wraps || bytes == 0 {
             return Err(libc::EINVAL);
@@ -205,7 +205,8 @@ impl Machine {
         let &kvm_memory_attributes { address, size, attributes, flags } = asked;
         let known = if self.private.is_some() { u64::from(KVM_MEMORY_ATTRIBUTE_PRIVATE) } else { 0 };
         let end = address.checked_add(size).ok_or(libc::EINVAL)?;
-        if flags != 0 || attributes & !known != 0 || size == 0 || (address | size) % PAGE_SIZE != 0 {
+        if flags != 0 || attributes & !known != 0 || size == 0 || !(address | size).is_multiple_of(PAGE_SIZE)
+        {
             return Err(libc::EINVAL);
         }
         let Some(private) = &self.private else { return Ok(()) };

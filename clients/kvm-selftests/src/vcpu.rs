@@ -237,7 +237,7 @@ impl Cpu {
     fn pre_fault(&mut self, asked: &mut kvm_pre_fault_memory) -> Result<(), c_int> {
         let (gpa, size) = (asked.gpa, asked.size);
         let wraps = gpa.checked_add(size).is_none();
-        if asked.flags != 0 || wraps || size == 0 || (gpa | size) % slat::PAGE_SIZE != 0 {
+        if asked.flags != 0 || wraps || size == 0 || !(gpa | size).is_multiple_of(slat::PAGE_SIZE) {
             return Err(libc::EINVAL);
         }
         let mut idle = Idle::take().ok_or(libc::EDEADLK)?;

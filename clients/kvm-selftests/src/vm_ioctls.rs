@@ -147,7 +147,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The later ioctl, with a guest_memfd. Without the flag, KVM ignores the descriptor. In a VM that has no private
+    /// The later ioctl, with a `guest_memfd`. Without the flag, KVM ignores the descriptor. In a VM that has no private
     /// memory the engine refuses the flag, as KVM does.
     fn set_region2(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region2) -> Result<(), c_int> {
         let &kvm_userspace_memory_region2 {
