@@ -24,7 +24,7 @@ use slat::{
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, RwLock, Weak};
 
 const PAGE: usize = slat::PAGE_SIZE as usize;
 
@@ -278,17 +278,40 @@ impl Machine {
 /// A VM in which large pages do not execute, or do.
 fn engine(nx: bool) -> Result<Arc<Engine>, c_int> {
     let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).nx_huge_pages(nx);
-    Ok(Arc::new(builder.dirty_log(DirtyLog::bitmap()).build().map_err(|_| libc::ENOMEM)?))
+    Ok(counted(Arc::new(builder.dirty_log(DirtyLog::bitmap()).build().map_err(|_| libc::ENOMEM)?)))
+}
+
+/// The VMs for which no line was printed yet.
+static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+static REPORTS: Once = Once::new();
+
+/// Has the statistics of a VM printed when it goes, or when the process ends, if `run` asks for them.
+fn counted(vm: Arc<Engine>) -> Arc<Engine> {
+    extern "C" fn report() {
+        LIVE.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|vm| print(&vm));
+    }
+    if std::env::var_os("SLAT_STATS").is_some() {
+        // SAFETY: `report` may run at any time.
+        REPORTS.call_once(|| _ = unsafe { libc::atexit(report) });
+        LIVE.lock().unwrap().push(Arc::downgrade(&vm));
+    }
+    vm
+}
+
+/// A line for `run` to add up.
+fn print(vm: &Engine) {
+    let stats = vm.stats();
+    let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
+    let (devices, flushes, splits) = (stats.mmio_faults, stats.flushes.paid, stats.splits[0]);
+    eprintln!("slat: {faults} faults, {devices} of devices, {flushes} flushes, {splits} splits");
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A line for `run` to add up.
-        if std::env::var_os("SLAT_STATS").is_some() {
-            let stats = self.vm().stats();
-            let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
-            let (devices, flushes, splits) = (stats.mmio_faults, stats.flushes.paid, stats.splits[0]);
-            eprintln!("slat: {faults} faults, {devices} of devices, {flushes} flushes, {splits} splits");
+        let mut live = LIVE.lock().unwrap();
+        if let Some(at) = live.iter().position(|vm| std::ptr::eq(vm.as_ptr(), Arc::as_ptr(self.vm()))) {
+            live.swap_remove(at);
+            print(self.vm());
         }
     }
 }
