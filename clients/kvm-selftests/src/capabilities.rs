@@ -1,7 +1,6 @@
 //! Answers that are the same for every VM: capabilities, CPUID, and the module parameters that tests read.
 
 use crate::abi;
-use crate::vcpu::give_cpuid;
 use kvm_bindings::{
     KVM_CAP_BINARY_STATS_FD, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DISABLE_QUIRKS2,
     KVM_CAP_EXIT_HYPERCALL, KVM_CAP_GET_TSC_KHZ, KVM_CAP_GUEST_MEMFD, KVM_CAP_IMMEDIATE_EXIT,
@@ -10,10 +9,12 @@ use kvm_bindings::{
     KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_CAP_USER_MEMORY2,
     KVM_CAP_VM_DISABLE_NX_HUGE_PAGES, KVM_CAP_VM_TYPES, KVM_DIRTY_LOG_INITIALLY_SET,
     KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, KVM_MEMORY_ATTRIBUTE_PRIVATE, KVM_X86_QUIRK_SLOT_ZAP_ALL,
-    kvm_cpuid_entry2,
+    kvm_cpuid_entry2, kvm_cpuid2,
 };
 use slat::RingSize;
 use std::ffi::{c_int, c_void};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 pub const VCPUS: u32 = 16;
 pub const SLOTS: u32 = 32_764;
@@ -73,6 +74,13 @@ pub fn manual_options() -> u32 {
     KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET
 }
 
+/// The period after which KVM takes back what fetches have split, if large pages do not execute: `SLAT_NX_HUGE_PAGES`, in
+/// milliseconds, in place of the module parameters.
+pub static NX_PERIOD: LazyLock<Option<Duration>> = LazyLock::new(|| {
+    let period = std::env::var("SLAT_NX_HUGE_PAGES").ok()?;
+    Some(Duration::from_millis(period.parse().expect("SLAT_NX_HUGE_PAGES is a number of milliseconds")))
+});
+
 /// The contents of the file of a module parameter, if `path` is one. The engine has one kind of table and always splits
 /// the large pages that a log covers, which is `Y` in KVM's terms.
 pub fn module_parameter(path: &[u8]) -> Option<&'static [u8]> {
@@ -85,4 +93,19 @@ pub fn module_parameter(path: &[u8]) -> Option<&'static [u8]> {
         b"/parameters/force_emulation_prefix" => Some(b"0\n"),
         _ => None,
     }
+}
+
+/// # Safety
+/// `into` says how many entries it has room for.
+pub unsafe fn give_cpuid(entries: &[kvm_cpuid_entry2], into: *mut kvm_cpuid2) -> Result<(), c_int> {
+    // SAFETY: required of the caller (see `# Safety`).
+    unsafe {
+        let room = std::mem::replace(&mut (*into).nent, entries.len() as u32);
+        if (room as usize) < entries.len() {
+            return Err(libc::E2BIG);
+        }
+        let first = (&raw mut (*into).entries).cast::<kvm_cpuid_entry2>();
+        first.copy_from_nonoverlapping(entries.as_ptr(), entries.len());
+    }
+    Ok(())
 }

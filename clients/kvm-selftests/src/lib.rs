@@ -8,8 +8,10 @@
 //! | `objects` | the object of each descriptor |
 //! | `abi` | KVM's numbers |
 //! | `capabilities` | ioctls of /dev/kvm; module parameters |
-//! | `vm_ioctls` | ioctls of a VM |
-//! | `private` | `guest_memfd`s, and the attributes of guest frames |
+//! | `machine` | a VM |
+//! | `vm_ioctls`, `private` | its ioctls; those of private memory |
+//! | `attributes` | which guest frames are private |
+//! | `guest_memory` | a `guest_memfd` |
 //! | `moves` | the pages of `guest_memfd`s, which may move |
 //! | `nx` | large pages that do not execute |
 //! | `stats` | files of statistics |
@@ -21,9 +23,12 @@
 //! | `idle` | idle page tracking |
 
 mod abi;
+mod attributes;
 mod capabilities;
 mod emulator;
+mod guest_memory;
 mod idle;
+mod machine;
 mod moves;
 mod nx;
 mod objects;
@@ -36,12 +41,12 @@ mod stats;
 mod vcpu;
 mod vm_ioctls;
 
+use machine::Machine;
 use objects::Object;
 use slat::{Hva, Idle, PAGE_SIZE, Span, VcpuId, Why};
 use stats::Statistics;
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::sync::Arc;
-use vm_ioctls::Machine;
 
 /// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
@@ -96,7 +101,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
                 abi::CREATE_GUEST_MEMFD => objects::add_memory(&machine, &*argument.cast()),
                 abi::GET_STATS_FD => objects::add(Object::Statistics(Statistics { machine, of_vcpu: false })),
                 _ if request == abi::GET_TSC_KHZ_REQUEST => Ok(abi::TSC_KHZ),
-                _ => machine.ioctl(number, argument),
+                _ => machine.ioctl(number, argument, objects::memory),
             },
             Some(Object::Vcpu(cpu)) => {
                 let mut cpu = cpu.lock().unwrap();

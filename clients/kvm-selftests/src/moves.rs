@@ -1,12 +1,10 @@
 //! The pages of `guest_memfd`s in this process. Only guests use them, so the host may move them: with `SLAT_MOVES`, a
 //! thread moves pages to and fro between two places, and poisons the place that a page has left.
 
-use crate::private::GuestMemory;
-use slat::{Hva, Idle, PAGE_SIZE, PrivateMemory, Span, Why};
+use slat::{Hva, PAGE_SIZE, PrivateMemory};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once, RwLock};
-use std::time::Duration;
+use std::sync::{Once, RwLock};
 
 /// A `guest_memfd`'s memory; empty once that has gone.
 #[derive(Default)]
@@ -48,7 +46,7 @@ pub fn forget(memory: PrivateMemory) -> impl FnOnce() {
     let area = std::mem::take(&mut AREAS.write().unwrap()[usize::from(memory.0)]);
     move || {
         for place in area.places {
-            // SAFETY: mapped by `add`; the caller's word that no guest uses it.
+            // SAFETY: mapped by `add`; required of the caller: no guest uses it.
             unsafe { libc::syscall(libc::SYS_munmap, place, area.at.len() * PAGE) };
         }
     }
@@ -75,7 +73,7 @@ pub fn free<R>(memory: PrivateMemory, (start, bytes): (u64, u64), punch: impl Fn
 }
 
 /// Moves one page. The caller has invalidated it.
-fn move_page(memory: PrivateMemory, page: usize) {
+pub fn move_page(memory: PrivateMemory, page: usize) {
     let mut areas = AREAS.write().unwrap();
     let area = &mut areas[usize::from(memory.0)];
     let Some(&place) = area.at.get(page) else { return };
@@ -89,34 +87,12 @@ fn move_page(memory: PrivateMemory, page: usize) {
     MOVES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Starts the thread that moves a new memory's pages, if it is asked for. It ends with the memory.
-pub fn start(memory: &Arc<GuestMemory>) {
-    if std::env::var_os("SLAT_MOVES").is_none() {
-        return;
-    }
+/// Has the number of moves printed when the process ends: a line for `run`.
+pub fn count() {
     // SAFETY: `report` may run at any time.
     REPORTS.call_once(|| _ = unsafe { libc::atexit(report) });
-    let (memory, mut random) = (Arc::downgrade(memory), 1u64);
-    std::thread::spawn(move || {
-        while let Some(memory) = memory.upgrade() {
-            let Some(mut idle) = Idle::take() else { return };
-            for _ in 0..32 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let page = (random >> 33) % (memory.bytes() / PAGE_SIZE);
-                let hvas = Span::sized(memory.name().at(page * PAGE_SIZE), PAGE_SIZE);
-                memory
-                    .vm()
-                    .change(&mut idle, hvas, Why::Migrate, |_| move_page(memory.name(), page as usize));
-            }
-            // The last reference ends the memory, which needs this thread's token.
-            drop(idle);
-            drop(memory);
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    });
 }
 
-/// Reports the moves when the process ends: a line for `run`.
 extern "C" fn report() {
     eprintln!("moved: {} pages", MOVES.load(Ordering::Relaxed));
 }

@@ -1,26 +1,14 @@
-//! Large pages that do not execute, as KVM's module parameters ask for them. `SLAT_NX_HUGE_PAGES` switches them on, and
-//! is the period in milliseconds after which a thread takes back what fetches have split.
+//! Large pages that do not execute: the small pages that fetches have made of them, and the thread that takes those back.
 
+use crate::capabilities::NX_PERIOD;
+use crate::machine::Machine;
 use crate::process_host::large_page;
-use crate::vm_ioctls::Machine;
 use slat::{Idle, Level, Span, Why};
-use std::sync::{Arc, LazyLock};
-use std::time::Duration;
-
-/// The period, if large pages do not execute.
-static PERIOD: LazyLock<Option<Duration>> = LazyLock::new(|| {
-    let period = std::env::var("SLAT_NX_HUGE_PAGES").ok()?;
-    Some(Duration::from_millis(period.parse().expect("SLAT_NX_HUGE_PAGES is a number of milliseconds")))
-});
-
-/// Whether a new VM's large pages do not execute.
-pub fn is_on() -> bool {
-    PERIOD.is_some()
-}
+use std::sync::Arc;
 
 /// Starts the thread of a new VM, if it needs one. It ends with the VM.
 pub fn start(machine: &Arc<Machine>) {
-    let Some(period) = *PERIOD else { return };
+    let Some(period) = *NX_PERIOD else { return };
     let machine = Arc::downgrade(machine);
     std::thread::spawn(move || {
         loop {

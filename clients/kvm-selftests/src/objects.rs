@@ -1,12 +1,11 @@
 //! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
-use crate::moves;
+use crate::guest_memory::{self, GuestMemory};
+use crate::machine::Machine;
 use crate::nx;
-use crate::private::GuestMemory;
 use crate::shared::Shared;
 use crate::stats::Statistics;
 use crate::vcpu::Cpu;
-use crate::vm_ioctls::Machine;
 use kvm_bindings::kvm_create_guest_memfd;
 use slat::VcpuId;
 use std::collections::HashMap;
@@ -55,7 +54,7 @@ pub fn add_memory(machine: &Arc<Machine>, asked: &kvm_create_guest_memfd) -> Res
     }
     with_descriptor(|fd| {
         let memory = Arc::new(GuestMemory::new(machine.clone(), fd, asked.size)?);
-        moves::start(&memory);
+        guest_memory::start(&memory);
         Ok(Object::Memory(memory))
     })
 }
@@ -83,7 +82,8 @@ pub fn memory(fd: c_int) -> Result<Arc<GuestMemory>, c_int> {
 pub fn add_vcpu(machine: &Arc<Machine>, id: VcpuId) -> Result<c_int, c_int> {
     with_descriptor(|fd| {
         let share = |pages| resized(fd, pages).and_then(|()| Shared::map(fd, pages));
-        Ok(Object::Vcpu(Arc::new(Mutex::new(machine.vcpu(id, share)?))))
+        let vcpu = Cpu::new(machine.clone(), machine.vcpu(id, share)?);
+        Ok(Object::Vcpu(Arc::new(Mutex::new(vcpu))))
     })
 }
 

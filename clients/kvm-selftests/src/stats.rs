@@ -1,7 +1,7 @@
 //! The file of `KVM_GET_STATS_FD`: a header, a name, a descriptor of each statistic, and the values now.
 
-use crate::nx;
-use crate::vm_ioctls::Machine;
+use crate::capabilities::NX_PERIOD;
+use crate::machine::Machine;
 use kvm_bindings::{kvm_stats_desc, kvm_stats_header};
 use slat::Idle;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Statistics {
         let mut split = 0;
         if let Some(mut idle) = Idle::take() {
             self.machine.vm().collect(&mut idle); // leaves of dead tables count until then
-            split = if nx::is_on() { self.machine.split_pages(&mut idle).len() as u64 } else { 0 };
+            split = if NX_PERIOD.is_some() { self.machine.split_pages(&mut idle).len() as u64 } else { 0 };
         }
         let stats = self.machine.vm().stats();
         let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;

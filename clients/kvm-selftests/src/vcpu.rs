@@ -1,12 +1,13 @@
 //! A vCPU: it enters the guest, exits for a fault, and enters again, until there is an exit for the VMM.
 
 use crate::abi;
+use crate::capabilities::give_cpuid;
 use crate::emulator::{Emulator, RIP, Registers};
+use crate::machine::{Machine, NewVcpu};
 use crate::process_host::Process;
 use crate::ring::Ring;
 use crate::running_guest::{Caches, Device, Guest, HYPERCALL_BYTES, Remembered, Seen, Stop};
 use crate::shared::Shared;
-use crate::vm_ioctls::Machine;
 use kvm_bindings::{
     KVM_MEMORY_EXIT_FLAG_PRIVATE, kvm_cpuid_entry2, kvm_cpuid2, kvm_pre_fault_memory, kvm_regs, kvm_run,
     kvm_signal_mask, kvm_sregs,
@@ -39,12 +40,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub fn new(
-        machine: Arc<Machine>,
-        vcpu: OwnedVcpu<Ept4, Process>,
-        shared: Arc<Shared>,
-        ring: Option<Arc<Mutex<Ring>>>,
-    ) -> Self {
+    pub fn new(machine: Arc<Machine>, (vcpu, shared, ring): NewVcpu) -> Self {
         let caches = Caches { emulator: Emulator::new(), memory: Remembered::default() };
         let (sregs, cpuid) = (kvm_sregs::default(), Vec::new());
         let (signals, blocks, device, calls) = (0, 0, Device::None, false);
@@ -334,19 +330,4 @@ fn registers(regs: kvm_regs) -> Registers {
 fn regs(registers: Registers) -> kvm_regs {
     // SAFETY: 18 words each.
     unsafe { std::mem::transmute(registers) }
-}
-
-/// # Safety
-/// `into` says how many entries it has room for.
-pub unsafe fn give_cpuid(entries: &[kvm_cpuid_entry2], into: *mut kvm_cpuid2) -> Result<(), c_int> {
-    // SAFETY: required of the caller (see `# Safety`).
-    unsafe {
-        let room = std::mem::replace(&mut (*into).nent, entries.len() as u32);
-        if (room as usize) < entries.len() {
-            return Err(libc::E2BIG);
-        }
-        let first = (&raw mut (*into).entries).cast::<kvm_cpuid_entry2>();
-        first.copy_from_nonoverlapping(entries.as_ptr(), entries.len());
-    }
-    Ok(())
 }

@@ -1,85 +1,42 @@
 //! Ioctls of a VM: memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
 use crate::abi;
-use crate::capabilities::{SLOTS, VCPUS, capability, manual_options};
-use crate::nx;
-use crate::objects;
-use crate::private::Private;
-use crate::process_host::{Engine, Process, harvesting};
-use crate::ring::Ring;
-use crate::shared::Shared;
-use crate::vcpu::Cpu;
+use crate::capabilities::{capability, manual_options};
+use crate::guest_memory::GuestMemory;
+use crate::machine::Machine;
+use crate::process_host::{Process, harvesting};
 use kvm_bindings::{
     KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DISABLE_QUIRKS2, KVM_CAP_EXIT_HYPERCALL,
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_VM_DISABLE_NX_HUGE_PAGES, KVM_DIRTY_LOG_INITIALLY_SET,
-    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM,
-    kvm_clear_dirty_log, kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region,
-    kvm_userspace_memory_region2,
+    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, KVM_MEM_GUEST_MEMFD, kvm_clear_dirty_log, kvm_dirty_log,
+    kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
 };
 use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
-use slat::{
-    DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId, VcpuId, Vm,
-};
+use slat::{DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, RwLock, Weak};
-
-const PAGE: usize = slat::PAGE_SIZE as usize;
-
-/// A VM, and its VMM's settings.
-pub struct Machine {
-    vm: Arc<Engine>,
-    /// The engine in its place after `KVM_CAP_VM_DISABLE_NX_HUGE_PAGES`.
-    executing: OnceLock<Arc<Engine>>,
-    /// In a VM that can have private memory.
-    pub private: Option<RwLock<Private>>,
-    /// Held while slots or attributes change, as KVM's `slots_lock`.
-    slots: Mutex<()>,
-    has_vcpus: AtomicBool,
-    /// Whether the guest's `KVM_HC_MAP_GPA_RANGE` exits to the VMM.
-    pub hypercalls_exit: AtomicBool,
-    dirty: Mutex<Chosen>,
-    rings: Mutex<HashMap<VcpuId, Arc<Mutex<Ring>>>>,
-}
-
-struct Chosen {
-    /// Whether `KVM_CLEAR_DIRTY_LOG`, not `KVM_GET_DIRTY_LOG`, clears the log.
-    manual: bool,
-    log: DirtyLog,
-    ring: Option<RingSize>,
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Machine {
-    pub fn new(kind: u64) -> Result<Self, c_int> {
-        let private = match u32::try_from(kind).map_err(|_| libc::EINVAL)? {
-            KVM_X86_DEFAULT_VM => None,
-            KVM_X86_SW_PROTECTED_VM => Some(RwLock::default()),
-            _ => return Err(libc::EINVAL),
-        };
-        let (manual, log, ring) = (false, DirtyLog::bitmap(), None);
-        let vm = engine(nx::is_on())?;
-        let dirty = Mutex::new(Chosen { manual, log, ring });
-        let (slots, rings) = (Mutex::default(), Mutex::default());
-        let (has_vcpus, hypercalls_exit) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { vm, executing: OnceLock::new(), private, slots, has_vcpus, hypercalls_exit, dirty, rings })
-    }
-
-    pub fn vm(&self) -> &Arc<Engine> {
-        self.executing.get().unwrap_or(&self.vm)
-    }
-
+    /// `find` returns the `guest_memfd` of a descriptor.
+    ///
     /// # Safety
     /// `argument` is what the ioctl of this number takes.
-    pub unsafe fn ioctl(&self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
+    pub unsafe fn ioctl(
+        &self,
+        number: u32,
+        argument: *mut c_void,
+        find: impl FnOnce(c_int) -> Result<Arc<GuestMemory>, c_int>,
+    ) -> Result<c_int, c_int> {
         let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
         // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
                 abi::CHECK_EXTENSION => return Ok(capability(argument as u32, self.private.is_some())),
                 abi::SET_USER_MEMORY_REGION => self.set_region(idle, &*argument.cast())?,
-                abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast())?,
+                abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast(), find)?,
                 abi::SET_MEMORY_ATTRIBUTES => {
                     let _changing = self.slots.lock().unwrap();
                     self.set_attributes(idle, &*argument.cast())?;
@@ -95,30 +52,6 @@ impl Machine {
             }
         }
         Ok(0)
-    }
-
-    /// Makes a vCPU, in memory that `share` maps: as many pages as it is told.
-    pub fn vcpu(
-        self: &Arc<Self>,
-        id: VcpuId,
-        share: impl FnOnce(usize) -> Result<Shared, c_int>,
-    ) -> Result<Cpu, c_int> {
-        let size = self.dirty.lock().unwrap().ring;
-        {
-            let _changing = self.slots.lock().unwrap();
-            self.has_vcpus.store(true, Ordering::SeqCst);
-        }
-        let vcpu = self.vm().owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
-        let entries = size.map_or(0, |size| size.entries() as usize);
-        let pages = if entries == 0 {
-            abi::RUN_PAGES
-        } else {
-            abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE
-        };
-        let shared = Arc::new(share(pages)?);
-        let ring = size.map(|_| Arc::new(Mutex::new(Ring::new(shared.clone(), entries))));
-        self.rings.lock().unwrap().extend(ring.clone().map(|ring| (id, ring)));
-        Ok(Cpu::new(self.clone(), vcpu, shared, ring))
     }
 
     /// The address space in the upper half of a slot's number.
@@ -149,7 +82,12 @@ impl Machine {
 
     /// The later ioctl, with a `guest_memfd`. Without the flag, KVM ignores the descriptor. In a VM that has no private
     /// memory the engine refuses the flag, as KVM does.
-    fn set_region2(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region2) -> Result<(), c_int> {
+    fn set_region2(
+        &self,
+        idle: &mut Idle,
+        asked: &kvm_userspace_memory_region2,
+        find: impl FnOnce(c_int) -> Result<Arc<GuestMemory>, c_int>,
+    ) -> Result<(), c_int> {
         let &kvm_userspace_memory_region2 {
             slot,
             mut flags,
@@ -161,7 +99,7 @@ impl Machine {
         let _changing = self.slots.lock().unwrap();
         if self.private.is_some() && flags & KVM_MEM_GUEST_MEMFD != 0 {
             if memory_size != 0 {
-                return self.bind(idle, asked, objects::memory);
+                return self.bind(idle, asked, find);
             }
             flags &= !KVM_MEM_GUEST_MEMFD;
         }
@@ -221,19 +159,6 @@ impl Machine {
         Ok(collected.values().sum::<usize>() as c_int)
     }
 
-    /// A VM has this policy from its beginning, so another takes its place, before the first vCPU as in KVM.
-    fn let_large_pages_execute(&self, idle: &mut Idle) -> Result<(), c_int> {
-        let _changing = self.slots.lock().unwrap();
-        if self.has_vcpus.load(Ordering::SeqCst) || self.private.is_some() {
-            return Err(libc::EINVAL);
-        }
-        let (vm, mut slots) = (engine(false)?, Vec::new());
-        self.vm().memory().for_each(idle, |slot| slots.push(slot));
-        let copied = vm.memory().commit(idle, |tx| slots.iter().try_for_each(|slot| tx.create(*slot)));
-        copied.map_err(|error| error.errno())?;
-        self.executing.set(vm).map_err(|_| libc::EINVAL)
-    }
-
     fn enable(&self, idle: &mut Idle, asked: &kvm_enable_cap) -> Result<(), c_int> {
         let mut chosen = self.dirty.lock().unwrap();
         let option = asked.args[0];
@@ -272,46 +197,5 @@ impl Machine {
             _ => return Err(libc::EINVAL),
         }
         Ok(())
-    }
-}
-
-/// A VM in which large pages do not execute, or do.
-fn engine(nx: bool) -> Result<Arc<Engine>, c_int> {
-    let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).nx_huge_pages(nx);
-    Ok(counted(Arc::new(builder.dirty_log(DirtyLog::bitmap()).build().map_err(|_| libc::ENOMEM)?)))
-}
-
-/// The VMs for which no line was printed yet.
-static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
-static REPORTS: Once = Once::new();
-
-/// Has the statistics of a VM printed when it goes, or when the process ends, if `run` asks for them.
-fn counted(vm: Arc<Engine>) -> Arc<Engine> {
-    extern "C" fn report() {
-        LIVE.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|vm| print(&vm));
-    }
-    if std::env::var_os("SLAT_STATS").is_some() {
-        // SAFETY: `report` may run at any time.
-        REPORTS.call_once(|| _ = unsafe { libc::atexit(report) });
-        LIVE.lock().unwrap().push(Arc::downgrade(&vm));
-    }
-    vm
-}
-
-/// A line for `run` to add up.
-fn print(vm: &Engine) {
-    let stats = vm.stats();
-    let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
-    let (devices, flushes, splits) = (stats.mmio_faults, stats.flushes.paid, stats.splits[0]);
-    eprintln!("slat: {faults} faults, {devices} of devices, {flushes} flushes, {splits} splits");
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let mut live = LIVE.lock().unwrap();
-        if let Some(at) = live.iter().position(|vm| std::ptr::eq(vm.as_ptr(), Arc::as_ptr(self.vm()))) {
-            live.swap_remove(at);
-            print(self.vm());
-        }
     }
 }
