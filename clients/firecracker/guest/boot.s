@@ -18,6 +18,12 @@ start:
     lea pointers(%rip), %rax
     or $7, %rdi
     mov %rdi, (%rax)
+    # The devices: 2 MiB from 0xd0000000 on.
+    lea devices(%rip), %rdi
+    mov $0xd0000087, %ecx
+    mov %rcx, 128 * 8(%rdi)
+    or $7, %rdi
+    mov %rdi, 24(%rax)
     lea root(%rip), %rdx
     or $7, %rax
     mov %rax, (%rdx)
@@ -51,5 +57,6 @@ descriptors:
 root: .skip 4096
 pointers: .skip 4096
 page_directory: .skip 4096
+devices: .skip 4096
     .skip 65536
 stack:

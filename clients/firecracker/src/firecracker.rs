@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The beginnings of the guest's lines; other lines are Firecracker's own.
-const GUEST: [&str; 5] = ["filled: ", "round ", "wrong: ", "verdict: ", "panic"];
+const GUEST: [&str; 6] = ["filled: ", "gave back: ", "round ", "wrong: ", "verdict: ", "panic"];
 
 /// A running Firecracker; killed when it is dropped.
 pub struct Firecracker {

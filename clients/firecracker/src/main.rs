@@ -95,6 +95,7 @@ impl Client {
         let machine = json!({
             "boot-source": { "kernel_image_path": self.guest, "boot_args": format!("pages={}", self.pages()) },
             "drives": [],
+            "balloon": { "amount_mib": 0, "deflate_on_oom": false },
             "machine-config": { "vcpu_count": 1, "mem_size_mib": self.mib },
         });
         std::fs::write("machine.json", machine.to_string())?;
@@ -109,8 +110,9 @@ impl Client {
         Ok(())
     }
 
-    /// Eight rounds, each with an eighth of the pages that the guest did not touch before; keeper and worker are killed
-    /// in turn, between rounds and within them. After four rounds a checkpoint is taken, and restored at the end.
+    /// Eight rounds, each with an eighth of the pages that the guest did not touch before; two eighths that the guest
+    /// gives back, of which it never touched one. Keeper and worker are killed in turn, between steps and within them.
+    /// After four rounds a checkpoint is taken, which is restored at the end.
     fn rounds(&self) -> Outcome<()> {
         let began = Instant::now();
         let mut words = vec!["--store", "store", "--guest", "pager=guest", "--control", "control"];
@@ -118,25 +120,24 @@ impl Client {
         let mut daemon = Daemon::start(&self.pager, "rounds.log".into(), &words)?;
         let mut guest = self.start("first")?;
         guest.load("state", "pager")?;
-        let mut kills = (0..self.kills).peekable();
-        for round in 1..=8 {
-            let checkpoint = if round == 5 { Some(self.checkpoint(&guest)?) } else { None };
-            let now: Vec<_> =
-                std::iter::from_fn(|| kills.next_if(|kill| kill * 8 / self.kills.max(1) < round)).collect();
-            let (between, within): (Vec<_>, Vec<_>) = now.into_iter().partition(|kill| kill % 3 == 2);
-            // A kill would end the checkpoint.
-            let early = if checkpoint.is_some() { &[][..] } else { &between };
-            early.iter().try_for_each(|&kill| daemon.kill(kill))?;
-            guest.say(&round.to_string())?;
-            if let Some(checkpoint) = checkpoint {
-                checkpoint()?;
-                between.iter().try_for_each(|&kill| daemon.kill(kill))?;
+        let steps = ["1", "2", "h", "a", "3", "4", "5", "6", "7", "8"];
+        for (nth, step) in steps.into_iter().enumerate() {
+            let kills = self.kills * nth / steps.len()..self.kills * (nth + 1) / steps.len();
+            let (between, within): (Vec<_>, Vec<_>) = kills.partition(|kill| kill % 3 == 2);
+            between.into_iter().try_for_each(|kill| daemon.kill(kill))?;
+            match step {
+                "5" => self.checkpoint(&mut guest, step)?,
+                _ => guest.say(step)?,
             }
+            let round: Option<usize> = step.parse().ok();
             for kill in within {
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(if round.is_some() { 100 } else { 2 }));
                 daemon.kill(kill)?;
             }
-            self.is_right(&guest.hear("round ")?, round + 1, round)?;
+            match round {
+                Some(round) => self.is_right(&guest.hear("round ")?, round + 1, round)?,
+                None => _ = guest.hear("gave back: ")?,
+            }
         }
         let rounds = began.elapsed();
         self.pager(&["ctl", "--control", "control", "add", "second=checkpoint"])?;
@@ -160,10 +161,10 @@ impl Client {
         daemon.end()
     }
 
-    /// Takes a checkpoint of a guest, and lets the guest run on while it is stored. Returns what waits until it is.
-    fn checkpoint(&self, guest: &Firecracker) -> Outcome<impl FnOnce() -> Outcome<()> + use<>> {
+    /// Takes a checkpoint of a guest, which makes its next step while the checkpoint is stored.
+    fn checkpoint(&self, guest: &mut Firecracker, step: &str) -> Outcome<()> {
         guest.set("Paused")?;
-        // Firecracker saves a state with a memory file only; the file has the pages that are there, and is not used.
+        // Firecracker saves no state without memory: in this case a file with the pages that were written.
         guest.save("Diff", "state.checkpoint", "memory.checkpoint")?;
         std::fs::remove_file("memory.checkpoint")?;
         let process = guest.process().to_string();
@@ -174,14 +175,10 @@ impl Client {
         let mut line = String::new();
         said.read_line(&mut line)?;
         guest.set("Resumed")?;
-        Ok(move || {
-            said.read_line(&mut line)?;
-            if checkpoint.wait()?.success() {
-                Ok(())
-            } else {
-                Err(format!("the checkpoint fails: {line}").into())
-            }
-        })
+        guest.say(step)?;
+        said.read_line(&mut line)?;
+        let status = checkpoint.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the checkpoint fails: {line}").into()) }
     }
 
     /// Restores many guests at once, each of which checks all of its pages; the worker is killed meanwhile.
