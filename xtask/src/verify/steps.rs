@@ -339,6 +339,7 @@ pub const STEPS: &[Step] = &[
                 "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
             ),
             Line::new(NIGHTLY, 120, 1000, "cargo xtask clients pager --vmm qemu --store s3 --kill-pager 5"),
+            Line::new(NIGHTLY, 150, 900, "cargo xtask clients firecracker --kills 200 --burst 48 --mib 96"),
         ],
     },
     Step {
