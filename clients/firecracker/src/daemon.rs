@@ -50,7 +50,7 @@ impl Daemon {
     /// Kills the worker, or the keeper if `nth` is odd, and returns when the next one is there.
     pub fn kill(&mut self, nth: usize) -> Outcome<()> {
         self.kills += 1;
-        if nth % 2 == 0 {
+        if nth.is_multiple_of(2) {
             signal(self.worker, Signal::KILL)?;
             return self.next_worker();
         }

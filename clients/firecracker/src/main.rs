@@ -187,9 +187,9 @@ impl Client {
             Daemon::start(&self.pager, "burst.log".into(), &["--store", "store", "--guest", "pager=guest"])?;
         let guests: Vec<_> =
             (0..self.burst).map(|nth| self.start(&format!("burst{nth}"))).collect::<Result<_, _>>()?;
-        let (began, begin) = (Instant::now(), Barrier::new(guests.len() + 1));
+        let (began, gate) = (Instant::now(), Barrier::new(guests.len() + 1));
         let run = |mut guest: Firecracker| {
-            begin.wait();
+            gate.wait();
             guest.load("state", "pager")?;
             let loaded = began.elapsed();
             guest.say("8q")?;
@@ -199,7 +199,7 @@ impl Client {
         };
         let mut times = std::thread::scope(|scope| {
             let guests: Vec<_> = guests.into_iter().map(|guest| scope.spawn(|| run(guest))).collect();
-            begin.wait();
+            gate.wait();
             std::thread::sleep(Duration::from_millis(200));
             daemon.kill(0)?;
             let times = guests.into_iter().map(|guest| guest.join().map_err(|_| "a thread panicked")?);
