@@ -114,10 +114,10 @@ fn guests_of_a_worker_whose_keeper_was_killed_are_seen_by_the_next_daemon() {
     // systemd starts the next one with the same words.
     let second = Daemon::of_store(folder.clone(), &store, &flags(&folder), &supervised);
     assert_eq!(worker_of(&folder), second.worker as u32);
-    let orphan = daemons(&control)
-        .into_iter()
-        .find(|path| path.ends_with(format!("control.{}", keeper.as_raw_nonzero())));
-    let state = listed(&orphan.expect("its own name"), |_| true);
+    let orphan = folder.join(format!("control.{}", keeper.as_raw_nonzero()));
+    // The keeper binds its own name after it has told that it began.
+    listed(&control, |_| daemons(&control).contains(&orphan));
+    let state = listed(&orphan, |_| true);
     assert!(state.drains && state.sessions.len() == 1, "{state:?}");
     let other = format!("slat_pager_other_guests{{keeper=\"{}\"}} 1", keeper.as_raw_nonzero());
     metrics(&folder, &other);
