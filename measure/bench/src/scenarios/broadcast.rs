@@ -15,27 +15,8 @@
 //! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads locks
 //! stand in for the hardware. Their time beyond that is left out of the figure: it says nothing of hardware.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
 use crate::parts::broadcast_bus::{Processors, Reach};
-use crate::parts::guest_program::{Program, Step, Use};
-use crate::parts::page_order::PageOrder;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::processor::{OfProcessor, Tlb};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, first_page, hva_of, hvas_of};
-use crate::parts::vcpu_programs::VcpuPrograms;
-use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-use crate::world::{Job, compute, elapsed, now, run};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::baselines::MmuLock;
-use slat::{Gfn, HostPage, Pfn, Reason, Span, Translations};
-use slat_series::PatchSeries;
-use std::sync::Arc;
+use crate::scenarios::prelude::*;
 
 /// Nanoseconds that the host computes between two moves.
 const PAUSE_NS: u64 = 10_000;

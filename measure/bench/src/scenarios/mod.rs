@@ -22,10 +22,13 @@ pub mod nested;
 pub mod numa;
 pub mod populate;
 pub mod pre_fault;
+mod prelude;
 #[cfg(not(virtual_time))]
 mod reclaim;
 #[cfg(test)]
 mod tests;
+#[cfg(not(virtual_time))]
+mod threads_prelude;
 pub mod zap;
 
 use crate::scenario::Scenario;

@@ -9,19 +9,8 @@
 //! guest memory: 1,000,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
 //! saved there is the engine's part alone.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{Column, Setting, Work};
-use crate::parts::sim_host::SimHost;
-use crate::parts::touch_pages::{Guest, Touch as _};
-use crate::parts::vm_setup::{SimVm, builder, right, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-use crate::world::{Job, RunStats, run};
-use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
-use slat_series::PatchSeries;
+use crate::scenarios::prelude::*;
+use slat::Population;
 
 /// Each page comes by a fault of the guest.
 pub const FAULTS: Column = Column::lockless("faults");

@@ -3,21 +3,8 @@
 //! Each vCPU's thread asks for its part of the memory, one request after the other. The host finds and zeroes each page, and
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{MMU_LOCKS, Setting};
-use crate::parts::sim_host::SimHost;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, right, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{NO_AGER, Scenario, Simulated};
-use crate::world::{Job, run};
+use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::{Gfn, Idle, Level, Prefault, Span, VcpuId};
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,11 +1,9 @@
 //! Tests of all scenarios, in virtual time and on threads.
 
-use crate::parts::point::Point;
-use crate::parts::setting::{Setting, Work};
 use crate::parts::test_settings::setting;
 use crate::scenarios::demand_paging;
+use crate::scenarios::prelude::*;
 use crate::scenarios::{ALL, by_name};
-use crate::world::Costs;
 use std::collections::BTreeSet;
 
 /// The checks that fail, with what was found.

@@ -2,24 +2,12 @@
 
 use super::aging_flags::AccessTracking;
 use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
-use crate::parts::mm_vm::host_has;
-use crate::parts::point::Tally;
 use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
 use crate::scenarios::access_tracking::aging_ways::{Way, pass};
 use crate::scenarios::demand_paging::first_touch::Fixture;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
+use crate::scenarios::threads_prelude::*;
+use crate::threads::guest_memory::arena;
 use crate::threads::software_vcpu::all_went_well;
-use slat::{Access, Idle, Level};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_machine::Costs;
-use slat_mm::Arena;
-use slat_series::PatchSeries;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// How pages are aged, and what guards the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

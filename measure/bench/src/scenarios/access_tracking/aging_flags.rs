@@ -12,14 +12,7 @@
 //! lock at all. With `-p` what runs is what `slat sim` simulates: `aging_run.rs`.
 
 use super::tracked_memory::MOST;
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Unused};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::guest_memory::GuestMemory;
-use crate::threads::machine_info::Machine;
-use slat::{Level, PAGE_SIZE};
-use slat_cli::error::Error;
-use slat_cli::size::size;
+use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench access-tracking-perf`.
 #[derive(Debug, clap::Args)]

@@ -1,17 +1,10 @@
 //! vCPUs that fault memory in beside a thread that ages it.
 
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, hvas_of};
-use crate::parts::touch_pages::Touch;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, idle, with_one_slot};
 use crate::scenarios::demand_paging::first_touch;
 use crate::scenarios::demand_paging::first_touch::FIRST_FRAMES;
-use crate::world::Ordering::Relaxed;
-use crate::world::{AtomicU64, Costs, Job, now, rest};
-use slat::baselines::{Baseline, MmuLock};
-use slat::{Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
+use crate::scenarios::prelude::*;
+use crate::world::AtomicU64;
+use slat::SecondaryMmu;
 
 /// Pages that each vCPU faults in.
 pub const PAGES: u64 = 512;
@@ -198,8 +191,6 @@ pub fn beside<F: Format, H: Host>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::Work;
-    use crate::world::Costs;
 
     #[test]
     fn negative_control_pages_that_are_not_told_are_found() {

@@ -4,16 +4,9 @@
 
 use super::aging_flags::AccessTracking;
 use super::tracked_memory::{Guard, TrackedMemory};
-use crate::parts::sim_host::hva_of;
-use crate::parts::vm_setup::gfns;
 use crate::scenarios::access_tracking::aging_ways::{Way, pass, youngest};
-use crate::threads::bench_report::{Check, Report, Row, params};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
-use crate::threads::samples::Series;
-use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use std::time::Instant;
 
 /// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
 const RIGHT: u64 = 90;

@@ -2,7 +2,7 @@
 
 use super::tracked_memory::TrackedMemory;
 use crate::scenarios::access_tracking::aging_run::{Asked, by_tables, page_by_page};
-use slat::{Access, Idle, Young};
+use crate::scenarios::threads_prelude::*;
 use slat_mm::{Lru, Node};
 
 /// How to ask.

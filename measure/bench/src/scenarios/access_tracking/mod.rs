@@ -26,9 +26,8 @@ mod aging_ways;
 #[cfg(not(virtual_time))]
 mod tracked_memory;
 
-use crate::scenario::{Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use aging_run::{LOCKED, LOCKLESS, NO_AGING, SLAT, SLAT_NO_AGING, run_once};
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,20 +1,9 @@
 //! Guest memory on slat-mm, a VM, and vCPUs that go over their parts of it.
 
 use crate::parts::mm_vm::machine;
-use crate::parts::sim_host::hvas_of;
-use crate::parts::touch_pages::Touch as _;
-use crate::parts::vm_setup::gfns;
-use crate::threads::guest_memory::GuestMemory;
-use crate::threads::machine_info::cpus;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
-use crate::world::run;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Hva, Span, Vm};
-use slat_cli::error::Error;
-use slat_machine::Costs;
-use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings};
-use std::sync::Arc;
+use slat_mm::LruSettings;
 
 /// Guest memory at most.
 pub const MOST: u64 = 1 << 38;

@@ -1,12 +1,8 @@
 //! The job of all entrants, and the threads that serve its faults, each from a queue of its own over a part of the memory.
 
-use crate::parts::sim_host::{gfn_of, hvas_of};
-use crate::threads::guest_memory::GuestMemory;
-use slat::{Gfn, Idle, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_mm::{AddressSpace, Arena, MmError, Serve, UserFaults};
-use std::sync::Arc;
+use crate::parts::sim_host::gfn_of;
+use crate::scenarios::threads_prelude::*;
+use slat_mm::{Serve, UserFaults};
 
 /// Where the giver's word lies in a page; the guest's own lies at its beginning.
 pub const GIVEN_AT: u64 = 8;

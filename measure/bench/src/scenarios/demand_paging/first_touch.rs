@@ -1,13 +1,7 @@
 //! vCPUs that touch memory for the first time, concurrently, and the checks that must hold afterwards.
 
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::SimHost;
-use crate::parts::touch_pages::Touch;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, is_first, right_by, with_one_slot};
-use crate::world::{Costs, Job, RunStats, run};
-use slat::{Format, Gfn, Host, Level, Pfn, Span, Vm};
+use crate::parts::vm_setup::is_first;
+use crate::scenarios::prelude::*;
 
 /// Runs the scenario once.
 pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
@@ -92,11 +86,7 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::NONE;
-    use crate::parts::sim_host::hvas_of;
     use crate::parts::test_settings::setting;
-    use crate::parts::vm_setup::idle;
-    use slat::Reason;
 
     #[test]
     fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {

@@ -15,10 +15,8 @@ mod paging_flags;
 #[cfg(not(virtual_time))]
 mod paging_sample;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use first_touch::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -16,21 +16,11 @@
 mod tests;
 
 use super::paging_sample::{MOST, Sample};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::scenarios::demand_paging::fault_handlers::{Job, given};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use clap::ValueEnum;
-use slat::Level;
-use slat::baselines::MmuLock;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::size;
+use crate::scenarios::threads_prelude::*;
+use crate::threads::guest_memory::arena;
 use slat_mm::Serve;
-use slat_series::{PatchSeries, tdp_mmu};
+use slat_series::tdp_mmu;
 
 /// The flags of `slat bench demand-paging`.
 #[derive(Debug, clap::Args)]

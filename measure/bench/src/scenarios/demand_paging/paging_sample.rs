@@ -12,20 +12,12 @@
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
 use crate::parts::mm_vm::machine;
-use crate::parts::point::Tally;
-use crate::parts::sim_host::hva_of;
 use crate::scenarios::demand_paging::fault_handlers::{GIVEN_AT, Handlers, Job, given};
 use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start, window};
-use slat_machine::Costs;
-use slat_mm::{AddressSpace, Backing, File, Place, Prot, Serve};
-use std::sync::Arc;
+use slat_mm::{File, Serve};
 use std::thread::{self, ScopedJoinHandle};
 
 /// As much guest memory as fits in the host's address space.

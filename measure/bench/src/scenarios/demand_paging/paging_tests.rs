@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::scenarios::demand_paging::SCENARIO;
-use slat::baselines::MmuLock;
-use slat::{Gfn, PAGE_SIZE};
 
 fn bench(uffd: Uffd) -> DemandPaging {
     DemandPaging {

@@ -10,14 +10,8 @@ use super::logging_vcpus::Vcpus;
 use super::{DirtyLogPerf, exit_name, timed};
 use crate::scenarios::dirty_log::log_sweep::Pass;
 use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
-use slat::baselines::MmuLock;
-use slat::{Level, Splitting, Track};
-use slat_cli::error::Error;
-use slat_cli::size;
-use slat_cli::thread::idle;
-use std::time::Duration;
+use crate::scenarios::threads_prelude::*;
+use slat::Splitting;
 
 /// Each baseline, and what it is called.
 const BASELINES: [(Zap, &str); 2] = [

@@ -8,13 +8,8 @@
 use super::logged_slot::LoggedSlot;
 use super::logged_vm::set_log;
 use super::{DirtyLogPerf, name_of, timed};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
-use slat::{DirtyLog, Idle, Level};
-use slat_cli::error::Error;
-use slat_cli::size;
-use slat_series::{PatchSeries, kvm};
-use std::time::Duration;
+use crate::scenarios::threads_prelude::*;
+use slat_series::kvm;
 
 /// The size of one clear request of a VMM: 64 MiB.
 const PIECE: u64 = (64 << 20) / Level::K4.bytes();

@@ -11,18 +11,9 @@
 use super::logged_slot::LoggedSlot;
 use super::logged_vm::set_log;
 use super::{DirtyLogPerf, name_of, timed};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::mapped_slot::{MappedSlot, is_drawn};
-use crate::threads::samples::Series;
 use slat::age::Scan;
-use slat::{DirtyLog, Gfn, Idle, PAGE_SIZE, Span, Track};
-use slat_cli::error::Error;
-use slat_cli::size;
-use std::hint::black_box;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 /// Pages of 1000 that are dirty.
 const DENSITIES: [u32; 4] = [0, 10, 100, 1000];

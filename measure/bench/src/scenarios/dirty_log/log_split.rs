@@ -12,17 +12,10 @@ use super::{DirtyLogPerf, exit_name, name_of, timed};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, beside};
 use crate::scenarios::dirty_log::log_sweep::Pass;
 use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};
-use crate::world::compute;
-use slat::baselines::MmuLock;
-use slat::{Level, Splitting, Track, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::size;
-use slat_machine::Costs;
-use slat_series::{PatchSeries, kvm};
-use std::time::Duration;
+use slat::Splitting;
+use slat_series::kvm;
 
 fn eager(track: Track) -> Entrant {
     Entrant::new(Way::Auto(track), Splitting::Eager)

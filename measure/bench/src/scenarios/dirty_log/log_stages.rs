@@ -10,14 +10,8 @@ use super::logging_vcpus::{Vcpus, parts};
 use super::{DirtyLogPerf, exit_name, timed};
 use crate::scenarios::dirty_log::log_sweep::{Pass, Verdict};
 use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
-use slat::table::formats::Ept4;
-use slat::{Builder, Level, Slot, Splitting};
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_series::PatchSeries;
-use std::time::Duration;
+use crate::scenarios::threads_prelude::*;
+use slat::Splitting;
 
 /// The host's pages, and what an exit from the guest takes.
 pub type Setting = (Level, Duration);

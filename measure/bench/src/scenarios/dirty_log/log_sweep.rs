@@ -1,7 +1,7 @@
 //! The guest: one access to each of its pages, in order, a load or a store as the pass has it.
 
+use crate::scenarios::threads_prelude::*;
 use crate::threads::mapped_slot::is_drawn;
-use slat::{Fault, Format, Gfn, Host, Span};
 use slat_vcpu::cpu::{Core, Program, Step};
 
 /// One time over all pages.

@@ -15,9 +15,8 @@
 use super::logged_vm;
 use super::logged_vm::Pages;
 use super::name_of;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Ept4;
-use slat::{Builder, DirtyLog, Level, RingSize, Splitting, Track, Vm};
+use crate::scenarios::threads_prelude::*;
+use slat::{RingSize, Splitting};
 
 /// How a VM logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,8 @@
 //! One memslot of mapped pages whose log is on or off: a test sets for each page whether it has been written.
 
+use crate::scenarios::threads_prelude::*;
 use crate::threads::mapped_slot::MappedSlot;
-use slat::table::formats::Ept4;
 use slat::table::{Entry, Word};
-use slat::{DirtyLog, Format, Gfn, Idle, Track};
-use slat_cli::error::Error;
 
 /// See the module's header.
 pub struct LoggedSlot {

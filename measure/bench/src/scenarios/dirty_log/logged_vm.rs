@@ -4,13 +4,9 @@
 //! gfn 0 ─▶ logged memory, in pages of the size asked for          1 TiB ─▶ elsewhere, in pages of 4K
 //! ```
 
+use crate::scenarios::threads_prelude::*;
 pub use crate::threads::arithmetic::Pages;
-use crate::threads::flag_values::machine_error;
-use crate::threads::table_pool;
-use slat::table::formats::Ept4;
-use slat::{Builder, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Slot, SlotError, SlotId, Span, Vm};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
+use slat::SlotError;
 
 /// A VM whose format has D bits.
 pub type LoggedVm = Vm<Ept4, Pages>;

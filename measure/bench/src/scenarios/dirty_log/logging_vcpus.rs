@@ -7,17 +7,11 @@
 use super::logged_vm::{LoggedVm, Pages, set_log};
 use crate::scenarios::dirty_log::log_sweep::{Pass, Sweep, Verdict};
 use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
-use crate::threads::software_vcpu::{run_until_stopped, vcpu};
-use crate::world::{Job, run};
-use slat::table::formats::Ept4;
-use slat::{Gfn, Harvest, Idle, Level, Reason, Slot, Span, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_machine::Costs;
+use crate::scenarios::threads_prelude::*;
+use slat::Harvest;
 use slat_vcpu::{Cpu, Window};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::time::Duration;
 
 /// The vCPUs of a VM, numbered from 0, each with its part of memory; the log of their memslots.
 pub struct Vcpus<'vm> {

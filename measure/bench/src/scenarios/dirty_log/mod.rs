@@ -26,21 +26,13 @@ mod logged_slot;
 mod logged_vm;
 mod logging_vcpus;
 
-use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated, Unused};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::flag_values::{TrackName, multiple_of, ring_size};
-use crate::threads::machine_info::{Machine, cpus};
+use crate::scenarios::threads_prelude::*;
+use crate::threads::flag_values::{TrackName, ring_size};
 use crate::threads::mapped_slot::on_first_cpu;
 use clap::builder::{EnumValueParser, TypedValueParser};
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use logged_vm::MOST;
-use slat::{Level, RingSize, Track};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::size;
-use slat_series::PatchSeries;
-use std::time::{Duration, Instant};
+use slat::RingSize;
 
 /// The flags of `slat bench dirty-log-perf`.
 #[derive(Debug, clap::Args)]

@@ -5,14 +5,9 @@
 //! stretch is one loop over the thread's frames, compiled once per entrant; building, handles, unmapping and
 //! checking all lie outside it.
 
-use crate::parts::point::Tally;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::harness::Line;
-use crate::threads::machine_info::pin;
-use slat::addr::{Gfn, Pfn, Span};
-use slat_series::PatchSeries;
-use std::hint::black_box;
 use std::thread;
-use std::time::Instant;
 
 /// The host frame behind a guest frame, the same for every entrant.
 pub fn backing(gfn: Gfn) -> Pfn {
@@ -159,7 +154,6 @@ fn sampled(gfns: &[Gfn], mut holds: impl FnMut(Gfn) -> bool) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
     use std::collections::BTreeMap;
 
     /// A map that can break each of the three checks.

@@ -18,23 +18,10 @@ mod peers;
 mod slat_faults;
 mod walk_and_cas;
 
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
 use crate::scenarios::fault_floor::fault_race::{Course, Entrant, Lap};
 use crate::scenarios::fault_floor::slat_faults::Ours;
 use crate::scenarios::fault_floor::walk_and_cas::Floor;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::{Lineup, shuffle};
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use clap::ValueEnum;
-use slat::addr::{Gfn, Level, PAGE_SIZE, Span};
-use slat::baselines::MmuLock;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::size;
-use slat_series::PatchSeries;
+use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench fault-floor`.
 #[derive(Debug, clap::Args)]

@@ -7,11 +7,8 @@
 
 use crate::scenarios::fault_floor::fault_race::backing;
 use crate::scenarios::fault_floor::fault_race::{Contender, Course, Vcpu};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::arithmetic::Arithmetic;
-use slat::addr::{Gfn, Hva, Pfn, Span};
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Access, Fault, Idle, Next, Reason, Resume, Slot, SlotId, VcpuId, Vm};
 
 /// A VM whose memory is the course.
 pub struct Ours {

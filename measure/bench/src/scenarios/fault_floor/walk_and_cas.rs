@@ -9,13 +9,10 @@
 
 use crate::scenarios::fault_floor::fault_race::backing;
 use crate::scenarios::fault_floor::fault_race::{Contender, Vcpu};
-use crate::threads::table_pool;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::table_pool::{FRAME, PRESENT, Table, child};
-use slat::Format;
-use slat::addr::{Gfn, Level, Pfn, Span};
-use slat::table::formats::Npt4;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;

@@ -1,25 +1,12 @@
 //! One vCPU fills new memory, each fault timed, while a thread changes mappings elsewhere in the same address space: other addresses, which
 //! a memslot of the VM shows, too. The control is the same vCPU beside a thread that only computes.
 
-use crate::parts::point::Tally;
 use crate::scenarios::host_faults::slat_fill::{BASE, Machine, machine};
-use crate::threads::bench_report::{Row, params};
-use crate::threads::flag_values::machine_error;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::pin;
-use crate::threads::samples::Series;
-use crate::threads::software_vcpu::vcpu;
+use crate::scenarios::threads_prelude::*;
 use hdrhistogram::Histogram;
-use slat::{Access, Fault, Gfn, Hva, Idle, Next, PAGE_SIZE, Resume, Slot, SlotId, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start};
-use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use slat_mm::File;
 use std::hint::spin_loop;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Instant;
 
 /// Where the mappings change.
 const ELSEWHERE: Hva = Hva(0x2000_0000_0000);

@@ -1,7 +1,6 @@
 //! New memory that threads fill: how much, in pages of which size, and the result of one sample.
 
-use crate::parts::point::Tally;
-use slat::{Level, PAGE_SIZE};
+use crate::scenarios::threads_prelude::*;
 
 /// The name of the entrant that fills the memory.
 pub const SLAT: &str = "slat on slat-mm";

@@ -14,21 +14,12 @@
 mod tests;
 
 use super::fill_job::{Entrant, Job, LINUX, SLAT, Sample};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::scenarios::host_faults::changes_elsewhere;
 use crate::scenarios::host_faults::changes_elsewhere::Change;
 use crate::scenarios::host_faults::linux_fill;
 use crate::scenarios::host_faults::slat_fill;
-use crate::threads::bench_report::{Figure, Report, Row, params};
-use crate::threads::flag_values::multiple_of;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use slat::Level;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::size;
 
 /// The flags of `slat bench host-faults`.
 #[derive(Debug, clap::Args)]

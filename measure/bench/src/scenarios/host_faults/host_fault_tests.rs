@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::scenarios::host_faults::SCENARIO;
-use crate::threads::bench_report::Check;
 
 fn bench() -> HostFaults {
     HostFaults { bytes: 4 << 20, threads: vec![1, 2], changed: 2 << 20 }

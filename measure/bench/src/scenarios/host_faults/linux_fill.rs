@@ -1,13 +1,10 @@
 //! Linux: threads that store to anonymous memory for the first time.
 
 use super::fill_job::{GONE, Job, RIGHT, Sample};
-use crate::world::{Job as Thread, run};
+use crate::scenarios::threads_prelude::*;
+use crate::world::Job as Thread;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use slat::Level;
-use slat_cli::error::Error;
-use slat_machine::Costs;
 use std::ptr::{self, NonNull};
-use std::time::Instant;
 
 /// Whether this is the system that slat-mm is compared with.
 pub fn is_here() -> bool {

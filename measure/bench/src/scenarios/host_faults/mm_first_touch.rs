@@ -1,17 +1,9 @@
 //! vCPUs that touch new memory of slat-mm for the first time.
 
-use crate::parts::mm_vm::{host_has, machine};
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::Setting;
+use crate::parts::mm_vm::machine;
 pub use crate::parts::sim_host::BASE;
-use crate::parts::touch_pages::{Bare, Touch};
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::idle;
 use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
-use slat::baselines::Baseline;
-use slat::table::formats::Ept4;
-use slat::{Gfn, Level, PAGE_SIZE, Span};
-use slat_mm::{AddressSpace, Arena, Backing, MmError};
+use crate::scenarios::prelude::*;
 
 /// Bytes of the arena for lists of free frames: those that all CPUs share, and each CPU's own.
 pub const SHARED_LISTS: u64 = 16 << 20;

@@ -20,10 +20,8 @@ pub mod mm_first_touch;
 #[cfg(not(virtual_time))]
 mod slat_fill;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use mm_first_touch::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,18 +1,10 @@
 //! slat: vCPUs that fault in memory which slat-mm has mapped and not filled.
 
 use super::fill_job::{GONE, Job, RIGHT, Sample};
-use crate::parts::mm_vm::{host_has, machine as vm_of};
+use crate::parts::mm_vm::machine as vm_of;
 pub use crate::parts::sim_host::BASE;
-use crate::parts::touch_pages::Bare;
 use crate::scenarios::demand_paging::first_touch::Fixture;
-use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Level, PAGE_SIZE, Span, Vm};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_machine::Costs;
-use slat_mm::{AddressSpace, Arena, Backing, HostView};
-use std::sync::Arc;
-use std::time::Instant;
+use crate::scenarios::threads_prelude::*;
 
 /// As much memory as is measured.
 pub const MOST: u64 = 1 << 42;

@@ -12,31 +12,11 @@
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
-use crate::levers::{Cell, Grid};
-use crate::parts::setting::{Column, EXCLUSIVE, NONE, Over, READ_WRITE, Setting, Work};
-use crate::parts::touch_pages::Bare;
-use crate::parts::vm_setup::with_one_slot;
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
 use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
 use crate::scenarios::invalidate::invalidating_lap::{Fixture, Lap};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::arithmetic::Pages;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::flag_values::{HostPage, multiple_of};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use crate::threads::table_pool;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Level, PAGE_SIZE, Pfn, Vm};
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::{self, size};
-use slat_machine::Costs;
-use slat_series::PatchSeries;
-
-use crate::parts::sim_host::hva_of;
-use crate::world::now;
+use crate::threads::flag_values::HostPage;
 
 /// The flags of `slat bench invalidate`.
 #[derive(Debug, clap::Args)]

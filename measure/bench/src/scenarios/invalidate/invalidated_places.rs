@@ -1,12 +1,7 @@
 //! Which frames vCPUs fault in, and which ones invalidators invalidate.
 
-use crate::parts::setting::{Over, Setting, Work};
-use crate::parts::sim_host::hvas_of;
-use crate::parts::touch_pages::Touch;
-use crate::parts::vm_setup::{gfns, idle, vcpu};
-use crate::world::Ordering::Relaxed;
+use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicU64;
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, Next, Reason, Resume, Span, Vcpu, VcpuId, Vm};
 
 /// Frames of a leaf table.
 pub const TABLE: u64 = Level::M2.pages();
@@ -146,11 +141,8 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::NONE;
 
-    use crate::parts::sim_host::SimHost;
     use crate::parts::test_settings::setting;
-    use crate::parts::vm_setup::{builder, with_one_slot};
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }

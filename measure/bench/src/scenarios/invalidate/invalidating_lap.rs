@@ -1,15 +1,10 @@
 //! vCPUs that fault beside threads that invalidate, and the checks that must hold afterwards.
 
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::{NONE, Over, Setting, Work};
-use crate::parts::sim_host::{SimHost, first_page};
-use crate::parts::touch_pages::{Guest, Touch};
-use crate::parts::vm_setup::{builder, idle, with_one_slot};
 use crate::scenarios::invalidate::invalidated_places::{Invalidator, empty, warm};
 pub use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
-use crate::world::Ordering::Relaxed;
-use crate::world::{AtomicU64, Job, LOOK_EVERY, RunStats, now, run};
-use slat::{Format, Gfn, Host, Level, Pfn, Span, Stats, Vm};
+use crate::scenarios::prelude::*;
+use crate::world::{AtomicU64, LOOK_EVERY};
+use slat::Stats;
 
 /// A run ends after so many times what it takes without invalidators.
 pub const BOUND: u64 = 50;
@@ -271,7 +266,6 @@ mod tests {
     use super::*;
     use crate::parts::setting::EXCLUSIVE;
     use crate::parts::test_settings::{failing, setting};
-    use slat::{Access, Fault, Level, VcpuId};
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }

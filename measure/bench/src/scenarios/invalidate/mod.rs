@@ -17,10 +17,8 @@ mod invalidate_flags;
 mod invalidated_places;
 pub mod invalidating_lap;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use invalidating_lap::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

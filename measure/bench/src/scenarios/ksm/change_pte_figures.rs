@@ -1,8 +1,7 @@
 //! The series' kernel time beside ours: 215.93 s before, 200.90 s after.
 
-use crate::parts::point::Point;
-use crate::parts::published_figures::{Against, figure, ratio};
 use crate::scenarios::ksm::merging::{HEEDED, HEEDED_BATCHED, IGNORED, KERNEL, KERNEL_RESTING, MISSING};
+use crate::scenarios::prelude::*;
 
 use slat_series::change_pte::SYSTEM_TIME;
 

@@ -21,20 +21,10 @@ use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
 use super::merge_run::{Entrant, MergeRun, Plan, arena};
 use super::page_contents::{Memory, Stage};
 use super::table_pages;
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
 use crate::scenarios::ksm::merging::HEEDED_BATCHED;
-use crate::threads::bench_report::{Report, params};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use slat::{Level, PAGE_SIZE};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::{self, size};
-use slat_machine::Costs;
+use crate::scenarios::threads_prelude::*;
 
 use super::table_pages::FREED;
-use crate::parts::setting::{Setting, Work};
 
 /// The flags of `slat bench ksm-perf`.
 #[derive(Debug, clap::Args)]

@@ -3,10 +3,7 @@
 use super::merge_run::{Entrant, Sample};
 use super::notified_vm::Counted;
 use super::page_contents::{Memory, Stage};
-use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
-use slat_series::PatchSeries;
+use crate::scenarios::threads_prelude::*;
 use slat_series::change_pte::SYSTEM_TIME;
 
 /// Each under these: whether the host has huge pages, and whether guests rest.

@@ -16,22 +16,10 @@
 use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
 use super::page_contents::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
 use super::reading_guest::ReadingGuest;
-use crate::parts::guest_program::{Cpu, Seen};
-use crate::parts::page_order::PageOrder;
-use crate::parts::point::Tally;
-use crate::parts::processor::Tlb;
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::BASE;
-use crate::parts::vm_setup::{idle, vcpu, with_one_slot};
-use crate::world::{Job, RunStats, kick, now, rest, run};
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
-use slat::baselines::Baseline;
-use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Vm};
-use slat_mm::{AddressSpace, Advice, Arena, ArenaBuilder, Backing, HostView, Ksm, Place, Prot};
-use std::sync::Arc;
+use crate::parts::guest_program::Cpu;
+use crate::scenarios::prelude::*;
+use core::sync::atomic::AtomicUsize;
+use slat_mm::{Advice, ArenaBuilder, Ksm};
 
 /// Accesses to a page in a row: a guest computes for as long before it uses the next page.
 const ACCESSES: u64 = 32;
@@ -370,7 +358,6 @@ mod tests {
     use crate::scenarios::ksm::merging::HEEDED_BATCHED;
     use crate::scenarios::ksm::reading_guest::POISON;
 
-    use crate::parts::guest_program::{Program as _, Use};
     use crate::parts::test_settings::setting;
 
     /// Negative controls of what is counted, and of what guests notice.

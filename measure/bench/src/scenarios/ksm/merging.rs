@@ -4,8 +4,7 @@ use super::merge_run::{Entrant, MergeRun, Plan, Sample, arena};
 use super::notified_vm::Counted;
 use super::page_contents::{Memory, Stage};
 use super::reading_guest::POISON;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{Column, Setting};
+use crate::scenarios::prelude::*;
 
 /// Figures that are set against the series'.
 pub const MISSING: &str = "guest faults for want of a translation per page";
@@ -101,7 +100,6 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::Work;
     use crate::parts::test_settings::{failing, setting};
     use crate::scenarios::ksm::SCENARIO;
 

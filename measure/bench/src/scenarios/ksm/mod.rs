@@ -40,9 +40,8 @@ mod reading_guest;
 #[cfg(not(virtual_time))]
 mod table_pages;
 
-use crate::scenario::{NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use merging::{HEEDED, HEEDED_BATCHED, IGNORED, run_once};
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

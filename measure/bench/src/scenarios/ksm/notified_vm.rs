@@ -5,16 +5,11 @@
 //! and a reading has its price in virtual time, too: there are three or more in each notification.
 //! Notifications by the scanner are counted apart from those by vCPUs, which break copy-on-write inside of their faults.
 
-use crate::parts::sim_host::BASE;
+use crate::scenarios::prelude::*;
 use crate::world::{clock, thread_local};
 use core::cell::Cell;
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
-use slat::table::formats::Ept4;
-use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, Reason, SecondaryMmu, Span, Vm};
-use slat_mm::HostView;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use slat::{Again, Event, Pages, SecondaryMmu};
 
 thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
 

@@ -10,7 +10,7 @@
 //! Guests write all pages anew in each stage, also those whose contents stay the same, as the test does. Of the pages that may be
 //! merged, all that are neither shared nor unshared are sharing.
 
-use slat::{Gfn, PAGE_SIZE};
+use crate::scenarios::prelude::*;
 use slat_mm::KsmStats;
 
 /// Bytes of a page.

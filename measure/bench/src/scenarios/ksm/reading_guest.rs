@@ -6,16 +6,12 @@
 
 use super::notified_vm::{Counted, NotifiedVm};
 use super::page_contents::{Memory, PAGE, Stage};
-use crate::parts::guest_program::{NoFrame, Program, Step, Use};
-use crate::parts::page_order::PageOrder;
-use crate::world::{copy, now};
+use crate::parts::guest_program::NoFrame;
+use crate::scenarios::prelude::*;
+use crate::world::copy;
 use core::iter::StepBy;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::table::formats::Ept4;
-use slat::{Fault, FaultError, Gfn, Host, Idle, Next, Pfn, Resume, Vcpu};
-use slat_mm::Arena;
 
 /// The fill of freed frames of a simulated arena.
 pub const POISON: u8 = 0xdd;

@@ -1,17 +1,8 @@
 //! Table pages that a VM frees and makes again where all of its memory is invalidated, by the reason that the host gives.
 
 use crate::parts::mm_vm::machine;
-use crate::parts::sim_host::BASE;
-use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::samples::Series;
-use slat::baselines::Baseline;
-use slat::table::formats::Ept4;
-use slat::{Access, Event, Fault, Gfn, PAGE_SIZE, Reason, SecondaryMmu, Span, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_mm::{AddressSpace, Arena, Backing};
-use slat_series::PatchSeries;
-use std::sync::Arc;
+use crate::scenarios::threads_prelude::*;
+use slat::{Event, SecondaryMmu};
 
 /// Rows of a reason each.
 pub const FREED: &str = "table pages freed and made again";

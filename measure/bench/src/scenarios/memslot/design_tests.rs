@@ -1,17 +1,12 @@
 //! Every scenario, by every design, honest or not.
 
 use super::guest_tests::{GuestTest, Sample, Test};
-use crate::parts::point::{Check, Tally};
-use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
 use crate::scenarios::memslot::array::array_host::Adapter;
 use crate::scenarios::memslot::slot_design::{Design, Machine};
+use crate::scenarios::prelude::*;
 
-use crate::parts::setting::{Setting, Work};
-use crate::parts::sim_host::SimHost;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Reason, SlotId, Span, VcpuId};
 
 const ALL: [Test; 7] = [
     Test::Map,

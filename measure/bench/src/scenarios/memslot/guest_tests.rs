@@ -14,18 +14,10 @@
 //!
 //! Each sample is a VM of its own.
 
-use crate::parts::guest_program::{Program, Seen};
-use crate::parts::point::Tally;
-use crate::parts::processor::Tlb;
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::{SimHost, hvas_of};
-use crate::parts::vcpu_programs::VcpuPrograms;
-use crate::parts::vm_setup::idle;
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::memslot::slot_guests::{Laps, Meeting, Round};
 use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
-use crate::world::{Job, RunStats, now, run};
-use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
+use crate::scenarios::prelude::*;
 
 /// The operation on the slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,19 +5,12 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use crate::parts::point::Tally;
 use crate::scenarios::memslot::slot_design::empty_vm;
 use crate::scenarios::memslot::slot_layout::Layout;
-use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
-use slat::PAGE_SIZE;
+use crate::scenarios::threads_prelude::*;
 use slat::slots::Region;
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
 use std::cell::RefCell;
 use std::ffi::CStr;
-use std::time::Instant;
 
 /// Where KVM is.
 pub const PATH: &CStr = c"/dev/kvm";

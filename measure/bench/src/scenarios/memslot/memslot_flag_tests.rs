@@ -1,10 +1,9 @@
 //! Every map; every request that cannot be met. The results of scenarios are tested beside them, in both worlds.
 
 use super::micro;
-use super::{Asked, Flags as _, MOST, Machine, MemslotPerf, Report, Test};
+use super::{Asked, MOST, Machine, MemslotPerf, Report, Test};
 use crate::scenarios::memslot::SCENARIO;
-use clap::ValueEnum as _;
-use slat_cli::error::Error;
+use crate::scenarios::threads_prelude::*;
 
 #[test]
 fn every_map_gives_right_answers() {

@@ -15,24 +15,12 @@ mod tests;
 use super::guest_tests;
 use super::guest_tests::GuestTest;
 use super::micro;
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Unused};
 use crate::scenarios::memslot::array::array_host::Adapter;
 use crate::scenarios::memslot::array::array_record::IDS;
 use crate::scenarios::memslot::kvm_requests;
 use crate::scenarios::memslot::slot_design::engine_alone;
-use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use clap::ValueEnum;
+use crate::scenarios::threads_prelude::*;
 use clap::builder::PossibleValue;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_series::PatchSeries;
-
-use crate::parts::sim_host::SimHost;
 
 /// More slots than the array can have: slat runs alone.
 const MOST: u32 = 1_000_000;

@@ -39,10 +39,8 @@ pub mod slot_design;
 mod slot_guests;
 mod slot_layout;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use moving_slot::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,17 +1,10 @@
 //! A machine whose slots move, once: its mover, and what must be true afterwards.
 
 use super::guest_tests::Ran;
-use crate::parts::guest_program::Seen;
-use crate::parts::point::Check;
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::SimHost;
-use crate::parts::vm_setup::{idle, right};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::memslot::slot_guests::{Meeting, Round};
 use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
-use crate::world::Ordering::Relaxed;
-use crate::world::{RunStats, elapsed, now, rest};
-use slat::{Gfn, Idle, PAGE_SIZE, Slot, Span};
+use crate::scenarios::prelude::*;
 
 /// Pages of the area.
 const AREA: u64 = (512 << 20) / PAGE_SIZE;
@@ -131,12 +124,8 @@ impl Fixture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::NONE;
 
-    use crate::parts::guest_program::{Program as _, Use};
-    use crate::parts::sim_host::{first_page, hva_of};
     use crate::parts::test_settings::{failing, setting};
-    use slat::{Access, Fault, Idle, VcpuId};
 
     /// Negative control.
     #[test]

@@ -1,9 +1,8 @@
 //! A memslot that moves while vCPUs use it: the figures.
 
-use crate::parts::point::{Figure, Point};
-use crate::parts::setting::Setting;
 use crate::scenarios::memslot::moving_fixture::Fixture;
 pub use crate::scenarios::memslot::slot_layout::Layout;
+use crate::scenarios::prelude::*;
 
 /// Slots in use, as the series has them. The figures are of the most of them, unless they say otherwise.
 pub const SLOTS: [u32; 3] = [32_764, 509, 10];

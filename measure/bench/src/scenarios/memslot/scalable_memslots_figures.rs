@@ -1,9 +1,7 @@
 //! The series' "move active" beside ours: microseconds of two moves, there and back, under a guest with one vCPU.
 
-use crate::parts::point::Point;
-use crate::parts::published_figures::{Against, figure, ratio};
-use crate::parts::setting::NONE;
 use crate::scenarios::memslot::moving_slot::{MOVE, MOVE_FEW};
+use crate::scenarios::prelude::*;
 
 use slat_series::scalable_memslots;
 

@@ -1,12 +1,7 @@
 //! A design of memslots: a host under the engine, with operations for the host's thread. They are slat's own unless said otherwise; the
 //! design before the series is [`array`](super::array).
 
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::SimHost;
-use crate::parts::vm_setup::{builder, idle};
-use slat::table::formats::Ept4;
-use slat::vm::Builder;
-use slat::{Gfn, Host, Hva, Idle, Reason, Slot, SlotId, Span, Vm};
+use crate::scenarios::prelude::*;
 
 /// The VM that all designs run on; they differ in its host and in their operations.
 pub type Machine<D> = Vm<Ept4, D>;
@@ -86,7 +81,6 @@ impl Design for SimHost {
 /// The setting of a real run in which only the engine, the slots and the guest take time.
 #[cfg(not(virtual_time))]
 pub fn engine_alone() -> Setting<'static> {
-    use crate::parts::setting::{NONE, Work};
     Setting {
         costs: &crate::world::Costs::SERVER,
         vcpus: 1,

@@ -7,9 +7,8 @@
 //! ```
 //! Every slot has a page at least, so the area grows with the number of slots. Of a large area only a part is used.
 
-use crate::parts::sim_host::hva_of;
 use crate::scenarios::memslot::slot_design::{Design, Machine};
-use slat::{Gfn, Idle, Slot, SlotId, Span};
+use crate::scenarios::prelude::*;
 
 /// Pages of the last slot that guests use, as in the series' test.
 pub const ACTIVE: u64 = 25;
@@ -81,7 +80,6 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::sim_host::hvas_of;
 
     #[test]
     fn slots_fill_the_area_and_the_last_takes_the_rest() {

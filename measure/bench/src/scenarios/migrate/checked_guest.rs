@@ -9,10 +9,8 @@
 //! page and n. So the number of writes says what is in the page, all of it: that is the whole oracle, four bytes for each
 //! page. It belongs to the guest, like its registers: it goes with the guest to another machine, and no page of memory does.
 
-use slat::{Fault, Format, Gfn, Host, PAGE_SIZE, Span};
+use crate::scenarios::threads_prelude::*;
 use slat_vcpu::cpu::{Core, Program, Step};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Words of a page.
 const WORDS: u64 = PAGE_SIZE / 8;

@@ -1,14 +1,9 @@
 //! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
 
-use crate::threads::flag_values::machine_error;
-use slat::table::formats::Npt4;
-use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
-use slat_cli::error::Error;
+use crate::scenarios::threads_prelude::*;
 use slat_cli::{migration, thread};
 use slat_migrate::{MemoryRange, Target};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::Window;
-use std::sync::Arc;
 
 /// Guest address 0, as the host sees it.
 const BASE: Hva = Hva(0x1000_0000_0000);

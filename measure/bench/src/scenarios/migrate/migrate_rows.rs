@@ -2,14 +2,10 @@
 
 use super::migration::Sample;
 use super::page_compare::Compared;
+use crate::scenarios::threads_prelude::*;
 use crate::sim::sim_tables::Grid;
-use crate::threads::bench_report::{Check, Figure, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
 use slat_migrate::Round;
-use slat_series::PatchSeries;
 use std::fmt;
-use std::time::Duration;
 
 const FIGURES: [Figure<Sample>; 3] = [
     ("downtime", "ms", |sample| Some(ms(sample.downtime()))),

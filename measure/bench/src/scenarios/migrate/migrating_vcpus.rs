@@ -5,18 +5,10 @@
 
 use super::checked_guest::Guest;
 use super::endpoint::Machine;
-use crate::threads::flag_values::machine_error;
-use crate::threads::software_vcpu::{run_until_stopped, vcpu};
-use parking_lot::Mutex;
-use slat::VcpuId;
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start_free};
+use crate::scenarios::threads_prelude::*;
+use slat_cli::thread::start_free;
 use slat_vcpu::Cpu;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// The state that all vCPUs share.
 #[derive(Debug)]

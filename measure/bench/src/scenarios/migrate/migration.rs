@@ -12,16 +12,12 @@ use super::endpoint::{Arriving, Machine};
 use super::migrating_vcpus::Vcpus;
 use super::page_compare::{Compared, compare};
 use super::sender::{Sender, Settings};
+use crate::scenarios::threads_prelude::*;
 use indicatif::ProgressBar;
-use slat::{DirtyLog, Gfn, PAGE_SIZE, SlotId, Span};
-use slat_cli::error::Error;
 use slat_cli::migration::{failed, patient_tcp};
-use slat_cli::thread::{idle, joined};
 use slat_migrate::{MemoryRange, Outcome, Receiver};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Accesses of each guest on the receiver's machine, for each of its pages.
 const AFTER: u64 = 16;

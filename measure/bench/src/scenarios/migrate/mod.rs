@@ -33,23 +33,16 @@ mod migration;
 mod page_compare;
 mod sender;
 
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
-use crate::threads::bench_report::{Report, params};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::flag_values::{TrackName, ring_size};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
 use migration::Job;
 use sender::Settings;
-use slat::{DirtyLog, PAGE_SIZE, RingSize};
+use slat::RingSize;
 use slat_cli::Pages;
 use slat_cli::bar::bar;
-use slat_cli::error::Error;
-use slat_cli::size::{self, size};
 use slat_migrate::PreCopy;
-use slat_series::PatchSeries;
 use std::io::Write as _;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
 #[derive(Debug, clap::Args)]

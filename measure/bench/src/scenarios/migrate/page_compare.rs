@@ -2,9 +2,7 @@
 
 use super::checked_guest::Guest;
 use super::endpoint::{Machine, hvas_of};
-use parking_lot::Mutex;
-use slat::{Gfn, Idle, PAGE_SIZE, Span};
-use slat_cli::error::Error;
+use crate::scenarios::threads_prelude::*;
 use std::collections::HashSet;
 
 /// The counts. All but the first are zero where nothing was lost.

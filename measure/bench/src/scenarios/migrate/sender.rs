@@ -2,18 +2,15 @@
 
 use super::endpoint::Machine;
 use super::migrating_vcpus::Vcpus;
+use crate::scenarios::threads_prelude::*;
 use indicatif::ProgressBar;
-use slat::table::formats::Npt4;
-use slat::{DirtyPage, DirtyWord, Idle};
-use slat_cli::error::Error;
+use slat::{DirtyPage, DirtyWord};
 use slat_cli::migration::{failed, patient_tcp};
 use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Session, Source, VmLog};
-use slat_mm::HostView;
 use std::cell::RefCell;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// How to migrate.
 #[derive(Clone, Debug)]
@@ -134,7 +131,6 @@ mod tests {
     use super::*;
     use crate::scenarios::migrate::checked_guest::Guest;
     use crate::scenarios::migrate::endpoint;
-    use slat::{DirtyLog, Gfn, Level, SlotId, Span};
     use std::net::{Ipv4Addr, TcpListener};
 
     #[test]

@@ -8,15 +8,9 @@
 //! ```
 
 use super::kvm_walk::{Events, RangeWalk, Walked};
-use crate::parts::sim_host::BASE;
-use crate::parts::vm_setup::with_one_slot;
-use crate::world::{kick, now};
+use crate::scenarios::prelude::*;
 use core::sync::atomic::{AtomicU64, Ordering};
-use slat::baselines::{Baseline, MmuLock};
-use slat::vm::Builder;
-use slat::{Format, Idle, PAGE_SIZE, Vm};
-use slat_mm::{AddressSpace, Backing, Balancer, HostView, NumaStats, Place, Policy, Prot, Settings};
-use std::sync::Arc;
+use slat_mm::{Balancer, NumaStats, Policy, Settings};
 
 /// See the module's header.
 pub struct Balanced<F: Format> {

@@ -1,6 +1,6 @@
 //! The columns of a host that balances its nodes.
 
-use crate::parts::setting::Column;
+use crate::scenarios::prelude::*;
 
 /// Figures that are set against the series'.
 pub const FLUSHES: &str = "flushes per 2 MiB";

@@ -10,14 +10,10 @@
 //! The lock is the engine's [`MmuLock::ReadWrite`](slat::baselines::MmuLock::ReadWrite), which it takes for one page at a time. The walk flushes after a page if a fault has
 //! come since the page before. That is where KVM's walk finds that a thread waits; the thread does not wait for this flush here.
 
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use crate::scenarios::prelude::*;
+use core::sync::atomic::AtomicU64;
 use slat::trace::{Observer, RetryCause, TraceEvent};
-use slat::{
-    Access, Again, Event, Format, Host as _, Hva, Idle, Level, Pages, Reason, SecondaryMmu, Span, Vm,
-};
-use slat_mm::HostView;
-use std::sync::Arc;
+use slat::{Again, Event, Pages, SecondaryMmu};
 
 /// How a VM unmaps a range that its host changes as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,12 +106,8 @@ impl<F: Format> Walked<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::sim_host::BASE;
-    use crate::parts::vm_setup::idle;
     use crate::scenarios::numa::balanced::Balanced;
-    use slat::table::formats::Ept4;
-    use slat::{Fault, Gfn, HostPage, PAGE_SIZE, VcpuId};
-    use slat_mm::{AddressSpace, Arena, Policy, Settings};
+    use slat_mm::{Policy, Settings};
 
     const PAGES: u64 = 64;
 

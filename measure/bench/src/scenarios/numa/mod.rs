@@ -41,9 +41,8 @@ mod numa_rows;
 mod replayed;
 mod used_pages;
 
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use balancing_columns::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING};
-use slat_series::PatchSeries;
 use used_pages::run_once;
 
 /// Its row of the registry.

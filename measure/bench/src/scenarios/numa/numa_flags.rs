@@ -22,14 +22,7 @@ use super::kvm_walk::RangeWalk;
 use super::numa_rows;
 use super::numa_rows::{KVM, KVM_WITH_THE_SERIES, NO_DEVICE, PINNED};
 use super::replayed::{ALONE, Entrant, NumaBalancing, PAGE, RANGE, SLAT, Workload, YIELDING};
-use crate::levers::{Cell, Grid, Params};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::{self};
+use crate::scenarios::threads_prelude::*;
 use slat_mm::Policy;
 use slat_vcpu::trace::bundled;
 

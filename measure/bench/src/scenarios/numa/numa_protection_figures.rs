@@ -1,9 +1,8 @@
 //! The series' table beside ours: unmap calls and flushes of guests that boot, ten on average, the best one and the worst. A
 //! call was one for each 2 MiB before, and one for each page after.
 
-use crate::parts::point::Point;
-use crate::parts::published_figures::{Against, figure, ratio};
 use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
+use crate::scenarios::prelude::*;
 
 use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 
@@ -55,7 +54,6 @@ pub fn against(points: &[Point]) -> Vec<Against> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::Column;
     use crate::parts::test_settings::setting;
     use crate::scenarios::numa::SCENARIO;
 

@@ -2,11 +2,8 @@
 
 use super::kvm_walk::RangeWalk;
 use super::replayed::{ALONE, Entrant, RANGE, SLAT, Sample, YIELDING};
-use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
+use crate::scenarios::threads_prelude::*;
 use slat_mm::Policy;
-use slat_series::PatchSeries;
 use slat_series::numa_protection::AVERAGE;
 
 /// Names of their rows.

@@ -5,20 +5,12 @@
 
 use super::balanced::{Balanced, Counts};
 use super::kvm_walk::{Events, RangeWalk};
-use crate::parts::sim_host::BASE;
-use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
-use crate::world::run;
-use slat::table::formats::Npt4;
-use slat::{Gpa, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use slat_cli::size::size;
-use slat_cli::thread::{idle, window};
-use slat_machine::{Costs, Job};
-use slat_mm::{AddressSpace, Arena, HostView, Node, Policy, Settings};
+use slat::Gpa;
+use slat_mm::{Node, Policy, Settings};
 use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Layout, Replay, Want};
-use std::sync::Arc;
 
 /// The fill of a freed frame: a guest that still reads the frame finds this.
 const POISON: u8 = 0xdd;

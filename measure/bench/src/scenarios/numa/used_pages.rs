@@ -2,24 +2,11 @@
 
 use super::balanced::{Balanced, BalancedBuilder};
 use super::kvm_walk::RangeWalk;
-use crate::parts::guest_program::{Program, Seen, Step, Use};
-use crate::parts::mm_vm::host_has;
-use crate::parts::page_order::PageOrder;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::processor::Tlb;
-use crate::parts::setting::Column;
-use crate::parts::vcpu_programs::VcpuPrograms;
-use crate::parts::vm_setup::{idle, right_by};
 use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
+use crate::scenarios::prelude::*;
 
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::hva_of;
-use crate::world::run;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::table::formats::Ept4;
-use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
-use slat_mm::{AddressSpace, Arena, MmError, PinnedPage, Settings};
+use slat_mm::{PinnedPage, Settings};
 
 /// Ranges of 2 MiB, each scanned once.
 const RANGES: u64 = 2;
@@ -194,10 +181,7 @@ mod tests {
     use crate::scenarios::numa::SCENARIO;
     use crate::scenarios::numa::balancing_columns::PAGE_BATCHED;
 
-    use crate::parts::sim_host::hvas_of;
     use crate::parts::test_settings::{failing, setting};
-    use slat::Reason;
-    use slat::baselines::Baseline;
 
     /// Names of the checks that fail after a run.
     fn failing_with(

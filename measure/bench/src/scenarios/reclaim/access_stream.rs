@@ -1,8 +1,7 @@
 //! The accesses of the guests: the bundled traces and the program with phases; and the order of the accesses to each page.
 
+use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
-use slat::{Gfn, PAGE_SIZE};
-use slat_cli::error::Error;
 use slat_vcpu::guest::{Phases, PhasesSettings};
 use slat_vcpu::trace::Access;
 

@@ -8,24 +8,13 @@
 use super::access_stream::Stream;
 use super::accuracy;
 use super::accuracy::Evicted;
-use crate::threads::flag_values::machine_error;
-use crate::threads::machine_info::pin;
-use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::{BASE, POISON, Trace};
-use parking_lot::Mutex;
-use slat::table::formats::Npt4;
-use slat::{Fault, Format, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Vm};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, window};
-use slat_mm::{AddressSpace, Arena, HostView, LruSettings, Swap, SwapDevice};
+use slat_mm::{LruSettings, Swap, SwapDevice};
 use slat_vcpu::Cpu;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::guest::{Replay, Want};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// The accesses of a guest, and its frames.
 pub struct Job {

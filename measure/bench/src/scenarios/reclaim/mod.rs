@@ -29,14 +29,9 @@ mod limited_guest;
 mod refaults;
 mod slow_device;
 
-use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::harness::{Lineup, rounds};
-use crate::threads::machine_info::Machine;
+use crate::scenarios::threads_prelude::*;
+use crate::threads::harness::rounds;
 use limited_guest::{Entrant, Job};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_series::PatchSeries;
 use std::iter;
 
 /// The flags of `slat bench reclaim`.

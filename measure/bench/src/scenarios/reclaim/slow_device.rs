@@ -8,19 +8,10 @@
 //! no processor from the measured thread.
 
 use super::limited_guest::Blocks;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::machine_info::pin;
-use crate::threads::samples::Series;
-use slat::{Access, Hva, Idle, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_mm::{AddressSpace, Arena, Backing, MmError, Place, Prot, Swap, SwapDevice};
+use crate::scenarios::threads_prelude::*;
+use slat_mm::{Swap, SwapDevice};
 use std::io::{self, IoSlice};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// The time of a write to the device.
 const WRITE: Duration = Duration::from_millis(100);

@@ -27,8 +27,7 @@ mod zap_sample;
 #[cfg(not(virtual_time))]
 mod zapped_range;
 
-use crate::scenario::{Scenario, Simulated};
-use slat_series::PatchSeries;
+use crate::scenarios::prelude::*;
 use zap_lap::{LEAF_BY_LEAF, LEAF_BY_LEAF_EXCLUSIVE, NEW_ROOT, UNHOOK, run_once};
 
 /// Its row of the registry.

@@ -18,18 +18,7 @@
 use super::zap_rows::{MUTEX, Samples};
 use super::zap_sample::{Entrant, WAYS};
 use super::zapped_range::{MOST, MOST_VCPUS, Pages, ZappedRange};
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use slat::Level;
-use slat::baselines::MmuLock;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::{self, size};
+use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench zap`.
 #[derive(Debug, clap::Args)]

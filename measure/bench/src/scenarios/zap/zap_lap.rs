@@ -1,15 +1,8 @@
 //! A zap beside timed threads, and the checks that must hold after it.
 
 use crate::parts::concurrent_latency::{PhaseLatencies, TimedAction, beside};
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, first_page, hva_of, hvas_of};
 use crate::parts::touch_pages::Touching;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
-use crate::world::{Costs, Job, RunStats, compute, now, run};
-use slat::baselines::MmuLock;
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Pfn, Reason, Span, VcpuId, Vm};
+use crate::scenarios::prelude::*;
 
 /// Pages that are zapped: 256 MiB.
 pub const RANGE: u64 = 1 << 16;

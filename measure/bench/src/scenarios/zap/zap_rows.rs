@@ -2,13 +2,10 @@
 
 use super::zap_sample::{Entrant, Sample, WAYS, name};
 use super::zapped_range::ZappedRange;
+use crate::scenarios::threads_prelude::*;
 use crate::scenarios::zap::zap_lap::Way;
-use crate::threads::bench_report::{Check, Figure, Row, params};
-use crate::threads::harness::Lineup;
 use crate::threads::latencies::{Pick, latencies};
 use serde_json::{Map, Value};
-use slat::baselines::MmuLock;
-use slat_cli::size;
 
 /// The samples of every entrant on one range.
 pub struct Samples<'a> {

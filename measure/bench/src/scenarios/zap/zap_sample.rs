@@ -5,18 +5,11 @@
 
 use super::zapped_range::{Machine, ZappedRange, elsewhere, spare};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
-use crate::parts::point::Tally;
-use crate::parts::sim_host::hva_of;
+use crate::scenarios::threads_prelude::*;
 use crate::scenarios::zap::zap_lap;
 use crate::scenarios::zap::zap_lap::{Lap, Times, Way};
 use crate::threads::arithmetic::Arithmetic;
-use crate::world::compute;
-use slat::baselines::MmuLock;
-use slat::table::formats::Npt4;
-use slat::{GuestSpace, Idle, PAGE_SIZE, Pfn, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_machine::Costs;
+use slat::GuestSpace;
 
 /// Onlookers warm up for so long.
 const WARM_UP_NS: u64 = 2_000_000;
@@ -120,7 +113,6 @@ impl Entrant {
 mod tests {
     use super::*;
     use crate::scenarios::zap::zapped_range::Pages;
-    use slat::{Gfn, Span};
 
     #[test]
     fn a_lap_finds_each_page_gone_and_each_table_back() {

@@ -6,15 +6,8 @@
 //! ```
 //! Beside a dense 64 GiB lie 128 MiB of leaf tables; the range begins where a table of each level begins.
 
-use crate::parts::sim_host::hva_of;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::arithmetic::Arithmetic;
-use crate::threads::flag_values::machine_error;
-use crate::threads::software_vcpu::vcpu;
-use crate::threads::table_pool;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Access, Fault, Gfn, Idle, Level, Next, PAGE_SIZE, Resume, Slot, SlotId, Span, Vm};
-use slat_cli::error::Error;
 
 /// The VM that is measured.
 pub type Machine = Vm<Npt4, Arithmetic>;

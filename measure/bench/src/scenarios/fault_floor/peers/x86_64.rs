@@ -1,8 +1,7 @@
 //! `x86_64`: its `OffsetPageTable`, one `map_to` per fault. Offset zero: physical addresses are ours.
 
 use crate::scenarios::fault_floor::fault_race::{Peer, backing};
-use crate::threads::table_pool;
-use slat::addr::{Gfn, Level, Pfn};
+use crate::scenarios::threads_prelude::*;
 use std::ptr::NonNull;
 use x86_64::structures::paging::mapper::Mapper;
 use x86_64::structures::paging::{

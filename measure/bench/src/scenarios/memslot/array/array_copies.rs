@@ -9,11 +9,10 @@
 //! record, so nothing is moved twice, and the index is copied and corrected in the same pass, without a look at records.
 
 use crate::scenarios::memslot::array::array_record::{IDS, Record};
+use crate::scenarios::prelude::*;
 use crate::world::{copied, read_at_once};
 use core::iter::once;
-use slat::{Gfn, Hva, SlotId, Span};
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module's header.
 #[derive(Debug)]

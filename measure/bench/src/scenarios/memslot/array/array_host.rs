@@ -4,13 +4,11 @@
 #[path = "array_tests.rs"]
 mod tests;
 
-use crate::parts::sim_host::SimHost;
 use crate::scenarios::memslot::array::array_copies::Array;
 use crate::scenarios::memslot::array::array_publish::Published;
 use crate::scenarios::memslot::array::array_record::{IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
-use crate::world::pause;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Reason, Slot, SlotId, Span, VcpuId};
+use crate::scenarios::prelude::*;
 
 /// Guest frames that the pass-through slot covers; slots lie below.
 const FRAMES: u64 = (1 << 31) - 1;

@@ -9,8 +9,9 @@
 //! allocated once the array has its size.
 
 use crate::scenarios::memslot::array::array_copies::Array;
-use crate::world::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::world::{AtomicPtr, AtomicU64, Mutex, MutexGuard, fence, pause};
+use crate::scenarios::prelude::*;
+use crate::world::Ordering::AcqRel;
+use crate::world::{AtomicPtr, AtomicU64, Mutex, MutexGuard, fence};
 use std::fmt;
 
 /// A word alone on its cache lines.
@@ -121,8 +122,6 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::{Costs, Job, run};
-    use core::sync::atomic::AtomicBool;
 
     /// A reader stays inside while its array is replaced; then it looks for a while whether the writer, which waits for
     /// it or (the negative control) does not, is through. Returns whether it was.

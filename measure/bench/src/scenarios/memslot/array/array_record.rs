@@ -1,6 +1,6 @@
 //! A record of the array.
 
-use slat::{Gfn, Hva, PAGE_SHIFT, Slot, SlotId, Span};
+use crate::scenarios::prelude::*;
 
 /// Ids are below this: as many as the kernel lets users have on x86.
 pub const IDS: u32 = 32_764;

@@ -1,16 +1,14 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
-use crate::parts::setting::NONE;
 use crate::parts::test_settings::setting;
 use crate::scenarios::memslot::array::array_copies::Array;
 use crate::scenarios::memslot::array::array_host::{Adapter, Refused};
 use crate::scenarios::memslot::array::array_record::{IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
+use crate::scenarios::prelude::*;
 
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::{BASE, SimHost, first_page, hvas_of, other_page};
 use fastrand::Rng;
-use slat::{Access, Fault, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::Gpa;
 use std::collections::BTreeMap;
 
 /// Slots by id, searched from end to end.

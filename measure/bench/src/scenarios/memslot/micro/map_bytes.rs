@@ -4,13 +4,8 @@ use crate::scenarios::memslot::array::array_record::IDS;
 use crate::scenarios::memslot::micro::slot_maps::{Cells, Map as _};
 use crate::scenarios::memslot::slot_design::empty_vm;
 use crate::scenarios::memslot::slot_layout::Layout;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::samples::Series;
-use slat::PAGE_SIZE;
+use crate::scenarios::threads_prelude::*;
 use slat::slots::SlotMap;
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_series::PatchSeries;
 
 /// A large VM: 12 TiB in 64 slots.
 const LARGE: (u64, u32) = (12 << 40, 64);

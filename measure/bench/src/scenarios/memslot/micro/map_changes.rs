@@ -1,10 +1,8 @@
 //! Single changes at random places: some slots more are created, moved, and deleted again.
 
 use crate::scenarios::memslot::micro::slot_maps::{Cells, Entrant, Map, Sample, right};
-use crate::threads::harness::shuffle;
-use slat::{Gfn, Slot};
+use crate::scenarios::threads_prelude::*;
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
 
 /// Slots that come and go together, at most: enough that the clock does not count.
 const BATCH: u32 = 64;

@@ -3,11 +3,10 @@
 use crate::scenarios::memslot::array::array_copies::Array;
 use crate::scenarios::memslot::array::array_record::{IDS, Record};
 use crate::scenarios::memslot::micro::slot_maps::Map;
+use crate::scenarios::threads_prelude::*;
 use slat::slots::{Limits, SlotMap};
-use slat::{Gfn, Hva, PAGE_SIZE, Slot};
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::Arc;
 use vm_memory::bitmap::BS;
 use vm_memory::{
     GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestMemoryRegionBytes, GuestRegionCollection,

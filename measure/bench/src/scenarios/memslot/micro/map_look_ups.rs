@@ -2,11 +2,8 @@
 
 use crate::scenarios::memslot::micro::slot_maps::{Cells, Entrant, Map, Sample, right};
 use crate::scenarios::memslot::slot_design::empty_vm;
+use crate::scenarios::threads_prelude::*;
 use slat::slots::Hint;
-use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use std::hint::black_box;
-use std::time::Instant;
 
 /// Finds slots of random frames.
 pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant> {

@@ -19,13 +19,8 @@ mod slot_maps;
 pub use crate::scenarios::memslot::micro::map_bytes::measure as memory;
 use crate::scenarios::memslot::micro::map_entrants::{Copied, Regions, Trees};
 use crate::scenarios::memslot::micro::slot_maps::{Cells, Entrant, Map as _};
-use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
+use crate::scenarios::threads_prelude::*;
 use slat::slots::SlotMap;
-use slat::{Gfn, Span};
-use slat_cli::error::Error;
-use slat_series::PatchSeries;
 
 /// Finds slots by frame, without hints and with them.
 pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {

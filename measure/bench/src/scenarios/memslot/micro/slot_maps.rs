@@ -1,7 +1,6 @@
 //! Maps of slots, the slots in them, and samples of their operations.
 
-use crate::parts::point::Tally;
-use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
+use crate::scenarios::threads_prelude::*;
 
 /// A map of slots, of whatever make. Operations say whether they were done.
 pub trait Map: Sized + 'static {
