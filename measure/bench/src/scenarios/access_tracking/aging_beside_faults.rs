@@ -1,9 +1,9 @@
 //! `-p`: vCPUs bring new memory in, page by page, while the ager ages it, pass after pass.
 
 use super::aging_flags::AccessTracking;
-use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
+use super::aging_flags::{Guard, TrackedMemory, agers_cpu};
+use crate::scenarios::access_tracking::aging_flags::{Way, pass};
 use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
-use crate::scenarios::access_tracking::aging_ways::{Way, pass};
 use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;

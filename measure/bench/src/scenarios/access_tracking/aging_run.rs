@@ -83,7 +83,7 @@ pub fn was_young(young: u64, pages: u64) -> Check {
 }
 
 /// Pages that there were to be asked about, and those of them that were young.
-pub type Asked = [u64; 2];
+pub type Aged = [u64; 2];
 
 /// A pass over each page that `there` says the primary MMU has, by one call for it, as a kernel's passes do.
 pub fn page_by_page(
@@ -91,7 +91,7 @@ pub fn page_by_page(
     hvas: Span<Hva>,
     there: impl Fn(Hva) -> bool,
     young: impl Fn(&mut Idle, Span<Hva>) -> bool,
-) -> Asked {
+) -> Aged {
     let mut asked = [0; 2];
     for hva in (hvas.start.0..hvas.end.0).step_by(PAGE_SIZE as usize).map(Hva) {
         if there(hva) {
@@ -103,7 +103,7 @@ pub fn page_by_page(
 }
 
 /// A pass of the secondary MMU, table by table; then TLBs are asked to forget.
-pub fn by_tables<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) -> Asked {
+pub fn by_tables<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) -> Aged {
     let mut young = 0;
     vm.age(idle, hvas, &mut |seen| young += u64::from(seen.count()));
     vm.forget(idle, hvas);
@@ -147,7 +147,7 @@ impl Passes {
     }
 }
 
-impl<P: FnMut(&mut Idle) -> Result<Asked, String>, R: Fn()> Ager<P, R> {
+impl<P: FnMut(&mut Idle) -> Result<Aged, String>, R: Fn()> Ager<P, R> {
     /// Ages while a vCPU runs.
     fn run(mut self, running: &AtomicU64) -> Result<Passes, String> {
         let (mut idle, mut passes) = (idle()?, Passes::default());
@@ -174,7 +174,7 @@ pub fn beside<F: Format, H: Host>(
     costs: &Costs,
     fixture: &first_touch::Fixture<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
     vcpus: &mut [impl Touch],
-    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Asked, String> + Send, impl Fn() + Send>>,
+    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Aged, String> + Send, impl Fn() + Send>>,
 ) -> Result<(first_touch::Lap, Passes), String> {
     let running = &AtomicU64::new(vcpus.len() as u64);
     let done = move || {

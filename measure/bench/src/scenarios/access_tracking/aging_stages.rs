@@ -3,8 +3,8 @@
 //! hide an access.
 
 use super::aging_flags::AccessTracking;
-use super::tracked_memory::{Guard, TrackedMemory};
-use crate::scenarios::access_tracking::aging_ways::{Way, pass, youngest};
+use super::aging_flags::{Guard, TrackedMemory};
+use crate::scenarios::access_tracking::aging_flags::{Way, pass, youngest};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
 

@@ -21,10 +21,6 @@ mod aging_flags;
 pub mod aging_run;
 #[cfg(not(virtual_time))]
 mod aging_stages;
-#[cfg(not(virtual_time))]
-mod aging_ways;
-#[cfg(not(virtual_time))]
-mod tracked_memory;
 
 use crate::scenarios::prelude::*;
 use aging_run::{LOCKED, LOCKLESS, NO_AGING, SLAT, SLAT_NO_AGING, run_once};

@@ -7,8 +7,6 @@
 //! `slat bench demand-paging` runs the same [`Fixture::run`](first_touch::Fixture::run) on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
 //! other's pages, too.
 
-#[cfg(not(virtual_time))]
-mod fault_handlers;
 pub mod first_touch;
 #[cfg(not(virtual_time))]
 mod paging_flags;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! fault_handlers.rs       threads that serve the faults (-u), through slat-mm's user faults
+//! paging_sample.rs       threads that serve the faults (-u), through slat-mm's user faults
 //! ```
 //! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!
@@ -16,7 +16,7 @@
 mod tests;
 
 use super::paging_sample::{MOST, Sample};
-use crate::scenarios::demand_paging::fault_handlers::{Job, given};
+use crate::scenarios::demand_paging::paging_sample::{Job, given};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
 use slat_mm::Serve;

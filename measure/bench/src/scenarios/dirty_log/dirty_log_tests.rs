@@ -4,7 +4,7 @@ use super::log_stages::{Sample, Setting};
 use super::logged_vm;
 use super::logged_vm::Pages;
 use super::{DirtyLogPerf, SCENARIO, Test};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
+use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
 use crate::scenarios::threads_prelude::*;
 use clap::{Args, Command, FromArgMatches};
 use slat::{RingSize, Splitting};

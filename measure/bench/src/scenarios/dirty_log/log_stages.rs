@@ -8,8 +8,8 @@
 use super::logged_vm::{Pages, build, memory, slot};
 use super::logging_vcpus::{Vcpus, parts};
 use super::{DirtyLogPerf, exit_name, timed};
-use crate::scenarios::dirty_log::log_sweep::{Pass, Verdict};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
+use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
+use crate::scenarios::dirty_log::logged_vm::{Pass, Verdict};
 use crate::scenarios::threads_prelude::*;
 use slat::Splitting;
 

@@ -5,8 +5,8 @@
 //! not there: loads read ones, stores are lost.
 
 use super::logged_vm::{LoggedVm, Pages, set_log};
-use crate::scenarios::dirty_log::log_sweep::{Pass, Sweep, Verdict};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
+use crate::scenarios::dirty_log::logged_vm::{Entrant, Way, Zap};
+use crate::scenarios::dirty_log::logged_vm::{Pass, Sweep, Verdict};
 use crate::scenarios::threads_prelude::*;
 use slat::Harvest;
 use slat_vcpu::{Cpu, Window};

@@ -1,8 +1,8 @@
 //! `slat bench fault-floor`: what one 4K fault costs, against the least it could cost.
 //!
 //! ```text
-//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      walk_and_cas.rs
-//! slat     the whole fault path, under each MMU lock policy                       slat_faults.rs
+//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      fault_paths.rs
+//! slat     the whole fault path, under each MMU lock policy                       fault_paths.rs
 //! peers    other crates' mappers, `&mut` and therefore behind one lock            peers/
 //! ```
 //! Every vCPU is a thread on a CPU of its own, with a share of guest memory of its own; every fault maps one
@@ -13,14 +13,13 @@
 //!
 //! A figure is the time of a share divided by its faults, averaged over the threads.
 
+mod fault_paths;
 mod fault_race;
 mod peers;
-mod slat_faults;
-mod walk_and_cas;
 
+use crate::scenarios::fault_floor::fault_paths::Floor;
+use crate::scenarios::fault_floor::fault_paths::Ours;
 use crate::scenarios::fault_floor::fault_race::{Course, Entrant, Lap};
-use crate::scenarios::fault_floor::slat_faults::Ours;
-use crate::scenarios::fault_floor::walk_and_cas::Floor;
 use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench fault-floor`.

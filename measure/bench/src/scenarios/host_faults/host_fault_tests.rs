@@ -21,7 +21,7 @@ fn every_check_but_luck_holds() {
 fn negative_control_pages_of_another_size_are_found() {
     let arena = arena(8 << 20, 1).unwrap();
     let job = Job { threads: 1, bytes: 4 << 20, page: Level::K4 };
-    let mut sample = slat_fill::sample(&job, &arena).unwrap();
+    let mut sample = new_memory::slat_sample(&job, &arena).unwrap();
     let failed = |sample: &Sample| {
         let checks = Check::tallied(SLAT, "", sample.tally.iter());
         checks.iter().filter(|check| !check.ok).count()

@@ -11,14 +11,10 @@
 #[cfg(not(virtual_time))]
 mod changes_elsewhere;
 #[cfg(not(virtual_time))]
-mod fill_job;
-#[cfg(not(virtual_time))]
 mod host_fault_flags;
-#[cfg(not(virtual_time))]
-mod linux_fill;
 pub mod mm_first_touch;
 #[cfg(not(virtual_time))]
-mod slat_fill;
+mod new_memory;
 
 use crate::scenarios::prelude::*;
 use mm_first_touch::run_once;

@@ -2,7 +2,7 @@
 
 use super::merge_run::{Entrant, Sample};
 use super::notified_vm::Counted;
-use super::page_contents::{Memory, Stage};
+use super::reading_guest::{Memory, Stage};
 use crate::scenarios::threads_prelude::*;
 use slat_series::change_pte::SYSTEM_TIME;
 

@@ -14,8 +14,8 @@
 //! lost a translation notices it.
 
 use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
-use super::page_contents::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
 use super::reading_guest::ReadingGuest;
+use super::reading_guest::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
 use crate::parts::guest_program::Cpu;
 use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicUsize;

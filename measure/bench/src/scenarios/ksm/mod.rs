@@ -21,13 +21,12 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`page_contents`] | what the VMs hold in each stage, and what KSM must have found |
+//! | [`reading_guest`] | what the VMs hold in each stage, and what KSM must have found |
 //! | `reading_guest` | what a guest does meanwhile |
 //! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
 //! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
-//! | `change_pte_figures` | the series' figure beside these |
+//! | `merging` | the series' figure beside these |
 
-mod change_pte_figures;
 #[cfg(not(virtual_time))]
 mod ksm_flags;
 #[cfg(not(virtual_time))]
@@ -35,10 +34,7 @@ mod ksm_rows;
 pub mod merge_run;
 pub mod merging;
 pub mod notified_vm;
-pub mod page_contents;
 mod reading_guest;
-#[cfg(not(virtual_time))]
-mod table_pages;
 
 use crate::scenarios::prelude::*;
 use merging::{HEEDED, HEEDED_BATCHED, IGNORED, run_once};
@@ -49,7 +45,7 @@ pub static SCENARIO: Scenario = Scenario {
     asks: "A host merges equal pages of running VMs, with and without the reason of each change (the change-pte series)",
     series: PatchSeries::ChangePte,
     simulated: Simulated {
-        published: change_pte_figures::against,
+        published: merging::against,
         takes: ["20 s", "50 MiB"],
         unused: &[
             NO_AGER,

@@ -14,9 +14,9 @@
 //!
 //! Each sample is a VM of its own.
 
+use crate::scenarios::memslot::slot_design::{ACTIVE, Layout};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::memslot::slot_guests::{Laps, Meeting, Round};
-use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
 use crate::scenarios::prelude::*;
 
 /// The operation on the slots.

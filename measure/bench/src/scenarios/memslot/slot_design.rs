@@ -98,3 +98,114 @@ pub fn empty_vm(slots: u32) -> Result<Machine<SimHost>, slat_cli::error::Error> 
     SimHost::machine(memory, &engine_alone(), slots, |builder| builder)
         .map_err(slat_cli::error::Error::Machine)
 }
+
+// The test area: so many pages, cut into so many memslots.
+//
+// ```text
+// gfn   0                                                                 end
+//       │ slot 0 │ slot 1 │ … │ slot n−1: as long as the others, plus the rest │
+// hva   host::BASE, in the same order, without gaps
+// ```
+// Every slot has a page at least, so the area grows with the number of slots. Of a large area only a part is used.
+
+/// Pages of the last slot that guests use, as in the series' test.
+pub const ACTIVE: u64 = 25;
+
+/// An area cut into memslots.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    slots: u32,
+    /// Of every slot but the last.
+    each: u64,
+    last: u64,
+}
+
+impl Layout {
+    /// `slots` slots (two at least) over `pages` pages, or over as many as it takes for each slot to have one and
+    /// for the last to have `last`.
+    pub fn new(slots: u32, pages: u64, last: u64) -> Self {
+        let each = (pages / u64::from(slots)).max(1);
+        let rest = pages.saturating_sub(each * u64::from(slots - 1));
+        Self { slots, each, last: rest.max(last).max(1) }
+    }
+
+    /// Slot number `nth`; its number is its id.
+    fn slot(&self, nth: u32) -> Slot {
+        let first = u64::from(nth) * self.each;
+        let pages = if nth + 1 == self.slots { self.last } else { self.each };
+        Slot::new(SlotId(nth), Gfn(first), pages, hva_of(Gfn(first)))
+    }
+
+    /// All of them, in order.
+    pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + use<> {
+        let layout = *self;
+        (0..self.slots).map(move |nth| layout.slot(nth))
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Slot {
+        self.slot(self.slots - 1)
+    }
+
+    /// The slot before it.
+    pub fn beside(&self) -> Slot {
+        self.slot(self.slots - 2)
+    }
+
+    /// Where the area ends, and slots move to.
+    pub fn end(&self) -> Gfn {
+        self.last().gfns.end
+    }
+
+    /// How many slots a design has where they are at first.
+    pub fn at_home<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle) -> u64 {
+        self.slots().filter(|&slot| D::get(vm, idle, slot.id) == Some(slot)).count() as u64
+    }
+
+    /// `gfns`, in parts that each lie in one slot.
+    pub fn by_slot(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Span<Gfn>> + use<> {
+        let layout = *self;
+        let mut at = gfns.start;
+        std::iter::from_fn(move || {
+            let nth = (at.0 / layout.each).min(u64::from(layout.slots) - 1);
+            let part = Span::new(at, layout.slot(nth as u32).gfns.end.min(gfns.end));
+            at = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_fill_the_area_and_the_last_takes_the_rest() {
+        for (slots, pages, last) in [(2, 7, 0), (10, 8192, 0), (509, 8192, 25), (8194, 8192, 25), (3, 3, 25)]
+        {
+            let layout = Layout::new(slots, pages, last);
+            let mut at = Gfn(0);
+            for slot in layout.slots() {
+                assert_eq!((slot.gfns.start, slot.hvas()), (at, hvas_of(slot.gfns)));
+                at = slot.gfns.end;
+            }
+            assert_eq!(at, layout.end());
+            assert!(at.0 >= pages && layout.last().gfns.len() >= last.max(1));
+            assert_eq!(layout.slots().len(), slots as usize);
+        }
+        assert_eq!(Layout::new(32_764, 32_768, 0).last().gfns.len(), 5);
+    }
+
+    #[test]
+    fn parts_end_where_slots_end() {
+        let layout = Layout::new(3, 10, 0); // 3, 3 and 4 pages
+        let parts = |from, to| {
+            let parts = layout.by_slot(Span::new(Gfn(from), Gfn(to)));
+            parts.map(|part| (part.start.0, part.end.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(0, 10), [(0, 3), (3, 6), (6, 10)]);
+        assert_eq!(parts(2, 7), [(2, 3), (3, 6), (6, 7)]);
+        assert_eq!(parts(9, 10), [(9, 10)]);
+        assert_eq!(parts(4, 4), []);
+    }
+}

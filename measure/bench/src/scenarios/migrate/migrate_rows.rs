@@ -1,7 +1,7 @@
 //! The report: the rounds of each migration, what it took against halting first, and whether every byte came.
 
+use super::endpoint::Compared;
 use super::migration::Sample;
-use super::page_compare::Compared;
 use crate::scenarios::threads_prelude::*;
 use crate::sim::sim_tables::Grid;
 use slat_migrate::Round;

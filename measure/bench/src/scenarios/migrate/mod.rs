@@ -13,7 +13,7 @@
 //! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
 //! | `endpoint` | one of the two machines, and how it arrives |
 //! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `sender` | the sending machine and its connections, which break on request |
+//! | `migration` | the sending machine and its connections, which break on request |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
 //! | `comparisons` | the report |
 //!
@@ -30,13 +30,11 @@ mod endpoint;
 mod migrate_rows;
 mod migrating_vcpus;
 mod migration;
-mod page_compare;
-mod sender;
 
 use crate::scenarios::threads_prelude::*;
 use crate::threads::flag_values::{TrackName, ring_size};
 use migration::Job;
-use sender::Settings;
+use migration::Settings;
 use slat::RingSize;
 use slat_cli::Pages;
 use slat_cli::bar::bar;

@@ -25,25 +25,20 @@
 //! | file | idea |
 //! |---|---|
 //! | [`balanced`] | a VM whose host balances |
-//! | [`kvm_walk`] | KVM's walk over a range |
+//! | [`balanced`] | KVM's walk over a range |
 //! | `used_pages` | guests that use some of the pages, and what must be true afterwards |
-//! | `numa_protection_figures` | the series' figures beside these |
+//! | `used_pages` | the series' figures beside these |
 
 pub mod balanced;
-pub mod balancing_columns;
-pub mod kvm_walk;
 #[cfg(not(virtual_time))]
 mod numa_flags;
-mod numa_protection_figures;
-#[cfg(not(virtual_time))]
-mod numa_rows;
 #[cfg(not(virtual_time))]
 mod replayed;
-mod used_pages;
+pub mod used_pages;
 
 use crate::scenarios::prelude::*;
-use balancing_columns::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING};
 use used_pages::run_once;
+use used_pages::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING};
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -51,7 +46,7 @@ pub static SCENARIO: Scenario = Scenario {
     asks: "A host balances the memory of a guest between nodes: Linux before the NUMA protection series, Linux with it, and slat",
     series: PatchSeries::NumaProtection,
     simulated: Simulated {
-        published: numa_protection_figures::against,
+        published: used_pages::against,
         takes: ["5 s", "30 MiB"],
         unused: &[
             NO_AGER,

@@ -4,7 +4,7 @@
 //! balancing is for. The time is from the line until the last vCPU is done.
 
 use super::balanced::{Balanced, Counts};
-use super::kvm_walk::{Events, RangeWalk};
+use super::balanced::{Events, RangeWalk};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
 use slat::Gpa;

@@ -1,12 +1,11 @@
 //! Guests that use some pages of each range again and again, and what must be true after that.
 
-use super::balanced::{Balanced, BalancedBuilder};
-use super::kvm_walk::RangeWalk;
-use crate::scenarios::numa::balancing_columns::{CALLS, FLUSHES, PAGE, RANGE, RANGE_YIELDING};
+use crate::scenarios::numa::balanced::RangeWalk;
+use crate::scenarios::numa::balanced::{Balanced, BalancedBuilder};
 use crate::scenarios::prelude::*;
-
 use core::sync::atomic::AtomicU64;
 use slat_mm::{PinnedPage, Settings};
+use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 
 /// Ranges of 2 MiB, each scanned once.
 const RANGES: u64 = 2;
@@ -175,13 +174,75 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     UsedPages::new(setting, false, |vm| vm)?.run(setting)
 }
 
+// The columns of a host that balances its nodes.
+
+/// Figures that are set against the series'.
+pub const FLUSHES: &str = "flushes per 2 MiB";
+/// The same.
+pub const CALLS: &str = "unmap calls per 2 MiB";
+
+/// 2 MiB are unmapped, and flushed once: Linux.
+pub const RANGE: Column = Column::lockless("range");
+/// 2 MiB are unmapped, and flushed page by page: Linux, where other threads wait for its lock.
+pub const RANGE_YIELDING: Column = Column::lockless("range, yielding");
+/// Page by page, each with its flush: the NUMA protection series.
+pub const PAGE: Column = Column::lockless("page");
+/// Page by page, with one flush: slat as it ships.
+pub const PAGE_BATCHED: Column = Column::lockless("page-batched");
+
+// The series' table beside ours: unmap calls and flushes of guests that boot, ten on average, the best one and the worst. A
+// call was one for each 2 MiB before, and one for each page after.
+
+/// Agree to this part.
+const PART: f64 = 0.1;
+
+/// Counts do not depend on the number of vCPUs, as long as there are two.
+pub fn against(points: &[Point]) -> Vec<Against> {
+    let vcpus = points.iter().map(|point| point.vcpus).filter(|&vcpus| vcpus > 1).min().unwrap_or(2);
+    let of = |policy, name| figure(points, vcpus, policy, name);
+    let all = || {
+        let [range, yielding, page] = [RANGE, RANGE_YIELDING, PAGE].map(|policy| of(policy, FLUSHES));
+        Some((range?, yielding?, page?, of(PAGE, CALLS)?))
+    };
+    let Some((range, yielding, page, calls)) = all() else { return Vec::new() };
+    let per_call = |what, flushes, of| Against::within(PART, what, (flushes / of, page / calls), "flushes");
+    vec![
+        per_call("flushes for each call, after, on average", AVERAGE.flushes[1], AVERAGE.calls[1]).fitted(),
+        per_call("flushes for each call, after, in the best boot", BEST.flushes[1], BEST.calls[1]),
+        per_call("flushes for each call, after, in the worst boot", WORST.flushes[1], WORST.calls[1]),
+        Against::within(
+            PART,
+            "flushes for each 2 MiB, before, on average",
+            (AVERAGE.flushes[0] / AVERAGE.calls[0], yielding),
+            "flushes",
+        )
+        .saying("as a walk makes them that lets go of its lock after each page"),
+        Against::within(
+            PART,
+            "flushes before over after, on average",
+            (AVERAGE.flushes[0] / AVERAGE.flushes[1], yielding / page),
+            ratio("flushes before", "flushes after"),
+        ),
+        Against::not(
+            "flushes for each 2 MiB, before, in the best boot",
+            (BEST.flushes[0] / BEST.calls[0], range),
+            "flushes",
+            "an undisturbed walk flushes once, or not at all where the guest has nothing mapped; here it always has",
+        ),
+        Against::not(
+            "flushes for each 2 MiB, before, in the worst boot",
+            (WORST.flushes[0] / WORST.calls[0], yielding),
+            "flushes",
+            "more than 2 MiB have pages: why, the series does not say",
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::numa::SCENARIO;
-    use crate::scenarios::numa::balancing_columns::PAGE_BATCHED;
-
     use crate::parts::test_settings::{failing, setting};
+    use crate::scenarios::numa::SCENARIO;
 
     /// Names of the checks that fail after a run.
     fn failing_with(
@@ -260,5 +321,25 @@ mod tests {
             space.read(&mut idle, hva_of(gfn), &mut [0]).unwrap();
         }
         assert_eq!(uses(0), [USED + OTHERS_USED, 0, 0]);
+    }
+
+    /// How many rows are reproduced, of how many, where the series' guest would have flushed so many times as often.
+    fn reproduced(points: &[Point], times: f64) -> (usize, usize) {
+        let mut points = points.to_vec();
+        for figure in points.iter_mut().flat_map(|point| &mut point.figures) {
+            figure.value *= if figure.name == FLUSHES { times } else { 1.0 };
+        }
+        let rows = against(&points);
+        (rows.iter().filter(|row| row.reproduced).count(), rows.len())
+    }
+
+    #[test]
+    fn one_column_is_fitted_and_the_averages_of_the_others_follow() {
+        let run = |&policy: &Column| (SCENARIO.simulated.run)(&setting(policy)).unwrap();
+        let points: Vec<Point> = SCENARIO.simulated.columns.iter().map(run).collect();
+        assert_eq!(reproduced(&points, 1.0), (5, 7));
+        // Negative control: all but a ratio.
+        assert_eq!(reproduced(&points, 1.5), (1, 7));
+        assert!(against(&points[1..]).is_empty(), "a policy is missing");
     }
 }

@@ -1,10 +1,10 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
-//! access_stream.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
+//! limited_guest.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
 //! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
 //! bounds.rs         pages brought in again under exact LRU and under Belady's optimum
-//! accuracy.rs       how cold evicted pages were
+//! bounds.rs       how cold evicted pages were
 //! slow_device.rs    faults elsewhere while a swap device is slow
 //! refaults.rs       the report
 //! ```
@@ -22,8 +22,6 @@
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
 //! of its accesses.
 
-mod access_stream;
-mod accuracy;
 mod bounds;
 mod limited_guest;
 mod refaults;
@@ -70,7 +68,7 @@ impl Flags for Reclaim {
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
         let jobs =
-            access_stream::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+            limited_guest::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
         let guests = jobs.iter().map(|job| {

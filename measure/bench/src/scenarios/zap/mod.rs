@@ -21,11 +21,7 @@
 mod zap_flags;
 pub mod zap_lap;
 #[cfg(not(virtual_time))]
-mod zap_rows;
-#[cfg(not(virtual_time))]
 mod zap_sample;
-#[cfg(not(virtual_time))]
-mod zapped_range;
 
 use crate::scenarios::prelude::*;
 use zap_lap::{LEAF_BY_LEAF, LEAF_BY_LEAF_EXCLUSIVE, NEW_ROOT, UNHOOK, run_once};

@@ -1,13 +1,120 @@
-//! Linux: threads that store to anonymous memory for the first time.
+//! New memory that threads fill: how much, in pages of which size, and the result of one sample.
 
-use super::fill_job::{GONE, Job, RIGHT, Sample};
+use crate::parts::mm_vm::machine as vm_of;
+pub use crate::parts::sim_host::BASE;
+use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
 use crate::world::Job as Thread;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use std::ptr::{self, NonNull};
+use std::ptr;
+use std::ptr::NonNull;
+
+/// The name of the entrant that fills the memory.
+pub const SLAT: &str = "slat on slat-mm";
+pub const LINUX: &str = "Linux";
+
+/// A job, and who does it.
+pub type Entrant = (Job, &'static str);
+
+/// The job, the same for both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    pub threads: u16,
+    /// Of each thread's part: whole pages of 2 MiB.
+    pub bytes: u64,
+    /// A page of 4 KiB or of 2 MiB.
+    pub page: Level,
+}
+
+impl Job {
+    /// All of the memory, in bytes.
+    pub fn all(&self) -> u64 {
+        u64::from(self.threads) * self.bytes
+    }
+
+    /// Faults of all threads.
+    pub fn faults(&self) -> u64 {
+        self.all() / self.page.bytes()
+    }
+
+    /// The size of a page, in words.
+    pub fn pages(&self) -> &'static str {
+        if self.page == Level::K4 { "4K" } else { "2M" }
+    }
+
+    /// A sample of it.
+    pub fn sample(&self, [fill_ns, unmap_ns]: [f64; 2], tally: Vec<Tally>) -> Sample {
+        let pages = (self.all() / PAGE_SIZE) as f64;
+        Sample { fill_ns: fill_ns / self.faults() as f64, unmap_ns: unmap_ns / pages, tally }
+    }
+}
+
+/// The result of one sample.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// From the line until the last thread was done, in nanoseconds for each fault.
+    pub fill_ns: f64,
+    /// The call that unmapped all of it, for each page of 4 KiB.
+    pub unmap_ns: f64,
+    /// The conditions that must hold.
+    pub tally: Vec<Tally>,
+}
+
+/// Checks of both.
+pub const RIGHT: &str = "every page holds what it has to";
+pub const GONE: &str = "munmap left none";
+
+// slat: vCPUs that fault in memory which slat-mm has mapped and not filled.
+
+/// As much memory as is measured.
+pub const MOST: u64 = 1 << 42;
+
+/// A VM, registered.
+pub type Machine = Arc<Vm<Npt4, HostView>>;
+
+/// A VM whose guest memory is `bytes` bytes of a new address space on `arena`, with this behind it.
+pub fn machine(
+    arena: &Arc<Arena>,
+    vcpus: u16,
+    bytes: u64,
+    backing: Backing,
+    thp: bool,
+) -> Result<(Arc<AddressSpace>, Machine), Error> {
+    let space = AddressSpace::builder(arena).thp(thp).build()?;
+    let vm = vm_of(&space, bytes, backing, |vm| vm.vcpus(vcpus.into())).map_err(Error::Machine)?;
+    Ok((space, vm))
+}
+
+/// One sample: built anew, filled, unmapped.
+pub fn slat_sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
+    let (space, vm) = machine(arena, job.threads, job.all(), Backing::Anonymous, job.page == Level::M2)?;
+    let pages = job.bytes / PAGE_SIZE;
+    let parts: Vec<_> =
+        (0..u64::from(job.threads)).map(|number| Span::sized(Gfn(number * pages), pages)).collect();
+    let vcpus: Result<Vec<_>, _> = (0..u32::from(job.threads)).map(|number| Bare::new(&vm, number)).collect();
+    let mut vcpus = vcpus.map_err(Error::Machine)?;
+    let right = (RIGHT, host_has(&space, job.page));
+    let fixture = Fixture { vm: &*vm, parts: &parts, page: job.page, right };
+    let lap = fixture.run(&Costs::SERVER, &mut vcpus, || (), None).map_err(Error::Machine)?;
+    let waits = space.stats().lock_waits + u64::from(vm.lock_waits().1 > 0);
+    drop(vcpus);
+
+    let began = Instant::now();
+    space.munmap(&mut idle()?, Span::sized(BASE, job.all()))?;
+    let unmap_ns = began.elapsed().as_nanos() as f64;
+    let pages = (0..job.all()).step_by(job.page.bytes() as usize);
+    let gone = pages.filter(|&at| space.lookup(BASE + at, Access::Read).is_none()).count() as u64;
+    let faults = job.faults();
+    let mut tally = lap.tally;
+    tally.push((GONE, [gone, faults]));
+    tally.push(("no fault waited for a lock", [faults.saturating_sub(waits), faults]));
+    Ok(job.sample([lap.stats.wall_ns as f64, unmap_ns], tally))
+}
+
+// Linux: threads that store to anonymous memory for the first time.
 
 /// Whether this is the system that slat-mm is compared with.
-pub fn is_here() -> bool {
+pub fn linux_is_here() -> bool {
     cfg!(target_os = "linux")
 }
 
@@ -18,7 +125,7 @@ pub fn has_huge() -> bool {
 }
 
 /// One sample: mapped anew, filled, unmapped.
-pub fn sample(job: &Job) -> Result<Sample, Error> {
+pub fn linux_sample(job: &Job) -> Result<Sample, Error> {
     let memory = Memory::map(job)?;
     let faults = job.faults();
     let mut faulted = vec![0; job.threads.into()];
