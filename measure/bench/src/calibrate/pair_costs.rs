@@ -14,10 +14,8 @@ use parking_lot::Mutex;
 use rustix::thread::{MembarrierCommand, membarrier};
 use slat_cli::thread::joined;
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -17,10 +17,23 @@ pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builde
 
 /// A VM with one memslot of so many pages from frame 0 on.
 pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> Result<Vm<F, H>, String> {
+    with_slots(builder, [slot(0, Span::sized(Gfn(0), pages))])
+}
+
+/// The memslot of these frames.
+pub fn slot(id: u32, gfns: Span<Gfn>) -> Slot {
+    Slot::new(SlotId(id), gfns.start, gfns.len(), hva_of(gfns.start))
+}
+
+/// A VM with these memslots.
+pub fn with_slots<F: Format, H: Host>(
+    builder: Builder<F, H>,
+    slots: impl IntoIterator<Item = Slot>,
+) -> Result<Vm<F, H>, String> {
     let vm = builder.build().map_err(|error| error.to_string())?;
-    let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
-    vm.memory().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
-    Ok(vm)
+    let mut slots = slots.into_iter();
+    let made = vm.memory().commit(&mut idle()?, |tx| slots.try_for_each(|slot| tx.create(slot)));
+    made.map_err(|error| error.to_string()).map(|()| vm)
 }
 
 /// vCPU `number`, which no thread has.

@@ -1,9 +1,8 @@
 //! Tests of all scenarios, in virtual time and on threads.
 
 use crate::parts::test_settings::setting;
-use crate::scenarios::demand_paging;
 use crate::scenarios::prelude::*;
-use crate::scenarios::{ALL, by_name};
+use crate::scenarios::{ALL, by_name, demand_paging};
 use std::collections::BTreeSet;
 
 /// The checks that fail, with what was found.

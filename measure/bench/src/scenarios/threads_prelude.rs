@@ -4,6 +4,7 @@
 pub use super::prelude::*;
 pub use crate::levers::{Cell, Grid, Params};
 pub use crate::parts::setting::{EXCLUSIVE, READ_WRITE};
+pub use crate::parts::vm_setup::{slot, with_slots};
 pub use crate::scenario::{Asked, Flags, Headline, Measured, Unused};
 pub(crate) use crate::threads::bench_report::params;
 pub use crate::threads::bench_report::{Check, Figure, Report, Row};
@@ -13,7 +14,7 @@ pub use crate::threads::guest_memory::GuestMemory;
 pub use crate::threads::harness::{Lineup, shuffle, us};
 pub use crate::threads::machine_info::{Machine, cpus, pin};
 pub use crate::threads::samples::Series;
-pub use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+pub use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu, vm_with};
 pub use crate::threads::table_pool;
 pub use clap::ValueEnum;
 pub use parking_lot::Mutex;

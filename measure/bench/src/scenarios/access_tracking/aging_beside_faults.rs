@@ -1,9 +1,7 @@
 //! `-p`: vCPUs bring new memory in, page by page, while the ager ages it, pass after pass.
 
-use super::aging_flags::AccessTracking;
-use super::aging_flags::{Guard, TrackedMemory, agers_cpu};
-use crate::scenarios::access_tracking::aging_flags::{Way, pass};
-use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
+use super::aging_flags::{AccessTracking, Guard, TrackedMemory, Way, agers_cpu, pass};
+use super::aging_run::{Ager, Passes, beside, still_young};
 use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;

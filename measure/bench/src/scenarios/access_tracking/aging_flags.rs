@@ -11,8 +11,8 @@
 //! this engine, on the reader-writer lock that the series' kernel has; slat's own pass asks table by table and has no
 //! lock at all. With `-p` what runs is what `slat sim` simulates: `aging_run.rs`.
 
+use super::aging_run::{Aged, by_tables, page_by_page};
 use crate::parts::mm_vm::machine;
-use crate::scenarios::access_tracking::aging_run::{Aged, by_tables, page_by_page};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use slat_mm::{Lru, LruSettings, Node};

@@ -15,8 +15,7 @@
 #[path = "paging_tests.rs"]
 mod tests;
 
-use super::paging_sample::{MOST, Sample};
-use crate::scenarios::demand_paging::paging_sample::{Job, given};
+use super::paging_sample::{Job, MOST, Sample, given};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
 use slat_mm::Serve;

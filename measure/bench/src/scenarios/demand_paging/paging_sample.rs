@@ -11,9 +11,9 @@
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
+use super::first_touch::{Fixture, Lap};
 use crate::parts::mm_vm::machine;
 use crate::parts::sim_host::gfn_of;
-use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;

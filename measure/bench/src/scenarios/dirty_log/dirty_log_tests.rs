@@ -1,9 +1,8 @@
 //! Every test of the bench, small; and what its checks say of a VM that forgets to flush.
 
 use super::log_stages::{Sample, Setting};
-use super::logged_vm;
 use super::logged_vm::Pages;
-use super::{DirtyLogPerf, SCENARIO, Test};
+use super::{DirtyLogPerf, SCENARIO, Test, logged_vm};
 use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
 use crate::scenarios::threads_prelude::*;
 use clap::{Args, Command, FromArgMatches};

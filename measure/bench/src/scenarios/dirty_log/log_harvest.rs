@@ -8,8 +8,8 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use crate::scenarios::dirty_log::logged_vm::set_log;
-use crate::scenarios::dirty_log::{DirtyLogPerf, name_of, timed};
+use super::logged_vm::set_log;
+use super::{DirtyLogPerf, name_of, timed};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::mapped_slot::{MappedSlot, is_drawn};
 use slat::age::Scan;

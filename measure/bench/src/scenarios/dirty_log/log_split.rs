@@ -6,10 +6,10 @@
 //! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
 //! on the reader-writer lock that its faults take.
 
+use super::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory};
+use super::logging_vcpus::Vcpus;
+use super::{DirtyLogPerf, exit_name, name_of, timed};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, beside};
-use crate::scenarios::dirty_log::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory, slot};
-use crate::scenarios::dirty_log::logging_vcpus::Vcpus;
-use crate::scenarios::dirty_log::{DirtyLogPerf, exit_name, name_of, timed};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};
 use slat::Splitting;

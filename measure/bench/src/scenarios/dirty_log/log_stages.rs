@@ -5,11 +5,9 @@
 //! ```
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
-use super::logged_vm::{Pages, build, memory, slot};
+use super::logged_vm::{Entrant, Pages, Pass, Verdict, Way, build, memory};
 use super::logging_vcpus::{Vcpus, parts};
 use super::{DirtyLogPerf, exit_name, timed};
-use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
-use crate::scenarios::dirty_log::logged_vm::{Pass, Verdict};
 use crate::scenarios::threads_prelude::*;
 use slat::Splitting;
 

@@ -4,7 +4,7 @@
 //! gfn 0 ─▶ logged memory, in pages of the size asked for          1 TiB ─▶ elsewhere, in pages of 4K
 //! ```
 
-use crate::scenarios::dirty_log::{logged_vm, name_of};
+use super::name_of;
 use crate::scenarios::threads_prelude::*;
 pub use crate::threads::arithmetic::Pages;
 use crate::threads::mapped_slot::is_drawn;
@@ -30,18 +30,7 @@ pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm, 
     let logged = slots.iter().filter(|slot| slot.gfns.end <= ELSEWHERE.start);
     let leaf_tables = logged.map(|slot| slot.gfns.len() / Level::M2.pages()).sum::<u64>();
     table_pool::reserve(leaf_tables * PAGE_SIZE * 65 / 64 + (64 << 20));
-    let vm = builder.build().map_err(machine_error)?;
-    vm.memory().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
-    Ok(vm)
-}
-
-fn hva_of(gfn: Gfn) -> Hva {
-    Hva(gfn.gpa().0 + (1 << 36))
-}
-
-/// The memslot of `gfns`.
-pub fn slot(id: u32, gfns: Span<Gfn>) -> Slot {
-    Slot::new(SlotId(id), gfns.start, gfns.len(), hva_of(gfns.start))
+    with_slots(builder, slots.iter().copied()).map_err(Error::Machine)
 }
 
 /// So much memory from frame 0 on.
@@ -130,7 +119,7 @@ impl Entrant {
 
     /// A VM for it, on pages of `size`.
     pub fn builder(self, size: Level, vcpus: u32) -> Builder<Ept4, Pages> {
-        self.builder_on(logged_vm::host(size), vcpus)
+        self.builder_on(host(size), vcpus)
     }
 
     /// The same on this host.

@@ -4,9 +4,7 @@
 //! pass: a store through an entry that a missing flush has left would go unnoticed, and a check finds it. The guest's memory is
 //! not there: loads read ones, stores are lost.
 
-use super::logged_vm::{LoggedVm, Pages, set_log};
-use crate::scenarios::dirty_log::logged_vm::{Entrant, Way, Zap};
-use crate::scenarios::dirty_log::logged_vm::{Pass, Sweep, Verdict};
+use super::logged_vm::{Entrant, LoggedVm, Pages, Pass, Sweep, Verdict, Way, Zap, set_log};
 use crate::scenarios::threads_prelude::*;
 use slat::Harvest;
 use slat_vcpu::{Cpu, Window};

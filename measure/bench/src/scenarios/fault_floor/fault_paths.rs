@@ -5,7 +5,7 @@
 //! pages away as `MADV_DONTNEED` would; that leaves holes which carry the invalidation's number, in tables
 //! that stay linked.
 
-use crate::scenarios::fault_floor::fault_race::{Contender, Course, Vcpu, backing};
+use super::fault_race::{Contender, Course, Vcpu, backing};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::arithmetic::Arithmetic;
 use crate::threads::table_pool::{FRAME, PRESENT, Table, child};
@@ -23,23 +23,11 @@ struct Thread<'vm> {
     idle: Idle,
 }
 
-/// The host address behind a guest frame.
-fn hva(gfn: Gfn) -> Hva {
-    Hva(backing(gfn).address())
-}
-
 impl Ours {
     /// A VM for this course, with one memslot and nothing mapped.
     pub fn new(course: &Course, lock: MmuLock) -> Self {
-        let gfns = course.gfns();
-        let builder = Vm::<Npt4, _>::builder(Arithmetic)
-            .vcpus(course.vcpus() as u32)
-            .baseline(Baseline::NONE.mmu_lock(lock));
-        let vm: Vm<Npt4, _> = builder.build().expect("the pool grows on demand");
-        let slot = Slot::new(SlotId(0), gfns.start, gfns.len(), hva(gfns.start));
-        let mut idle = Idle::take().expect("this thread runs no vCPU");
-        vm.memory().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
-        Self { vm }
+        let vm = vm_with(Arithmetic, course.vcpus() as u32, lock, [slot(0, course.gfns())]);
+        Self { vm: vm.expect("the course lies in reach of the format") }
     }
 }
 
@@ -60,8 +48,7 @@ impl Vcpu for Thread<'_> {
     }
 
     fn clear(&mut self, gfns: Span<Gfn>) {
-        let hvas = Span::new(hva(gfns.start), hva(gfns.end));
-        drop(self.vcpu.vm().invalidate(hvas, Reason::Clear).apply(&mut self.idle).settle());
+        drop(self.vcpu.vm().invalidate(hvas_of(gfns), Reason::Clear).apply(&mut self.idle).settle());
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {

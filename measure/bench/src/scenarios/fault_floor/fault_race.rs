@@ -9,10 +9,7 @@ use crate::scenarios::threads_prelude::*;
 use crate::threads::harness::Line;
 use std::thread;
 
-/// The host frame behind a guest frame, the same for every entrant.
-pub fn backing(gfn: Gfn) -> Pfn {
-    Pfn(gfn.0 + (1 << 24))
-}
+pub use crate::threads::arithmetic::frame_of as backing;
 
 /// A mapper as its crate offers it: one owner at a time.
 pub trait Peer: Send + Sync + 'static {

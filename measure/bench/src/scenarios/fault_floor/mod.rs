@@ -17,8 +17,7 @@ mod fault_paths;
 mod fault_race;
 mod peers;
 
-use crate::scenarios::fault_floor::fault_paths::Floor;
-use crate::scenarios::fault_floor::fault_paths::Ours;
+use crate::scenarios::fault_floor::fault_paths::{Floor, Ours};
 use crate::scenarios::fault_floor::fault_race::{Course, Entrant, Lap};
 use crate::scenarios::threads_prelude::*;
 

@@ -1,7 +1,7 @@
 //! One vCPU fills new memory, each fault timed, while a thread changes mappings elsewhere in the same address space: other addresses, which
 //! a memslot of the VM shows, too. The control is the same vCPU beside a thread that only computes.
 
-use crate::scenarios::host_faults::new_memory::{BASE, Machine, machine};
+use super::new_memory::{BASE, Machine, machine};
 use crate::scenarios::threads_prelude::*;
 use hdrhistogram::Histogram;
 use slat_mm::File;

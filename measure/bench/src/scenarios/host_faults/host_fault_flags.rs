@@ -13,10 +13,9 @@
 #[path = "host_fault_tests.rs"]
 mod tests;
 
+use super::changes_elsewhere::Change;
 use super::new_memory::{Entrant, Job, LINUX, SLAT, Sample};
-use crate::scenarios::host_faults::changes_elsewhere;
-use crate::scenarios::host_faults::changes_elsewhere::Change;
-use crate::scenarios::host_faults::new_memory;
+use super::{changes_elsewhere, new_memory};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::guest_memory::arena;
 

@@ -12,10 +12,10 @@
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
-use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
-use crate::scenarios::invalidate::invalidating_lap::{Fixture, Lap};
+use super::invalidated_places::{Layout, TABLE};
+use super::invalidating_lap::{Fixture, Lap};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::arithmetic::Pages;
+use crate::threads::arithmetic::{Pages, frame_of};
 use crate::threads::flag_values::HostPage;
 
 /// The flags of `slat bench invalidate`.
@@ -185,13 +185,10 @@ impl Invalidate {
         table_pool::reserve(tables * PAGE_SIZE * 65 / 64);
         let small_from = hva_of(layout.place(0).start);
         let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns, is_silent: false };
-        let builder = Vm::<Npt4, _>::builder(host)
-            .vcpus(vcpus + invalidators)
-            .baseline(Baseline::NONE.mmu_lock(policy.lock));
+        let slots = [slot(0, Span::sized(Gfn(0), layout.end(invalidators)))];
+        let vm = &vm_with::<Npt4, _>(host, vcpus + invalidators, policy.lock, slots)?;
         let lap = || {
-            let vm = &with_one_slot(builder, layout.end(invalidators))?;
-            let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-            let fixture = Fixture::new(vm, frame, layout, (invalidators, &setting.work))?;
+            let fixture = Fixture::new(vm, frame_of, layout, (invalidators, &setting.work))?;
             let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(vm, number)).collect();
             let goes_on = || now() < MOST_TIME && !interrupt::asked();
             Lap::run(&setting, &fixture, &mut vcpus?, &goes_on)

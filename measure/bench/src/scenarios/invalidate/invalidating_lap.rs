@@ -1,6 +1,6 @@
 //! vCPUs that fault beside threads that invalidate, and the checks that must hold afterwards.
 
-use crate::scenarios::invalidate::invalidated_places::{Invalidator, empty, warm};
+use super::invalidated_places::{Invalidator, empty, warm};
 pub use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
 use crate::scenarios::prelude::*;
 use crate::world::{AtomicU64, LOOK_EVERY};

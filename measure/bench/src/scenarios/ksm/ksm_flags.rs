@@ -16,12 +16,12 @@
 //! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
 //! copies pages that are written). Nothing of the first filling counts.
 
+use super::ksm_rows;
+use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
+use super::merge_run::{Entrant, MergeRun, Plan, arena};
+use super::merging::HEEDED_BATCHED;
+use super::reading_guest::{Memory, Stage};
 use crate::parts::mm_vm::machine;
-use crate::scenarios::ksm::ksm_rows;
-use crate::scenarios::ksm::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
-use crate::scenarios::ksm::merge_run::{Entrant, MergeRun, Plan, arena};
-use crate::scenarios::ksm::merging::HEEDED_BATCHED;
-use crate::scenarios::ksm::reading_guest::{Memory, Stage};
 use crate::scenarios::threads_prelude::*;
 use slat::{Event, SecondaryMmu};
 

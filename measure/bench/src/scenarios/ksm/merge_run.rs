@@ -14,8 +14,7 @@
 //! lost a translation notices it.
 
 use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
-use super::reading_guest::ReadingGuest;
-use super::reading_guest::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
+use super::reading_guest::{Memory, PAGE, ReadingGuest, Stage, WRITTEN_AGAIN, counts};
 use crate::parts::guest_program::Cpu;
 use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicUsize;

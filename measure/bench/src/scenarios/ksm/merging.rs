@@ -1,9 +1,8 @@
 //! A VM whose pages are merged while its vCPUs run: the columns and the figures.
 
-use crate::scenarios::ksm::merge_run::{Entrant, MergeRun, Plan, Sample, arena};
-use crate::scenarios::ksm::notified_vm::Counted;
-use crate::scenarios::ksm::reading_guest::POISON;
-use crate::scenarios::ksm::reading_guest::{Memory, Stage};
+use super::merge_run::{Entrant, MergeRun, Plan, Sample, arena};
+use super::notified_vm::Counted;
+use super::reading_guest::{Memory, POISON, Stage};
 use crate::scenarios::prelude::*;
 use slat_series::change_pte::SYSTEM_TIME;
 

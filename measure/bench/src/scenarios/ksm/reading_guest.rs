@@ -4,8 +4,8 @@
 //! A fault for want of a **translation** inside a change of the page's entry is what the change-pte series is about. A store to a page
 //! that is mapped read-only faults, too: that fault is wanted, and counted with all others only.
 
+use super::notified_vm::{Counted, NotifiedVm};
 use crate::parts::guest_program::NoFrame;
-use crate::scenarios::ksm::notified_vm::{Counted, NotifiedVm};
 use crate::scenarios::prelude::*;
 use crate::world::copy;
 use core::iter::StepBy;

@@ -5,7 +5,6 @@ use crate::parts::test_settings::setting;
 use crate::scenarios::memslot::array::array_host::Adapter;
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::prelude::*;
-
 use core::sync::atomic::AtomicU32;
 
 const ALL: [Test; 7] = [

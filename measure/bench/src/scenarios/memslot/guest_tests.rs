@@ -14,8 +14,7 @@
 //!
 //! Each sample is a VM of its own.
 
-use crate::scenarios::memslot::slot_design::{ACTIVE, Layout};
-use crate::scenarios::memslot::slot_design::{Design, Machine};
+use crate::scenarios::memslot::slot_design::{ACTIVE, Design, Layout, Machine};
 use crate::scenarios::memslot::slot_guests::{Laps, Meeting, Round};
 use crate::scenarios::prelude::*;
 

@@ -5,8 +5,7 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use crate::scenarios::memslot::slot_design::Layout;
-use crate::scenarios::memslot::slot_design::empty_vm;
+use super::slot_design::{Layout, empty_vm};
 use crate::scenarios::threads_prelude::*;
 use slat::slots::Region;
 use std::cell::RefCell;

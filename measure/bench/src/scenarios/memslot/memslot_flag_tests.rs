@@ -1,7 +1,6 @@
 //! Every map; every request that cannot be met. The results of scenarios are tested beside them, in both worlds.
 
-use super::micro;
-use super::{Asked, MOST, Machine, MemslotPerf, Report, Test};
+use super::{Asked, MOST, Machine, MemslotPerf, Report, Test, micro};
 use crate::scenarios::memslot::SCENARIO;
 use crate::scenarios::threads_prelude::*;
 

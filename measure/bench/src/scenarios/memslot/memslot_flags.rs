@@ -12,13 +12,11 @@
 #[path = "memslot_flag_tests.rs"]
 mod tests;
 
-use super::guest_tests;
+use super::array::IDS;
+use super::array::array_host::Adapter;
 use super::guest_tests::GuestTest;
-use super::micro;
-use crate::scenarios::memslot::array::IDS;
-use crate::scenarios::memslot::array::array_host::Adapter;
-use crate::scenarios::memslot::kvm_requests;
-use crate::scenarios::memslot::slot_design::engine_alone;
+use super::slot_design::engine_alone;
+use super::{guest_tests, kvm_requests, micro};
 use crate::scenarios::threads_prelude::*;
 use clap::builder::PossibleValue;
 

@@ -1,10 +1,9 @@
 //! A memslot that moves while vCPUs use it: the figures.
 
-use crate::scenarios::memslot::guest_tests::Ran;
-use crate::scenarios::memslot::slot_design::ACTIVE;
+use super::guest_tests::Ran;
+use super::slot_design::{ACTIVE, Design, Machine};
+use super::slot_guests::{Meeting, Round};
 pub use crate::scenarios::memslot::slot_design::Layout;
-use crate::scenarios::memslot::slot_design::{Design, Machine};
-use crate::scenarios::memslot::slot_guests::{Meeting, Round};
 use crate::scenarios::prelude::*;
 use slat_series::scalable_memslots;
 

@@ -11,7 +11,7 @@
 //!
 //! Each leaves for the first time when it has been where it goes.
 
-use crate::scenarios::memslot::slot_design::{ACTIVE, Layout};
+use super::slot_design::{ACTIVE, Layout};
 use crate::scenarios::prelude::*;
 use crate::world::Ordering;
 use core::sync::atomic::AtomicU64;

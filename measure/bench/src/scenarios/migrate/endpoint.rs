@@ -1,6 +1,6 @@
 //! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
 
-use crate::scenarios::migrate::checked_guest::Guest;
+use super::checked_guest::Guest;
 use crate::scenarios::threads_prelude::*;
 use slat_cli::{migration, thread};
 use slat_migrate::{MemoryRange, Target};

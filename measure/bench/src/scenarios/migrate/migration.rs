@@ -6,10 +6,10 @@
 //! sender's machine                             receiver's machine
 //! ```
 
-use crate::scenarios::migrate::checked_guest::Guest;
-use crate::scenarios::migrate::endpoint;
-use crate::scenarios::migrate::endpoint::{Arriving, Compared, Machine, compare};
-use crate::scenarios::migrate::migrating_vcpus::Vcpus;
+use super::checked_guest::Guest;
+use super::endpoint;
+use super::endpoint::{Arriving, Compared, Machine, compare};
+use super::migrating_vcpus::Vcpus;
 use crate::scenarios::threads_prelude::*;
 use indicatif::ProgressBar;
 use slat::{DirtyPage, DirtyWord};

@@ -33,8 +33,7 @@ mod migration;
 
 use crate::scenarios::threads_prelude::*;
 use crate::threads::flag_values::{TrackName, ring_size};
-use migration::Job;
-use migration::Settings;
+use migration::{Job, Settings};
 use slat::RingSize;
 use slat_cli::Pages;
 use slat_cli::bar::bar;

@@ -37,8 +37,7 @@ mod replayed;
 pub mod used_pages;
 
 use crate::scenarios::prelude::*;
-use used_pages::run_once;
-use used_pages::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING};
+use used_pages::{PAGE, PAGE_BATCHED, RANGE, RANGE_YIELDING, run_once};
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

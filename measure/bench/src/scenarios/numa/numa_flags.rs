@@ -18,10 +18,8 @@
 //! **Not comparable**: in the series' boots some of the pages of a range became inaccessible, and about half of these were
 //! mapped. Here each page that the host maps becomes inaccessible, and guests use most of them. So page by page there are more flushes.
 
-use crate::scenarios::numa::balanced::RangeWalk;
-use crate::scenarios::numa::replayed::{
-    ALONE, Entrant, NumaBalancing, PAGE, RANGE, SLAT, Sample, Workload, YIELDING,
-};
+use super::balanced::RangeWalk;
+use super::replayed::{ALONE, Entrant, NumaBalancing, PAGE, RANGE, SLAT, Sample, Workload, YIELDING};
 use crate::scenarios::threads_prelude::*;
 use slat_mm::Policy;
 use slat_series::numa_protection::AVERAGE;

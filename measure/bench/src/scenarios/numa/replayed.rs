@@ -3,8 +3,7 @@
 //! Half-way every vCPU goes to the next node, as after a decision of the host's scheduler, and its memory stays behind: this is what
 //! balancing is for. The time is from the line until the last vCPU is done.
 
-use super::balanced::{Balanced, Counts};
-use super::balanced::{Events, RangeWalk};
+use super::balanced::{Balanced, Counts, Events, RangeWalk};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
 use slat::Gpa;

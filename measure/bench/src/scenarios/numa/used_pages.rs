@@ -1,7 +1,6 @@
 //! Guests that use some pages of each range again and again, and what must be true after that.
 
-use crate::scenarios::numa::balanced::RangeWalk;
-use crate::scenarios::numa::balanced::{Balanced, BalancedBuilder};
+use super::balanced::{Balanced, BalancedBuilder, RangeWalk};
 use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicU64;
 use slat_mm::{PinnedPage, Settings};

@@ -7,7 +7,7 @@
 //! time of its next. A heap keeps the keys. An access leaves the page's old key in the heap, which is dropped when it
 //! comes to the top, or with all other old ones when the heap has grown.
 
-use crate::scenarios::reclaim::limited_guest::Stream;
+use super::limited_guest::Stream;
 use std::collections::BinaryHeap;
 
 /// Pages that exact LRU brings in again, with room for `room` pages (at least one), over `stream`, which has pages

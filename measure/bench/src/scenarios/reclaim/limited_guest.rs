@@ -5,8 +5,8 @@
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
 //! none ahead from such devices.
 
-use crate::scenarios::reclaim::bounds;
-use crate::scenarios::reclaim::bounds::Evicted;
+use super::bounds;
+use super::bounds::Evicted;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::{BASE, POISON, Trace};
 use slat_mm::{LruSettings, Swap, SwapDevice};

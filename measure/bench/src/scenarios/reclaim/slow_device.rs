@@ -10,8 +10,8 @@
 use super::limited_guest::Blocks;
 use crate::scenarios::threads_prelude::*;
 use slat_mm::{Swap, SwapDevice};
-use std::io::{self, IoSlice};
-use std::thread;
+use std::io::IoSlice;
+use std::{io, thread};
 
 /// The time of a write to the device.
 const WRITE: Duration = Duration::from_millis(100);

@@ -1,9 +1,7 @@
 //! `slat bench zap`: how long it takes to zap a large range of guest memory, and how long faults of other vCPUs take meanwhile.
 //!
 //! ```text
-//! zap_sample.rs   the range, dense or sparse, and what lies beside it
-//! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
-//! zap_flags.rs       the report
+//! zap_sample.rs   the range, dense or sparse; fill, zap, count: beside vCPUs, and beside the probe
 //! ```
 //! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_lap.rs`.
 //!
@@ -15,12 +13,10 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
+use super::zap_lap::Way;
+use super::zap_sample::{Entrant, MOST, MOST_VCPUS, Sample, WAYS, ZappedRange, name, sample};
 use crate::scenarios::threads_prelude::*;
-use crate::scenarios::zap::zap_lap::Way;
-use crate::scenarios::zap::zap_sample::{Entrant, Sample, WAYS, name};
-use crate::scenarios::zap::zap_sample::{MOST, MOST_VCPUS, Pages, ZappedRange};
 use crate::threads::latencies::{Pick, latencies};
-use serde_json::{Map, Value};
 
 /// The flags of `slat bench zap`.
 #[derive(Debug, clap::Args)]
@@ -83,36 +79,25 @@ impl Flags for Zap {
         let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);
         let mut report = Report::of(scenario.name, machine);
         report.params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
-        let pages = [(Pages::Dense, self.dense), (Pages::Sparse, self.sparse)];
-        let all = self.dense == self.sparse;
-        for (&bytes, (pages, alone)) in self.sizes.iter().flat_map(|bytes| pages.map(|pages| (bytes, pages)))
-        {
-            if interrupt::asked() || !(all || alone) {
+        let locks = [MmuLock::None, MmuLock::Exclusive];
+        let entrants = || WAYS.into_iter().flat_map(|way| locks.map(|lock| (way, lock)));
+        for (&bytes, dense) in self.sizes.iter().flat_map(|bytes| [(bytes, true), (bytes, false)]) {
+            let is_left_out = self.dense != self.sparse && dense != self.dense;
+            if interrupt::asked() || is_left_out {
                 continue;
             }
-            let range = &ZappedRange { bytes, pages, vcpus };
-            say(format_args!("{}, {}: {} rounds", size::text(bytes), pages.name(), asked.runs));
-            let laps = Lineup::run(asked.runs, entrants(), |entrant| entrant.sample(range))?;
-            let samples = Samples { range, laps };
-            report.rows.extend(samples.rows());
-            report.checks.extend(samples.checks());
+            let range = &ZappedRange { bytes, dense, vcpus };
+            say(format_args!("{}, {}: {} rounds", size::text(bytes), range.pages(), asked.runs));
+            let laps = Lineup::run(asked.runs, entrants(), |&entrant| sample(entrant, range))?;
+            report.rows.extend(rows(range, &laps));
+            let who = |&(way, lock): &Entrant| {
+                format!("{}, {}", if lock == MmuLock::None { "slat" } else { "exclusive" }, name(way))
+            };
+            let at = format!(" at {}, {}", size::text(bytes), range.pages());
+            report.checks.extend(laps.checks(&at, who, |sample| &sample.tally));
         }
         Ok(report)
     }
-}
-
-/// Each way as slat ships, and behind one mutex.
-fn entrants() -> Vec<Entrant> {
-    let locks = [MmuLock::None, MmuLock::Exclusive];
-    WAYS.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
-}
-
-// Samples into rows: each way against the baselines that it has, and what others saw meanwhile.
-
-/// The samples of every entrant on one range.
-pub struct Samples<'a> {
-    pub range: &'a ZappedRange,
-    pub laps: Lineup<Entrant, Sample>,
 }
 
 /// The baseline that holds one lock.
@@ -145,61 +130,40 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-impl Samples<'_> {
-    fn of(&self, way: Way, lock: MmuLock) -> &[Sample] {
-        self.laps.of(Entrant { way, lock })
-    }
-
-    fn slat(&self, way: Way) -> &[Sample] {
-        self.of(way, MmuLock::None)
-    }
-
-    /// This range, and a baseline unless the name is empty.
-    fn params(&self, baseline: &str) -> Map<String, Value> {
-        let mut params = params! { "size": size::text(self.range.bytes), "pages": self.range.pages.name() };
-        params.extend((!baseline.is_empty()).then(|| ("baseline".to_owned(), baseline.into())));
+/// All rows of a range: first the time of a zap with all accounting. Each way against the baselines that it has, and what others saw
+/// meanwhile.
+fn rows(range: &ZappedRange, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+    let slat = |way| laps.of((way, MmuLock::None));
+    let both = |way| [laps.of((way, MmuLock::Exclusive)), slat(way)];
+    let alone = params! { "size": size::text(range.bytes), "pages": range.pages() };
+    let params = |baseline: &str| {
+        let mut params = alone.clone();
+        params.insert("baseline".to_owned(), baseline.into());
         params
+    };
+    let latencies = |what: &str, way, baseline, both| {
+        latencies(&format!("{what} beside {}", name(way)), "max", &params(baseline), both)
+    };
+    let mut rows = Vec::new();
+    let mut add = |way, of: Vec<Row>| rows.extend(of.into_iter().map(|row| row.of(name(way))));
+    for way in WAYS.into_iter().filter(|way| *way != Way::LeafByLeaf) {
+        let both = [slat(Way::LeafByLeaf), slat(way)];
+        add(way, Row::compare_each(&[TOTAL], &params("leaf by leaf"), both));
     }
-
-    /// All rows of this range: first the time of a zap with all accounting.
-    pub fn rows(&self) -> Vec<Row> {
-        let mut rows = Vec::new();
-        let mut add = |way, of: Vec<Row>| rows.extend(of.into_iter().map(|row| row.of(name(way))));
-        for way in WAYS.into_iter().filter(|way| *way != Way::LeafByLeaf) {
-            let both = [Way::LeafByLeaf, way].map(|way| self.slat(way));
-            add(way, Row::compare_each(&[TOTAL], &self.params("leaf by leaf"), both));
-        }
-        for way in WAYS {
-            let both = [self.of(way, MmuLock::Exclusive), self.slat(way)];
-            add(way, Row::compare_each(&FIGURES, &self.params(MUTEX), both));
-        }
-        let latencies = |what: &str, way, baseline, both| {
-            latencies(&format!("{what} beside {}", name(way)), "max", &self.params(baseline), both)
-        };
-        for way in WAYS {
-            let samples = self.slat(way);
-            rows.extend(latencies("fault", way, "no zap", [(samples, QUIET), (samples, BESIDE)]));
-            let made = [(samples, MADE_QUIET), (samples, MADE_BESIDE)];
-            rows.extend(latencies("memslot made and deleted", way, "no zap", made).pop());
-        }
-        for way in WAYS {
-            let both = [self.of(way, MmuLock::Exclusive), self.slat(way)].map(|samples| (samples, BESIDE));
-            rows.extend(latencies("fault", way, MUTEX, both));
-        }
-        for way in WAYS {
-            let counts = Row::alone_each(&COUNTS, &self.params(""), self.slat(way));
-            rows.extend(counts.into_iter().map(|row| row.of(name(way))));
-        }
-        rows
+    for way in WAYS {
+        add(way, Row::compare_each(&FIGURES, &params(MUTEX), both(way)));
     }
-
-    /// The conditions under which the rows count.
-    pub fn checks(&self) -> Vec<Check> {
-        let at = format!(" at {}, {}", size::text(self.range.bytes), self.range.pages.name());
-        let who = |who: &Entrant| {
-            let policy = if who.lock == MmuLock::None { "slat" } else { "exclusive" };
-            format!("{policy}, {}", name(who.way))
-        };
-        self.laps.checks(&at, who, |sample| &sample.tally)
+    for way in WAYS {
+        rows.extend(latencies("fault", way, "no zap", [(slat(way), QUIET), (slat(way), BESIDE)]));
+        let made = [(slat(way), MADE_QUIET), (slat(way), MADE_BESIDE)];
+        rows.extend(latencies("memslot made and deleted", way, "no zap", made).pop());
     }
+    for way in WAYS {
+        rows.extend(latencies("fault", way, MUTEX, both(way).map(|samples| (samples, BESIDE))));
+    }
+    for way in WAYS {
+        let counts = Row::alone_each(&COUNTS, &alone, slat(way));
+        rows.extend(counts.into_iter().map(|row| row.of(name(way))));
+    }
+    rows
 }

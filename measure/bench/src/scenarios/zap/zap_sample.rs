@@ -3,11 +3,10 @@
 //! Beside vCPUs that fault, which gives the times; and beside the probe, which says how long another thread had to wait for the zapper.
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
+use super::zap_lap::{Fixture, Lap, Times, Way};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
 use crate::scenarios::threads_prelude::*;
-use crate::scenarios::zap::zap_lap;
-use crate::scenarios::zap::zap_lap::{Lap, Times, Way};
-use crate::threads::arithmetic::Arithmetic;
+use crate::threads::arithmetic::{Arithmetic, frame_of};
 use slat::GuestSpace;
 
 /// Onlookers warm up for so long.
@@ -23,22 +22,8 @@ pub fn name(way: Way) -> &'static str {
     }
 }
 
-/// Table pages that a zap frees, where nothing but the range is mapped.
-fn frees(way: Way, range: &ZappedRange) -> u64 {
-    match way {
-        Way::LeafByLeaf => 0,
-        Way::Unhook => range.tables(),
-        // And one root for another.
-        Way::All => range.all_tables(),
-    }
-}
-
-/// One way, under one policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entrant {
-    pub way: Way,
-    pub lock: MmuLock,
-}
+/// A way to zap, and the MMU's lock.
+pub type Entrant = (Way, MmuLock);
 
 /// The result of one sample.
 pub struct Sample {
@@ -67,54 +52,25 @@ impl TimedAction for Probe<'_> {
     }
 }
 
-impl Entrant {
-    /// Both laps.
-    pub fn sample(self, range: &ZappedRange) -> Result<Sample, Error> {
-        let beside_vcpus = {
-            let vm = &range.build(self.lock, &mut idle()?)?;
-            let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
-            self.lap(range, vm, &mut (1..=range.vcpus).map(vcpu).collect::<Vec<_>>())?
-        };
-        let beside_probe = {
-            let vm = &range.build(self.lock, &mut idle()?)?;
-            self.lap(range, vm, &mut [Probe(vm.memory())])?
-        };
-        let (faults, waits) = (beside_vcpus.seen, beside_probe.seen);
-        let mut tally = [beside_vcpus.tally, beside_probe.tally].concat();
-        tally.extend([
-            ("each fault beside it mapped a page", faults.good),
-            ("each memslot beside it was made and deleted", waits.good),
-            (
-                "the range's tables came back, or none where they stay",
-                [beside_probe.freed, frees(self.way, range)],
-            ),
-        ]);
-        let (flushes, freed) = (beside_vcpus.flushes as f64, beside_probe.freed as f64);
-        Ok(Sample { times: beside_vcpus.times, faults, waits, flushes, freed, tally })
-    }
-
-    /// One zap beside these onlookers.
-    fn lap(
-        self,
-        range: &ZappedRange,
-        vm: &Machine,
-        onlookers: &mut [impl TimedAction],
-    ) -> Result<Lap, Error> {
-        let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-        let zapped = zap_lap::Fixture { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
-        let before = || compute(WARM_UP_NS);
-        let lap = Lap::run(&zapped, self.way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
-        lap.map_err(Error::Machine)
-    }
+/// Both laps.
+pub fn sample((way, lock): Entrant, range: &ZappedRange) -> Result<Sample, Error> {
+    let beside_vcpus = {
+        let vm = &range.build(lock)?;
+        let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
+        range.lap(way, vm, &mut (1..=range.vcpus).map(vcpu).collect::<Vec<_>>())?
+    };
+    let vm = &range.build(lock)?;
+    let beside_probe = range.lap(way, vm, &mut [Probe(vm.memory())])?;
+    let (faults, waits) = (beside_vcpus.seen, beside_probe.seen);
+    let mut tally = [beside_vcpus.tally, beside_probe.tally].concat();
+    tally.extend([
+        ("each fault beside it mapped a page", faults.good),
+        ("each memslot beside it was made and deleted", waits.good),
+        ("the range's tables came back, or none where they stay", [beside_probe.freed, range.frees(way)]),
+    ]);
+    let (flushes, freed) = (beside_vcpus.flushes as f64, beside_probe.freed as f64);
+    Ok(Sample { times: beside_vcpus.times, faults, waits, flushes, freed, tally })
 }
-
-// The guest memory that is zapped, and what lies beside it.
-//
-// ```text
-// gfn 0          range          1 TiB            2 TiB
-//  │ zapped: slot 0 │ ……………… spare │ vCPU 1's slot │ vCPU 2's slot │ …
-// ```
-// Beside a dense 64 GiB lie 128 MiB of leaf tables; the range begins where a table of each level begins.
 
 /// The VM that is measured.
 pub type Machine = Vm<Npt4, Arithmetic>;
@@ -131,86 +87,75 @@ pub const MOST_VCPUS: u16 = 64;
 /// Table memory for vCPUs that fault beside a zap: a table for each 512 faults.
 const FOR_OTHERS: u64 = 128 << 20;
 
-/// Which pages of a range are mapped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pages {
-    /// Every one.
-    Dense,
-    /// The first of each 2 MiB.
-    Sparse,
-}
-
 /// The range that is zapped, and the number of vCPUs that fault meanwhile.
+///
+/// ```text
+/// gfn 0          range          1 TiB            2 TiB
+///  │ zapped: slot 0 │ ……………… spare │ vCPU 1's slot │ vCPU 2's slot │ …
+/// ```
+/// Beside a dense 64 GiB lie 128 MiB of leaf tables; the range begins where a table of each level begins.
 #[derive(Clone, Copy, Debug)]
 pub struct ZappedRange {
     pub bytes: u64,
-    pub pages: Pages,
+    /// Every page is mapped; else the first of each 2 MiB.
+    pub dense: bool,
     pub vcpus: u16,
 }
 
-impl Pages {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dense => "dense",
-            Self::Sparse => "sparse",
-        }
-    }
-
-    fn step(self) -> u64 {
-        match self {
-            Self::Dense => 1,
-            Self::Sparse => Level::M2.pages(),
-        }
-    }
-}
-
 impl ZappedRange {
-    /// The range.
-    pub fn gfns(&self) -> Span<Gfn> {
+    /// The pages that are mapped, in words.
+    pub fn pages(&self) -> &'static str {
+        if self.dense { "dense" } else { "sparse" }
+    }
+
+    fn gfns(&self) -> Span<Gfn> {
         Span::sized(Gfn(0), self.bytes / PAGE_SIZE)
     }
 
-    /// Pages mapped in it.
-    pub fn mapped(&self) -> u64 {
-        self.gfns().len() / self.pages.step()
+    /// Frames from one mapped page to the next.
+    fn step(&self) -> u64 {
+        if self.dense { 1 } else { Level::M2.pages() }
     }
 
-    /// Tables that serve nothing but the range: those of leaves, and those above them.
-    pub fn tables(&self) -> u64 {
-        [Level::M2, Level::G1].map(|level| self.gfns().len() / level.pages()).iter().sum()
+    /// Table pages that a zap frees, where nothing but the range is mapped.
+    fn frees(&self, way: Way) -> u64 {
+        match way {
+            Way::LeafByLeaf => 0,
+            // Those of leaves, and those above them.
+            Way::Unhook => [Level::M2, Level::G1].map(|level| self.gfns().len() / level.pages()).iter().sum(),
+            // And one root for another.
+            Way::All => self.tables(),
+        }
     }
 
     /// All tables below the root, where nothing else is mapped.
-    pub fn all_tables(&self) -> u64 {
-        [Level::M2, Level::G1, Level::G1.up()]
-            .map(|level| self.gfns().len().div_ceil(level.pages()))
-            .iter()
-            .sum()
+    fn tables(&self) -> u64 {
+        let levels = [Level::M2, Level::G1, Level::G1.up()];
+        levels.map(|level| self.gfns().len().div_ceil(level.pages())).iter().sum()
     }
 
     /// The VM: its memslots made, the range faulted in.
-    pub fn build(&self, lock: MmuLock, idle: &mut Idle) -> Result<Machine, Error> {
-        table_pool::reserve(self.all_tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
-        let builder = Vm::<Npt4, _>::builder(Arithmetic)
-            .vcpus(u32::from(self.vcpus) + 1)
-            .baseline(Baseline::NONE.mmu_lock(lock));
-        let vm = builder.build().map_err(machine_error)?;
-        vm.memory().commit(idle, |tx| {
-            tx.create(slot(0, self.gfns()))?;
-            (1..=self.vcpus).try_for_each(|nth| tx.create(slot(u32::from(nth), elsewhere(nth))))
-        })?;
-        self.fill(&vm, idle)?;
+    fn build(&self, lock: MmuLock) -> Result<Machine, Error> {
+        table_pool::reserve(self.tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
+        let others = (1..=self.vcpus).map(|nth| slot(nth.into(), elsewhere(nth)));
+        let slots = std::iter::once(slot(0, self.gfns())).chain(others);
+        let vm = vm_with(Arithmetic, u32::from(self.vcpus) + 1, lock, slots)?;
+        let (mut vcpu, idle) = (vcpu(&vm, 0)?, &mut idle()?);
+        for gfn in (0..self.gfns().len()).step_by(self.step() as usize) {
+            let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+            let _ = vcpu.fault(idle, fault).map_err(machine_error)?;
+        }
+        drop(vcpu);
         Ok(vm)
     }
 
-    fn fill(&self, vm: &Machine, idle: &mut Idle) -> Result<(), Error> {
-        let mut vcpu = vcpu(vm, 0)?;
-        for gfn in (0..self.gfns().len()).step_by(self.pages.step() as usize) {
-            let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-            let done = vcpu.fault(idle, fault).map_err(machine_error)?;
-            debug_assert_eq!(done, Next::Resume(Resume::Mapped(Level::K4)));
-        }
-        Ok(())
+    /// One zap beside these onlookers.
+    fn lap(&self, way: Way, vm: &Machine, onlookers: &mut [impl TimedAction]) -> Result<Lap, Error> {
+        let (range, mapped) = (self.gfns(), self.gfns().len() / self.step());
+        let zapped = Fixture { vm, frame: frame_of, range, mapped, others: 0 };
+        let before = || compute(WARM_UP_NS);
+        let lap = Lap::run(&zapped, way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
+        lap.map_err(Error::Machine)
     }
 }
 
@@ -224,25 +169,21 @@ pub fn spare() -> Slot {
     slot(u32::from(MOST_VCPUS) + 1, Span::sized(Gfn(STRIDE / 2), 1))
 }
 
-fn slot(id: u32, gfns: Span<Gfn>) -> Slot {
-    Slot::new(SlotId(id), gfns.start, gfns.len(), hva_of(gfns.start))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_lap_finds_each_page_gone_and_each_table_back() {
-        for pages in [Pages::Dense, Pages::Sparse] {
+        for dense in [false, true] {
             for (nth, way) in WAYS.into_iter().enumerate() {
                 for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
-                    let range = ZappedRange { bytes: 6 << 20, pages, vcpus: 2 };
-                    let sample = Entrant { way, lock }.sample(&range).unwrap();
+                    let range = ZappedRange { bytes: 6 << 20, dense, vcpus: 2 };
+                    let sample = sample((way, lock), &range).unwrap();
                     for &(what, [good, of]) in &sample.tally {
                         assert_eq!(good, of, "{what} of {way:?} under {lock:?}");
                     }
-                    let mapped = if pages == Pages::Dense { 3 * 512 } else { 3 };
+                    let mapped = if dense { 3 * 512 } else { 3 };
                     let of = |what| -> Vec<_> {
                         let tally = sample.tally.iter().filter(|(name, _)| name.contains(what));
                         tally.map(|&(_, [_, of])| of).collect()
@@ -258,11 +199,10 @@ mod tests {
     /// Negative control: half of the range is zapped, and the lap's own eyes see the other half.
     #[test]
     fn a_zap_that_stops_half_way_is_found_out() {
-        let whole = ZappedRange { bytes: 8 << 20, pages: Pages::Dense, vcpus: 1 };
-        let vm = &whole.build(MmuLock::None, &mut Idle::take().unwrap()).unwrap();
-        let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-        let half = Span::sized(Gfn(0), 2 * 512);
-        let fixture = zap_lap::Fixture { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
+        let whole = ZappedRange { bytes: 8 << 20, dense: true, vcpus: 1 };
+        let vm = &whole.build(MmuLock::None).unwrap();
+        let (range, mapped) = (Span::sized(Gfn(0), 2 * 512), 4 * 512);
+        let fixture = Fixture { vm, frame: frame_of, range, mapped, others: 0 };
         let none: &mut [Probe<'_>] = &mut [];
         let lap = Lap::run(&fixture, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();

@@ -4,7 +4,7 @@
 #[path = "array_tests.rs"]
 mod array_tests;
 
-use crate::scenarios::memslot::array::{Array, IDS, Record};
+use super::{Array, IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::prelude::*;
 use crate::world::Ordering::AcqRel;

@@ -1,12 +1,10 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
 use crate::parts::test_settings::setting;
-use crate::scenarios::memslot::array::Array;
 use crate::scenarios::memslot::array::array_host::{Adapter, Refused};
-use crate::scenarios::memslot::array::{IDS, Record};
+use crate::scenarios::memslot::array::{Array, IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
 use crate::scenarios::prelude::*;
-
 use fastrand::Rng;
 use slat::Gpa;
 use std::collections::BTreeMap;

@@ -12,10 +12,9 @@
 
 mod map_entrants;
 
-use crate::scenarios::memslot::array::IDS;
-use crate::scenarios::memslot::micro::map_entrants::{Cells, Entrant, Map, PAGES, Sample, right};
-use crate::scenarios::memslot::micro::map_entrants::{Copied, Regions, Trees};
-use crate::scenarios::memslot::slot_design::{Layout, empty_vm};
+use super::array::IDS;
+use super::micro::map_entrants::{Cells, Copied, Entrant, Map, PAGES, Regions, Sample, Trees, right};
+use super::slot_design::{Layout, empty_vm};
 use crate::scenarios::threads_prelude::*;
 use slat::slots::{Hint, SlotMap};
 use std::cell::RefCell;
