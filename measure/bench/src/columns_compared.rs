@@ -33,7 +33,7 @@ impl Flags for ColumnFlags {
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! { "as_simulated": as_simulated, "runs": asked.runs };
         for &vcpus in vcpus {
-            say(format_args!("{vcpus} vCPUs: {} rounds of {} policies", asked.runs, columns.len()));
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} columns", asked.runs, columns.len()));
             let points = Lineup::run(asked.runs, columns.iter().copied(), |&column| {
                 let work = if *as_simulated { Work::default() } else { Work::none() };
                 let setting = Setting { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work };
@@ -68,10 +68,10 @@ fn rows(vcpus: u32, points: &Lineup<Column, Point>) -> Vec<Row> {
     rows
 }
 
-/// The checks of one policy. A check holds if it held in all rounds.
-fn add_checks(all: &mut Vec<Check>, policy: Column, vcpus: u32, points: &[Point]) {
+/// The checks of one column. A check holds if it held in all rounds.
+fn add_checks(all: &mut Vec<Check>, column: Column, vcpus: u32, points: &[Point]) {
     for check in points.iter().flat_map(|point| &point.checks) {
-        let name = format!("{}, {vcpus} vCPUs: {}", policy.name, check.name);
+        let name = format!("{}, {vcpus} vCPUs: {}", column.name, check.name);
         Check { name, ok: check.ok, detail: check.detail.clone() }.add_to(all);
     }
 }

@@ -122,18 +122,18 @@ pub fn while_busy<T>(busy: usize, work: impl FnOnce() -> T) -> T {
 
 /// The time of `act` on each of the first `cpus` CPUs, as a job of the world that scenarios run in.
 fn in_jobs(cpus: usize, times: u32, act: impl Fn() + Sync) -> f64 {
-    let told = Mutex::new(0.0);
+    let sum = Mutex::new(0.0);
     let job = |_| {
-        let (told, act) = (&told, &act);
+        let (sum, act) = (&sum, &act);
         Job::new("probe", move || {
             // Values that are made at their first use are made now.
             act();
             let time = each(times, act);
-            *told.lock() += time;
+            *sum.lock() += time;
         })
     };
     world::run(&Costs::SERVER, (0..cpus).map(job).collect());
-    told.into_inner() / cpus as f64
+    sum.into_inner() / cpus as f64
 }
 
 /// Zeroing a page that is in no cache.

@@ -2,6 +2,7 @@
 
 use crate::parts::setting::Setting;
 use crate::parts::sim_host::{SimHost, first_page, hva_of};
+use crate::world::{Costs, Job, RunStats, run};
 use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
@@ -39,6 +40,26 @@ pub fn with_slots<F: Format, H: Host>(
 /// vCPU `number`, which no thread has.
 pub fn vcpu<F: Format, H: Host>(vm: &Vm<F, H>, number: u32) -> Result<Vcpu<'_, F, H>, String> {
     vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))
+}
+
+/// Does `work` with each of `vcpus` and its number, each on a CPU of its own, beside another job, if there is one.
+pub fn each_vcpu<T: Send, R: Send, E: Send>(
+    costs: &Costs,
+    vcpus: impl IntoIterator<Item = T>,
+    work: impl Fn(&mut Idle, u32, T) -> Result<R, E> + Copy + Send,
+    beside: Option<Job<'_>>,
+) -> Result<(RunStats, Vec<R>), E> {
+    let vcpus: Vec<T> = vcpus.into_iter().collect();
+    let mut done: Vec<_> = vcpus.iter().map(|_| None).collect();
+    let jobs = vcpus.into_iter().zip(&mut done).zip(0..).map(|((vcpu, done), number)| {
+        Job::vcpu(number, move || {
+            let mut idle = Idle::take().expect("each CPU has one vCPU");
+            *done = Some(work(&mut idle, number, vcpu));
+        })
+    });
+    let stats = run(costs, jobs.chain(beside).collect());
+    let done: Result<_, E> = done.into_iter().map(|done| done.expect("each job ran")).collect();
+    done.map(|done| (stats, done))
 }
 
 /// The frames of `span`, one by one.

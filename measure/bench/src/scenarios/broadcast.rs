@@ -5,7 +5,7 @@
 //! host    ── invalidate ─▶ kicks: each vCPU leaves its guest, answers, enters ─────────────▶ the page is another frame
 //!                       └▶ a broadcast: one at a time, there and back to the farthest socket ▶
 //! ```
-//! | policy | [`Host::broadcast_flush`](slat::Host::broadcast_flush) says |
+//! | column | [`Host::broadcast_flush`](slat::Host::broadcast_flush) says |
 //! |---|---|
 //! | kicks | no, at once |
 //! | broadcast, some out of reach | no, after a broadcast to every other processor; then all are kicked |
@@ -229,8 +229,8 @@ mod tests {
     #[cfg(virtual_time)]
     #[test]
     fn a_broadcast_costs_much_less_than_kicks_and_one_that_is_incomplete_saves_little() {
-        let ns = |policy| {
-            let setting = Setting { vcpus: 64, ..setting(policy) };
+        let ns = |column| {
+            let setting = Setting { vcpus: 64, ..setting(column) };
             run_once(&setting).unwrap().figures[0].value
         };
         let [kicks, some, all] = [KICKS, SOME_REACHED, ALL_REACHED].map(ns);

@@ -83,18 +83,16 @@ impl<'s> Fixture<'s> {
     }
 
     /// vCPUs take stretches.
-    fn together(&self) -> (RunStats, u64) {
+    fn together(&self) -> Result<(RunStats, u64), String> {
         let population = &Population::new(self.frames, Prefault::young(Access::Write));
-        let job = |number| {
-            Job::vcpu(number, move || {
-                let mut idle = Idle::take().expect("each CPU has one vCPU");
-                let mut vcpu = self.vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
-                // A page that cannot be mapped is not counted, and so found by the checks.
-                while vcpu.populate(&mut idle, population).is_some() {}
-            })
+        let work = |idle: &mut Idle, number, ()| {
+            let mut vcpu = vcpu(&self.vm, number)?;
+            // A page that cannot be mapped is not counted, and so found by the checks.
+            while vcpu.populate(idle, population).is_some() {}
+            Ok::<_, String>(())
         };
-        let stats = run(self.setting.costs, (0..self.setting.vcpus).map(job).collect());
-        (stats, population.progress().0)
+        let (stats, _) = each_vcpu(self.setting.costs, (0..self.setting.vcpus).map(|_| ()), work, None)?;
+        Ok((stats, population.progress().0))
     }
 
     /// The conditions, where so many frames came.
@@ -107,9 +105,9 @@ impl<'s> Fixture<'s> {
         ])
     }
 
-    /// As the policy has it. How many frames came by that.
+    /// As the column has it. How many frames came by that.
     fn map(&self) -> Result<(RunStats, u64), String> {
-        if self.setting.column == FAULTS { self.by_faults() } else { Ok(self.together()) }
+        if self.setting.column == FAULTS { self.by_faults() } else { self.together() }
     }
 
     /// Microseconds for each GiB; and what must hold.
@@ -143,8 +141,8 @@ mod tests {
 
     #[test]
     fn negative_control_memory_that_did_not_come_is_found() {
-        for policy in [FAULTS, POPULATION] {
-            let setting = &setting(policy);
+        for column in [FAULTS, POPULATION] {
+            let setting = &setting(column);
             for page in [Level::K4, Level::M2] {
                 let fixture = Fixture::new(setting, page).unwrap();
                 let (all, less) = (fixture.frames, fixture.frames.len() - Level::M2.pages());

@@ -3,7 +3,7 @@
 #[cfg(not(virtual_time))]
 pub use crate::columns_compared::ColumnFlags;
 pub use crate::parts::guest_program::{Program, Seen, Step, Use};
-pub use crate::parts::mm_vm::host_has;
+pub use crate::parts::mm_vm::{POISON, host_has};
 pub use crate::parts::page_order::PageOrder;
 pub use crate::parts::point::{Check, Figure, Point, Tally};
 pub use crate::parts::processor::{OfProcessor, Tlb};
@@ -13,7 +13,9 @@ pub use crate::parts::sim_host::{BASE, SimHost, first_page, hva_of, hvas_of, oth
 pub use crate::parts::touch_pages::{Bare, Guest, Touch};
 pub use crate::parts::vcpu_parts::Parts;
 pub use crate::parts::vcpu_programs::VcpuPrograms;
-pub use crate::parts::vm_setup::{SimVm, builder, gfns, idle, right, right_by, vcpu, with_one_slot};
+pub use crate::parts::vm_setup::{
+    SimVm, builder, each_vcpu, gfns, idle, right, right_by, vcpu, with_one_slot,
+};
 #[cfg(not(virtual_time))]
 pub use crate::scenario::Measured;
 pub use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};

@@ -1,10 +1,8 @@
 //! `slat bench access-tracking-perf`: which pages vCPUs have used, and what aging costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
-//! aging_flags.rs  guest memory on slat-mm, a VM, vCPUs that go over it
-//! aging_flags.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
-//! aging_beside_faults.rs        -p: vCPUs bring new memory in while the ager ages it
-//! aging_stages.rs    without -p: the ager has to tell used pages from idle ones
+//! aging_beside_faults.rs   -p: vCPUs bring new memory in while the ager ages it
+//! aging_stages.rs          without -p: the ager has to tell used pages from idle ones
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on

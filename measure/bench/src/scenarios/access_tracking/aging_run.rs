@@ -175,7 +175,7 @@ pub fn beside<F: Format, H: Host>(
     fixture: &first_touch::Fixture<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
     vcpus: &mut [impl Touch],
     ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Aged, String> + Send, impl Fn() + Send>>,
-) -> Result<(first_touch::Lap, Passes), String> {
+) -> Result<(first_touch::Touched, Passes), String> {
     let running = &AtomicU64::new(vcpus.len() as u64);
     let done = move || {
         // ORDER(running): as in `Ager::run`.

@@ -1,6 +1,6 @@
 //! vCPUs fault memory in while a thread asks, pass after pass, which pages are young: the MGLRU aging series.
 //!
-//! | policy | the MMU's lock | the ager |
+//! | column | the MMU's lock | the ager |
 //! |---|---|---|
 //! | no aging | reader-writer | |
 //! | locked | reader-writer | page by page, each under the lock, alone: the series' "no opt" |

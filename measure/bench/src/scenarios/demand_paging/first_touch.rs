@@ -12,7 +12,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let mut guests = parts.guests(&vm, &setting.work)?;
     let fixture =
         Fixture { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), page: Level::K4, right: FIRST_FRAMES };
-    let Lap { stats, tally } = fixture.run(setting.costs, &mut guests, || (), None)?;
+    let Touched { stats, tally } = fixture.run(setting.costs, &mut guests, || (), None)?;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),
         Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
@@ -44,7 +44,7 @@ pub struct Fixture<'g, F: Format, H: Host, R> {
 }
 
 /// One run.
-pub struct Lap {
+pub struct Touched {
     /// The statistics of the run.
     pub stats: RunStats,
     /// The conditions under which it counts.
@@ -60,13 +60,13 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
         vcpus: &'j mut [impl Touch],
         then: impl FnOnce() + Copy + Send + 'j,
         beside: Option<Job<'j>>,
-    ) -> Result<Lap, String> {
+    ) -> Result<Touched, String> {
         let before = self.vm.stats().mapped_faults;
         let step = self.page.pages() as usize;
         let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(step).map(Gfn);
         let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, part)| vcpu.job(pages(part), then));
         let stats = run(costs, jobs.chain(beside).collect());
-        Ok(Lap { stats, tally: self.tally(vcpus, before)? })
+        Ok(Touched { stats, tally: self.tally(vcpus, before)? })
     }
 
     /// The conditions after it, where so many faults had mapped a page before.

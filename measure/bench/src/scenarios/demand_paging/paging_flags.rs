@@ -1,14 +1,14 @@
 //! `slat bench demand-paging`: many vCPUs touch memory for the first time, all at once.
 //!
 //! ```text
-//! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! paging_sample.rs       threads that serve the faults (-u), through slat-mm's user faults
+//! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind; threads that serve
+//!                   the faults (-u), through slat-mm's user faults
 //! ```
 //! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
-//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the series
+//! entrants are the same engine under three locks: one mutex (before), a reader-writer lock (as the series
 //! describes), none (slat as it ships).
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ impl Flags for DemandPaging {
     fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
-        let laps = Lineup::run(asked.runs, ENTRANTS, |&(policy, _)| job.sample(policy))?;
+        let laps = Lineup::run(asked.runs, ENTRANTS, |&(lock, _)| job.sample(lock))?;
         let (serve, served) = self.uffd.serves();
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -160,7 +160,7 @@ impl DemandPaging {
         let mut rows = Vec::new();
         for (name, unit, figure) in figures {
             let slat = Series::of(laps.of(ENTRANTS[0]), figure);
-            for ((policy, who), samples) in laps.each().skip(1) {
+            for ((lock, who), samples) in laps.each().skip(1) {
                 let params = params! { "figure": name };
                 let row = Row::compare(who, params, unit, &Series::of(samples, figure), &slat);
                 let ratio = match unit {
@@ -169,7 +169,7 @@ impl DemandPaging {
                     _ => row.ratio,
                 };
                 let comparable = name == "time"
-                    && *policy == MmuLock::Exclusive
+                    && *lock == MmuLock::Exclusive
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
                     && job.memory.vcpus == tdp_mmu::VCPUS;

@@ -4,14 +4,14 @@
 //! ```text
 //! arena       the same frames for all samples: after the first round they are warm
 //! └── space   one mapping: anonymous, or (minor faults) of a file whose pages are there, written through another
-//!     └── vm  one memslot; the policy is the entrant
+//!     └── vm  one memslot; the lock is the entrant
 //!         ├── vCPUs     each has its part, or all of the memory: `first_touch.rs`
 //!         └── handlers  one for each part, or one
 //! ```
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
-use super::first_touch::{Fixture, Lap};
+use super::first_touch::{Fixture, Touched};
 use crate::parts::mm_vm::machine;
 use crate::parts::sim_host::gfn_of;
 use crate::scenarios::threads_prelude::*;
@@ -52,14 +52,14 @@ impl Job {
         if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
     }
 
-    /// One sample under `policy`.
-    pub fn sample(&self, policy: MmuLock) -> Result<Sample, Error> {
+    /// One sample under `lock`.
+    pub fn sample(&self, lock: MmuLock) -> Result<Sample, Error> {
         let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.memory.pages().len());
         let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
         let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
         let (bytes, vcpus) = (pages * PAGE_SIZE, self.memory.vcpus);
         let vm = machine::<Npt4>(&space, bytes, backing, |vm| {
-            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(policy))
+            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(lock))
         });
         let vm = vm.map_err(Error::Machine)?;
         self.fill(&space, file)?;
@@ -91,7 +91,7 @@ impl Job {
             (lap, served.sum::<Result<u64, _>>())
         });
         let wrong = words_wrong(&mut vcpus)?;
-        let (Lap { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
+        let (Touched { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
         let touched: u64 = parts.iter().map(Span::len).sum();
         let given = if self.serve.is_some() { pages } else { 0 };
         tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));

@@ -53,25 +53,22 @@ impl<'vm> Vcpus<'vm> {
     pub fn pass(&mut self, pass: Pass) -> Result<Duration, Error> {
         self.bits.fill(0);
         let (vm, mut left) = (self.vm, self.bits.as_mut_slice());
-        let mut done: Vec<Result<(), Error>> = self.cpus.iter().map(|_| Ok(())).collect();
-        let jobs = (0..).zip(&mut self.cpus).zip(&mut done).map(|((number, vcpu), done)| {
-            // The reports of its ring are in its part, which begins with a word.
-            let bits = left.split_off_mut(..(vcpu.part.len() / 64) as usize).expect("parts cover all bits");
+        // The reports of a ring are in its vCPU's part, which begins with a word.
+        let vcpus = self.cpus.iter_mut().map(|vcpu| {
+            let words = (vcpu.part.len() / 64) as usize;
+            (vcpu, left.split_off_mut(..words).expect("parts cover all bits"))
+        });
+        let work = |idle: &mut Idle, number, (vcpu, bits): (&mut VcpuInPart<'_>, &mut [u64])| {
             let VcpuInPart { cpu, part, rings_full } = vcpu;
             let mut sweep = Sweep { pages: *part, pass };
-            let drain = move |idle: &mut Idle| {
+            run_until_stopped(cpu, idle, &mut sweep, |idle| {
                 report(vm.harvest_ring(idle, VcpuId(number))?, part.start, bits);
                 *rings_full += 1;
                 Ok(())
-            };
-            let work = move || {
-                *done = idle().and_then(|mut idle| run_until_stopped(cpu, &mut idle, &mut sweep, drain));
-            };
-            Job::vcpu(number, work)
-        });
-        let took = run(&Costs::SERVER, jobs.collect()).wall_ns;
-        done.into_iter().collect::<Result<(), Error>>()?;
-        Ok(Duration::from_nanos(took))
+            })
+        };
+        let (stats, _) = each_vcpu(&Costs::SERVER, vcpus, work, None)?;
+        Ok(Duration::from_nanos(stats.wall_ns))
     }
 
     /// Switches the log on, slot by slot, as a VMM does it.

@@ -1,14 +1,14 @@
 //! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
-//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs
-//! enable    a log is switched on, up front or gradually     log_harvest.rs   (log_harvest.rs: bits of leaves set at will)
-//! harvest   a harvest against the least that it could cost  log_harvest.rs  (the same)
+//! log       the stages of KVM's `dirty_log_perf_test`       log_stages.rs
+//! enable    a log is switched on, up front or gradually     log_harvest.rs   (bits of leaves are set at will)
+//! harvest   a harvest against the least that it could cost  log_harvest.rs
 //! split     large pages, split eagerly or by stores         log_split.rs
 //! disable   large pages come back in place, or by faults    log_split.rs
 //! ```
 //! The host of the VM (`logged_vm.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. The
-//! vCPUs (`vcpus.rs`) go over memory together (`logged_vm.rs`), and what each way to log (`logged_vm.rs`) does between. A fault costs
+//! vCPUs (`logging_vcpus.rs`) go over memory together, and between their passes each way to log does its steps. A fault costs
 //! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
 //! time, where a fault takes a microsecond more (`--exits`). Checks compare the pages that logs
 //! reported with the pages that the guest wrote; no check is of speed.

@@ -1,4 +1,4 @@
-//! slat itself: the whole fault path of the engine, under any MMU lock policy.
+//! slat itself: the whole fault path of the engine, under any MMU lock.
 //!
 //! One memslot covers the course, and the host answers by arithmetic without sleeping, so what is timed is
 //! the engine: walk, stamp, slot, host look-up, install, counters. Between the passes the host takes its

@@ -48,7 +48,7 @@ pub struct Course {
 }
 
 /// The outcome of one lap.
-pub struct Lap {
+pub struct RaceTimes {
     /// Nanoseconds per fault into an empty table.
     pub cold: f64,
     /// Nanoseconds per fault with all tables present.
@@ -64,7 +64,7 @@ pub struct Entrant {
     /// The patch series that a comparison with this entrant answers.
     pub series: Option<PatchSeries>,
     /// Runs one lap.
-    pub lap: Box<dyn Fn(&Course) -> Lap>,
+    pub lap: Box<dyn Fn(&Course) -> RaceTimes>,
 }
 
 impl Course {
@@ -86,9 +86,9 @@ impl Entrant {
     }
 }
 
-fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
+fn lap<C: Contender>(contender: &C, course: &Course) -> RaceTimes {
     let line = Line::new(course.shares.len());
-    let threads: Vec<Lap> = thread::scope(|scope| {
+    let threads: Vec<RaceTimes> = thread::scope(|scope| {
         let runners: Vec<_> = (course.shares.iter().enumerate())
             .map(|(thread, (span, gfns))| {
                 let line = &line;
@@ -102,13 +102,13 @@ fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
         runners.into_iter().map(|runner| runner.join().expect("a vCPU thread panicked")).collect()
     });
 
-    let mean = |figure: fn(&Lap) -> f64| threads.iter().map(figure).sum::<f64>() / threads.len() as f64;
+    let mean = |figure: fn(&RaceTimes) -> f64| threads.iter().map(figure).sum::<f64>() / threads.len() as f64;
     let (cold, present) = (mean(|lap| lap.cold), mean(|lap| lap.present));
-    Lap { cold, present, tally: threads.into_iter().flat_map(|lap| lap.tally).collect() }
+    RaceTimes { cold, present, tally: threads.into_iter().flat_map(|lap| lap.tally).collect() }
 }
 
 /// One thread's part of a lap.
-fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> Lap {
+fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> RaceTimes {
     let mut tally = Vec::new();
     let cold = pass(&mut vcpu, gfns, line, &mut tally);
     vcpu.clear(span);
@@ -117,7 +117,7 @@ fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> Lap
         sampled(gfns, |gfn| vcpu.translate(gfn).is_none()),
     ));
     let present = pass(&mut vcpu, gfns, line, &mut tally);
-    Lap { cold, present, tally }
+    RaceTimes { cold, present, tally }
 }
 
 /// Faults in every frame once; returns nanoseconds per fault.

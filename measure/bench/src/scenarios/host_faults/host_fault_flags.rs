@@ -1,9 +1,9 @@
 //! `slat bench host-faults`: new memory, page by page: slat with slat-mm as its host, and Linux itself, in the same rounds.
 //!
 //! ```text
-//! new_memory.rs     vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables
-//! new_memory.rs    threads store to anonymous memory: the kernel's fault
-//! changes_elsewhere.rs   one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
+//! new_memory.rs         vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables;
+//!                       and threads store to anonymous memory: the kernel's fault
+//! changes_elsewhere.rs  one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
 //! ```
 //! Each thread has a part of its own. A sample is the time from the line until the last thread is done, for each page of all parts; then all
 //! of it is unmapped by one call. With huge pages both sides are told so, and a fault fills 2 MiB. The frames of slat-mm are the same in

@@ -32,14 +32,3 @@ fn negative_control_pages_of_another_size_are_found() {
     }
     assert_eq!(failed(&sample), 2);
 }
-
-#[test]
-fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: HostFaults| match bench.report(&SCENARIO, Asked::ONCE) {
-        Err(Error::Usage(line)) => line,
-        other => panic!("{other:?}"),
-    };
-    assert!(refused(HostFaults { bytes: 0, ..bench() }).starts_with("--bytes: "));
-    assert!(refused(HostFaults { bytes: 1 << 42, ..bench() }).starts_with("--bytes: "));
-    assert!(refused(HostFaults { changed: 4096, ..bench() }).starts_with("--changed: "));
-}

@@ -2,7 +2,7 @@
 
 use crate::parts::mm_vm::machine;
 pub use crate::parts::sim_host::BASE;
-use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
+use crate::scenarios::demand_paging::first_touch::{Fixture, Touched};
 use crate::scenarios::prelude::*;
 
 /// Bytes of the arena for lists of free frames: those that all CPUs share, and each CPU's own.
@@ -43,7 +43,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let right = ("every page is mapped to the host's frame", host_has(&space, Level::K4));
     let parts_of: Vec<_> = parts.each().collect();
     let fixture = Fixture { vm: &*vm, parts: &parts_of, page: Level::K4, right };
-    let Lap { stats, tally } = fixture.run(setting.costs, &mut vcpus, || (), None)?;
+    let Touched { stats, tally } = fixture.run(setting.costs, &mut vcpus, || (), None)?;
     let zeroed = arena.list_stats().zeroed - before;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),

@@ -4,7 +4,6 @@ use crate::parts::mm_vm::machine as vm_of;
 pub use crate::parts::sim_host::BASE;
 use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
-use crate::world::Job as Thread;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr;
 use std::ptr::NonNull;
@@ -128,12 +127,9 @@ pub fn has_huge() -> bool {
 pub fn linux_sample(job: &Job) -> Result<Sample, Error> {
     let memory = Memory::map(job)?;
     let faults = job.faults();
-    let mut faulted = vec![0; job.threads.into()];
-    let threads = faulted.iter_mut().zip(0..).map(|(faulted, number): (_, u64)| {
-        let memory = &memory;
-        Thread::new("fill", move || *faulted = fill(memory, number, job))
-    });
-    let fill_ns = run(&Costs::SERVER, threads.collect()).wall_ns as f64;
+    let fill = |_: &mut Idle, number, ()| Ok::<_, Error>(fill(&memory, number, job));
+    let (stats, faulted) = each_vcpu(&Costs::SERVER, (0..job.threads).map(|_| ()), fill, None)?;
+    let fill_ns = stats.wall_ns as f64;
     let faulted: u64 = faulted.iter().sum();
     let right = (0..job.all()).step_by(job.page.bytes() as usize).filter(|&at| {
         // SAFETY: a word of the mapping, which no thread uses now.
@@ -204,8 +200,8 @@ impl Memory {
 }
 
 /// Fills the part of thread `number`, and returns the faults that the kernel counted.
-fn fill(memory: &Memory, number: u64, job: &Job) -> u64 {
-    let (before, base) = (faults(), memory.at(number * job.bytes));
+fn fill(memory: &Memory, number: u32, job: &Job) -> u64 {
+    let (before, base) = (faults(), memory.at(u64::from(number) * job.bytes));
     for at in (0..job.bytes).step_by(job.page.bytes() as usize) {
         // SAFETY: a word of this thread's part.
         unsafe { base.wrapping_byte_add(at as usize).write_volatile(word(at)) };

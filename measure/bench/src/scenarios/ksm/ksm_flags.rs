@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! ksm_rows.rs    rows and checks out of samples
-//! ksm_flags.rs table pages that an invalidation frees, by its reason
 //! ```
 //! VMs, guests and the scanner, and what must hold, are those that `slat sim` simulates: `merge_run.rs`.
 //!
@@ -201,11 +200,11 @@ fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> R
         Ok::<u64, Error>(vm.table_pages(idle).reachable)
     };
     let full = fill(idle)?;
-    let told = vm.around(idle, Event::new(memory, why), &mut |idle, told| {
+    let done = vm.around(idle, Event::new(memory, why), &mut |idle, pages| {
         // A reason page by page has edited nothing before this, any other one all.
-        told.changed(idle, memory, None);
+        pages.changed(idle, memory, None);
     });
-    debug_assert!(told.is_ok(), "it may block");
+    debug_assert!(done.is_ok(), "it may block");
     let left = vm.table_pages(idle).reachable;
     Ok([full - left, fill(idle)? - left])
 }

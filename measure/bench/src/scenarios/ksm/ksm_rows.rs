@@ -112,11 +112,11 @@ pub fn checks(samples: &Samples, memory: Memory) -> Vec<Check> {
     check(ignored, found > 0, found.to_string());
     // A guest that rests disturbs no batch but by what it writes again.
     for (&entrant, _) in samples.each().filter(|(entrant, _)| entrant.rests && entrant.together > 1) {
-        let told = |together| {
+        let notifications = |together| {
             let is = |other| other == Entrant { together, ..entrant };
             total(samples, is, |sample| sample.of(Counted::Notifications))
         };
-        let (together, alone) = (told(entrant.together), told(1));
+        let (together, alone) = (notifications(entrant.together), notifications(1));
         let fewer = format!("{}: fewer notifications than one by one", name(entrant));
         check(&fewer, together < alone, format!("{together}, {alone}"));
     }

@@ -79,7 +79,7 @@ pub struct Sample {
     /// The pages that guests used.
     pub seen: Seen,
     /// The last stage beside the scanner.
-    pub told: RunStats,
+    pub stats: RunStats,
     /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
@@ -149,10 +149,10 @@ impl<'p> MergeRun<'p> {
                 self.owing.store(cpus.len(), Relaxed);
                 self.over.store(false, Relaxed);
                 let scanner = Job::new("scanner", || sample.scan_ns += as_scanner(|| self.scan(stage)));
-                let told =
+                let stats =
                     self.run_beside(&mut cpus, Some(scanner), |idle, runners| self.read(idle, runners))?;
-                let kicks = sample.told.kicks + told.kicks;
-                sample.told = RunStats { kicks, ..if to_write == 0 { told } else { sample.told } };
+                let kicks = sample.stats.kicks + stats.kicks;
+                sample.stats = RunStats { kicks, ..if to_write == 0 { stats } else { sample.stats } };
             }
             sample.tally.extend(self.count(stage)?);
         }
@@ -216,12 +216,8 @@ impl<'p> MergeRun<'p> {
         scanner: Option<Job<'_>>,
         work: impl Fn(&mut Idle, &mut [Runner<'r>]) -> Result<(), String> + Copy + Send,
     ) -> Result<RunStats, String> {
-        let mut done = vec![Ok(()); cpus.len()];
-        let jobs = cpus.iter_mut().zip(&mut done).zip(0..).map(|((runners, done), number)| {
-            Job::vcpu(number, move || *done = idle().and_then(|mut idle| work(&mut idle, runners)))
-        });
-        let told = run(self.plan.setting.costs, jobs.chain(scanner).collect());
-        done.into_iter().collect::<Result<(), String>>().map(|()| told)
+        let work = move |idle: &mut Idle, _, runners: &mut Vec<Runner<'r>>| work(idle, runners);
+        each_vcpu(self.plan.setting.costs, cpus, work, scanner).map(|(stats, _)| stats)
     }
 
     /// Guests read, and write what they have to, until the scanner is done; then they read each page once.
@@ -355,7 +351,6 @@ impl Runner<'_> {
 mod tests {
     use super::*;
     use crate::scenarios::ksm::merging::HEEDED_BATCHED;
-    use crate::scenarios::ksm::reading_guest::POISON;
 
     use crate::parts::test_settings::setting;
 

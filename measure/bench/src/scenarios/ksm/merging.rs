@@ -2,7 +2,7 @@
 
 use super::merge_run::{Entrant, MergeRun, Plan, Sample, arena};
 use super::notified_vm::Counted;
-use super::reading_guest::{Memory, POISON, Stage};
+use super::reading_guest::{Memory, Stage};
 use crate::scenarios::prelude::*;
 use slat_series::change_pte::SYSTEM_TIME;
 
@@ -34,7 +34,7 @@ pub fn memory(setting: &Setting<'_>) -> Memory {
     Memory { vms: 1, pages, mergeable: if setting.quick { (mergeable / 2).max(64) } else { mergeable } }
 }
 
-/// The policy, with guests that rest or do not.
+/// The column, with guests that rest or do not.
 pub fn plan<'s>(setting: &'s Setting<'s>, rests: bool) -> Plan<'s> {
     let heeds = setting.column != IGNORED;
     let together = if setting.column == HEEDED_BATCHED { 64 } else { 1 };
@@ -87,13 +87,13 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
         Figure::new(KERNEL, kernel(&running), "ns"),
         Figure::new(KERNEL_RESTING, kernel(&resting), "ns"),
         Figure::new("flushes per page", per_page(running.flushes), "flushes"),
-        Figure::new("kicks per page", per_page(running.told.kicks), "kicks"),
+        Figure::new("kicks per page", per_page(running.stats.kicks), "kicks"),
     ];
     Ok(Point {
         operations: running.merges,
         flushes: running.flushes,
         checks: [checks(plans[0], &running), checks(plans[1], &resting)].concat(),
-        ..Point::of(setting, figures, running.told)
+        ..Point::of(setting, figures, running.stats)
     })
 }
 
@@ -112,10 +112,10 @@ pub fn against(points: &[Point]) -> Vec<Against> {
 }
 
 fn at(points: &[Point], vcpus: u32) -> Vec<Against> {
-    let of = |policy, name| figure(points, vcpus, policy, name);
+    let of = |column, name| figure(points, vcpus, column, name);
     let beside = if vcpus == 1 { "1 vCPU".to_owned() } else { format!("{vcpus} vCPUs") };
-    let time = |policy, name, who: &str| {
-        let grows = of(policy, name)? / of(IGNORED, name)?;
+    let time = |column, name, who: &str| {
+        let grows = of(column, name)? / of(IGNORED, name)?;
         let guests = if name == KERNEL { "always run" } else { "mostly rest" };
         let what = format!("kernel time, {who} over before, guests that {guests}: {beside}");
         let why = if grows <= PUBLISHED {
@@ -156,12 +156,12 @@ mod tests {
     /// Negative control: guests use all pages once more after the last merge.
     #[test]
     fn a_flush_that_is_left_out_is_noticed() {
-        for &policy in SCENARIO.simulated.columns {
-            let setting = &setting(policy);
+        for &column in SCENARIO.simulated.columns {
+            let setting = &setting(column);
             for plan in [false, true].map(|rests| plan(setting, rests)) {
                 let name = "no guest used a frame after it had been taken away";
                 let failing = failing(&checks(plan, &run(plan, true).unwrap()));
-                assert!(failing.contains(&name), "{}, {:?}: {failing:?}", policy.name, plan.entrant);
+                assert!(failing.contains(&name), "{}, {:?}: {failing:?}", column.name, plan.entrant);
             }
         }
     }
@@ -169,8 +169,8 @@ mod tests {
     /// Negative controls of the other checks.
     #[test]
     fn a_fault_and_a_merge_that_do_not_belong_there_are_noticed() {
-        for (policy, missing) in [(IGNORED, 0), (HEEDED, 2)] {
-            let setting = &setting(policy);
+        for (column, missing) in [(IGNORED, 0), (HEEDED, 2)] {
+            let setting = &setting(column);
             let plan = plan(setting, false);
             let mut sample = Sample { merges: 1, breaks: 1, ..Sample::default() };
             sample.counts[Counted::Missing as usize] = missing;

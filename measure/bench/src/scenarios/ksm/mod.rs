@@ -7,7 +7,7 @@
 //! ```
 //! The host is slat-mm with its KSM. In a simulation one VM has all vCPUs:
 //!
-//! | policy | what the VM makes of the reasons | pages in one change |
+//! | column | what the VM makes of the reasons | pages in one change |
 //! |---|---|---|
 //! | ignored | each is an unmap, and guests fault: before | one |
 //! | heeded | the page stays mapped: it loses write permission, then gets its new frame in place: the series | one |
@@ -21,11 +21,10 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`reading_guest`] | what the VMs hold in each stage, and what KSM must have found |
-//! | `reading_guest` | what a guest does meanwhile |
+//! | [`reading_guest`] | what a guest does meanwhile; what the VMs hold in each stage, and what KSM must have found |
 //! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
 //! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
-//! | `merging` | the series' figure beside these |
+//! | [`merging`] | the columns and the figures, and the series' figure beside these |
 
 #[cfg(not(virtual_time))]
 mod ksm_flags;

@@ -13,9 +13,6 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 use slat_mm::KsmStats;
 
-/// The fill of freed frames of a simulated arena.
-pub const POISON: u8 = 0xdd;
-
 /// The guest of one vCPU.
 pub struct ReadingGuest<'m> {
     /// Its VM, and the VM's number.

@@ -258,10 +258,10 @@ impl<H: Send> Ran<H> {
         guest: impl Fn(u32) -> P,
         host: impl FnOnce(&mut Idle) -> Result<H, String> + Send,
     ) -> Result<Self, String> {
-        let mut crew = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
+        let mut vcpus = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
         let mapped = vm.stats().mapped_faults;
         let mut done = Err("the host's thread has not run".to_owned());
-        let mut jobs = crew.jobs(|idle, cpu, program| {
+        let mut jobs = vcpus.jobs(|idle, cpu, program| {
             let _leaving = meeting.guest.leaving();
             cpu.run(idle, program)
         });
@@ -270,8 +270,8 @@ impl<H: Send> Ran<H> {
             done = idle().and_then(|mut idle| host(&mut idle));
         }));
         let stats = run(setting.costs, jobs);
-        let (seen, failed) = crew.seen_by_all();
-        let lost_ns = crew.lost_ns(&stats, &seen);
+        let (seen, failed) = vcpus.seen_by_all();
+        let lost_ns = vcpus.lost_ns(&stats, &seen);
         Ok(Self { stats, host: done?, seen, failed, lost_ns, mapped })
     }
 }

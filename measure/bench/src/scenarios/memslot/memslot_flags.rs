@@ -8,10 +8,6 @@
 //! has, too: `guest_tests.rs`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
 //! really caches translations. A figure is the time of one iteration.
 
-#[cfg(test)]
-#[path = "memslot_flag_tests.rs"]
-mod tests;
-
 use super::array::IDS;
 use super::array::array_host::Adapter;
 use super::guest_tests::GuestTest;

@@ -10,13 +10,11 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `slot_design` | the area and its slots |
-//! | [`slot_design`] | the operations of a design of memslots, and slat's design |
+//! | [`slot_design`] | the operations of a design of memslots, and slat's design; the area and its slots |
 //! | [`array`](mod@array) | the design before the series: one sorted array, copied whole for every change, on the same engine |
 //! | `slot_guests` | what guests do, and where they meet the host's thread |
 //! | [`guest_tests`] | the tests of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
-//! | `moving_slot` | a machine, its mover, what must be true afterwards |
-//! | `moving_slot` | the series' figures beside these |
+//! | [`moving_slot`] | a machine, its mover, what must be true afterwards; the series' figures beside these |
 //!
 //! **Simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
 //! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move

@@ -7,11 +7,6 @@ use slat_migrate::{MemoryRange, Target};
 use slat_vcpu::Window;
 use std::collections::HashSet;
 
-/// Guest address 0, as the host sees it.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// The fill of a freed frame: a guest that still reads the frame finds this.
-const POISON: u8 = 0xdd;
-
 /// See the module's header.
 #[derive(Debug)]
 pub struct Machine {
@@ -66,11 +61,6 @@ impl Machine {
     pub fn window(&self) -> Window {
         thread::window(self.space.arena())
     }
-}
-
-/// Where guest frames lie in either machine's address space.
-pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
-    Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
 }
 
 /// A machine that arrives: built when its memory is known.

@@ -10,12 +10,10 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `endpoint` | one of the two machines, and how it arrives |
-//! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `migration` | the sending machine and its connections, which break on request |
-//! | `compare` | byte by byte: against the sender, and against what the guest has written |
-//! | `comparisons` | the report |
+//! | `migration` | one sample, from the empty machine to the guest that runs on the other one; connections that break on request |
+//! | `endpoint` | one of the two machines, and how it arrives; the comparison, byte by byte |
+//! | `checked_guest`, `migrating_vcpus` | a guest that writes meanwhile, and knows every byte; the threads that it runs on |
+//! | `migrate_rows` | the report |
 //!
 //! The TDP MMU series is about VMs of terabytes that migrate. Users also ask that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has

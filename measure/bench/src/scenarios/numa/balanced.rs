@@ -178,9 +178,9 @@ impl<F: Format> SecondaryMmu for Walked<F> {
             return self.vm.around(idle, event, change);
         }
         // For a reason that is told page by page the engine unmaps nothing by itself.
-        self.vm.around(idle, Event { why: Reason::Numa, ..event }, &mut |idle, told| {
-            self.unmap(idle, event.hvas, told);
-            change(idle, told);
+        self.vm.around(idle, Event { why: Reason::Numa, ..event }, &mut |idle, pages| {
+            self.unmap(idle, event.hvas, pages);
+            change(idle, pages);
         })
     }
 
@@ -191,7 +191,7 @@ impl<F: Format> SecondaryMmu for Walked<F> {
 
 impl<F: Format> Walked<F> {
     /// Unmaps all of a range, page by page.
-    fn unmap(&self, idle: &mut Idle, hvas: Span<Hva>, told: &mut dyn Pages) {
+    fn unmap(&self, idle: &mut Idle, hvas: Span<Hva>, pages: &mut dyn Pages) {
         let host = self.vm.host();
         let fault = &host.observer().fault;
         fault.store(false, Relaxed);
@@ -200,13 +200,13 @@ impl<F: Format> Walked<F> {
             let page = host.lookup(at, Access::Read);
             let bytes = page.map_or(Level::K4, |page| page.level).bytes();
             let end = Hva((at.0 / bytes + 1) * bytes).min(hvas.end);
-            told.changed(idle, Span::new(at, end), None);
+            pages.changed(idle, Span::new(at, end), None);
             if self.walk == RangeWalk::KvmContended || fault.swap(false, Relaxed) {
-                told.flush(idle);
+                pages.flush(idle);
             }
             at = end;
         }
-        told.flush(idle);
+        pages.flush(idle);
     }
 }
 
@@ -271,8 +271,8 @@ mod tests {
             let balanced = balanced(RangeWalk::Kvm);
             let walked = Walked { vm: balanced.vm.clone(), walk: RangeWalk::Kvm };
             let memory = Span::sized(BASE, PAGES * PAGE_SIZE);
-            let unmap = &mut |idle: &mut Idle, told: &mut dyn Pages| {
-                walked.unmap(idle, memory, &mut After(balanced.vm.host().observer(), event, told));
+            let unmap = &mut |idle: &mut Idle, pages: &mut dyn Pages| {
+                walked.unmap(idle, memory, &mut After(balanced.vm.host().observer(), event, pages));
             };
             balanced.vm.around(&mut idle().unwrap(), Event::new(memory, Reason::Numa), unmap).unwrap();
             balanced.vm.stats().flushes.paid

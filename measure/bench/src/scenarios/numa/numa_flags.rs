@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! replayed.rs           one sample: vCPUs that replay traces on two nodes or more, and perhaps a device
-//! numa_flags.rs          the rows and the checks
 //! ```
 //! It runs the VM that `slat sim` simulates (`balanced.rs`). Here its guests replay traces.
 //!
@@ -19,7 +18,7 @@
 //! mapped. Here each page that the host maps becomes inaccessible, and guests use most of them. So page by page there are more flushes.
 
 use super::balanced::RangeWalk;
-use super::replayed::{ALONE, Entrant, NumaBalancing, PAGE, RANGE, SLAT, Sample, Workload, YIELDING};
+use super::replayed::{ALONE, Entrant, KVM, NumaBalancing, PAGE, RANGE, SLAT, Sample, Workload, YIELDING};
 use crate::scenarios::threads_prelude::*;
 use slat_mm::Policy;
 use slat_series::numa_protection::AVERAGE;
@@ -29,10 +28,10 @@ use slat_vcpu::trace::bundled;
 const HOSTS: [Entrant; 7] = [
     SLAT,
     YIELDING,
-    Entrant { walk: RangeWalk::Kvm, ..PAGE },
+    Entrant { name: KVM_WITH_THE_SERIES, walk: RangeWalk::Kvm, ..PAGE },
     RANGE,
     PAGE,
-    Entrant { policy: Some((Policy::PageBatched, 2 << 20)), ..SLAT },
+    Entrant { name: "page-batched by 2M", policy: Some((Policy::PageBatched, 2 << 20)), ..SLAT },
     ALONE,
 ];
 
@@ -119,7 +118,6 @@ impl Flags for NumaBalancing {
 // The report: each policy against slat's, and the bars.
 
 /// Names of their rows.
-pub const KVM: &str = "range, yielding: KVM";
 pub const KVM_WITH_THE_SERIES: &str = "page, locked: KVM with the series";
 /// Parameters of their rows.
 pub const NO_DEVICE: (&str, &str) = ("device", "none");
@@ -166,17 +164,6 @@ const RULES: [Rule; 6] = [
 const FLUSHES: f64 = 0.53;
 
 impl Entrant {
-    fn name(&self) -> String {
-        match (self.policy, self.walk) {
-            (None, _) => "no balancing".into(),
-            (Some((Policy::Range, _)), RangeWalk::Kvm) => KVM.into(),
-            (Some((Policy::Page, _)), RangeWalk::Kvm) => KVM_WITH_THE_SERIES.into(),
-            (Some((Policy::Range, _)), _) => "range: before".into(),
-            (Some((Policy::Page, _)), _) => "page: the series".into(),
-            (Some((Policy::PageBatched, bytes)), _) => format!("page-batched by {}M", bytes >> 20),
-        }
-    }
-
     fn device(&self) -> &'static str {
         if self.device { PINNED.1 } else { NO_DEVICE.1 }
     }
@@ -206,7 +193,7 @@ pub fn rows(samples: &Samples) -> Vec<Row> {
             for (entrant, others) in samples.each().filter(|(entrant, _)| is_other(**entrant)) {
                 let params = params! { "mean of": what, "device": entrant.device() };
                 let [baseline, ours] = [others, slat].map(|samples| Series::of(samples, figure));
-                let row = Row::compare(&entrant.name(), params, unit, &baseline, &ours);
+                let row = Row::compare(entrant.name, params, unit, &baseline, &ours);
                 let (before, after) = (mean(others, figure), mean(slat, figure));
                 let ratio = Some(before / after).filter(|ratio| ratio.is_finite());
                 let row = Row { baseline: Some(before), slat: after, ratio, ..row };
@@ -224,7 +211,7 @@ pub fn checks(samples: &Samples) -> Vec<Check> {
     let mut checks = Vec::new();
     for (entrant, samples) in samples.each() {
         for (what, _, count, none) in RULES.iter().filter(|(_, applies, ..)| applies(entrant)) {
-            let name = format!("{}, device {}: {what}", entrant.name(), entrant.device());
+            let name = format!("{}, device {}: {what}", entrant.name, entrant.device());
             let sum: u64 = samples.iter().map(count).sum();
             checks.push(Check { name, ok: (sum == 0) == *none, detail: sum.to_string() });
         }

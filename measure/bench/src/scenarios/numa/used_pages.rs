@@ -28,7 +28,7 @@ type Building = BalancedBuilder<Ept4>;
 /// A VM, all of whose memory is there.
 pub struct UsedPages {
     balanced: Balanced<Ept4>,
-    policy: Column,
+    column: Column,
     ranges: u64,
     /// Pages that guests use, drawn by lot in each range.
     used: Vec<Gfn>,
@@ -79,16 +79,16 @@ impl UsedPages {
             }
         }
         used.sort_unstable();
-        Ok(Self { balanced, policy: setting.column, ranges, used, begun: 0.into(), _pinned: pinned })
+        Ok(Self { balanced, column: setting.column, ranges, used, begun: 0.into(), _pinned: pinned })
     }
 
     /// Guests use their pages until every range has been scanned, and all of them once more.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let all = self.used.len() as u64;
         let guest = |number| Guest { pages: self, way: PageOrder::new(setting, number, all), left: all };
-        let mut crew = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, |_| Tlb::new(), guest)?;
+        let mut vcpus = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, |_| Tlb::new(), guest)?;
         let mapped = self.balanced.vm.stats().mapped_faults;
-        let jobs = crew.jobs(|idle, cpu, guest| {
+        let jobs = vcpus.jobs(|idle, cpu, guest| {
             let mut stretches = 0;
             while self.balanced.scans() < self.ranges {
                 guest.left = STRETCH;
@@ -104,17 +104,17 @@ impl UsedPages {
             guest.left = all;
             cpu.run(idle, guest)
         });
-        let told = run(setting.costs, jobs);
-        let (seen, counts) = (crew.seen()?, self.balanced.counts());
+        let stats = run(setting.costs, jobs);
+        let (seen, counts) = (vcpus.seen()?, self.balanced.counts());
         let per_range = |count: u64| count as f64 / self.ranges as f64;
-        let lost = per_range(crew.lost_ns(&told, &seen)) / f64::from(setting.vcpus);
+        let lost = per_range(vcpus.lost_ns(&stats, &seen)) / f64::from(setting.vcpus);
         let access = setting.work.guest_ns as f64 + lost / (STRETCH * ACCESSES) as f64;
         let figures = vec![
             Figure::new("ns per access", access, "ns"),
             Figure::new("ns lost by a vCPU per 2 MiB", lost, "ns"),
             Figure::new("ns to scan 2 MiB", per_range(counts.scan_ns), "ns"),
             Figure::new(FLUSHES, per_range(counts.flushes), "flushes"),
-            Figure::new("kicks per 2 MiB", per_range(told.kicks), "kicks"),
+            Figure::new("kicks per 2 MiB", per_range(stats.kicks), "kicks"),
             Figure::new(CALLS, per_range(counts.unmaps), "calls"),
             Figure::new("guest faults per 2 MiB", per_range(seen.faults()), "faults"),
         ];
@@ -122,7 +122,7 @@ impl UsedPages {
             operations: self.ranges,
             flushes: counts.flushes,
             checks: self.checks(&seen, mapped)?,
-            ..Point::of(setting, figures, told)
+            ..Point::of(setting, figures, stats)
         })
     }
 
@@ -130,7 +130,7 @@ impl UsedPages {
     fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>, String> {
         let (vm, counts) = (&self.balanced.vm, self.balanced.counts());
         let (used, taken) = (self.used.len() as u64, self.ranges * USED);
-        let owed = match self.policy {
+        let owed = match self.column {
             RANGE_YIELDING => used,
             PAGE => taken,
             _ => self.ranges,
@@ -198,9 +198,9 @@ const PART: f64 = 0.1;
 /// Counts do not depend on the number of vCPUs, as long as there are two.
 pub fn against(points: &[Point]) -> Vec<Against> {
     let vcpus = points.iter().map(|point| point.vcpus).filter(|&vcpus| vcpus > 1).min().unwrap_or(2);
-    let of = |policy, name| figure(points, vcpus, policy, name);
+    let of = |column, name| figure(points, vcpus, column, name);
     let all = || {
-        let [range, yielding, page] = [RANGE, RANGE_YIELDING, PAGE].map(|policy| of(policy, FLUSHES));
+        let [range, yielding, page] = [RANGE, RANGE_YIELDING, PAGE].map(|column| of(column, FLUSHES));
         Some((range?, yielding?, page?, of(PAGE, CALLS)?))
     };
     let Some((range, yielding, page, calls)) = all() else { return Vec::new() };
@@ -245,21 +245,21 @@ mod tests {
 
     /// Names of the checks that fail after a run.
     fn failing_with(
-        policy: Column,
+        column: Column,
         is_silent: bool,
         with: impl FnOnce(Building) -> Building,
     ) -> Vec<&'static str> {
-        let pages = UsedPages::new(&setting(policy), is_silent, with).unwrap();
-        failing(&pages.run(&setting(policy)).unwrap().checks)
+        let pages = UsedPages::new(&setting(column), is_silent, with).unwrap();
+        failing(&pages.run(&setting(column)).unwrap().checks)
     }
 
     /// Negative control: the guests' last round is after all scans.
     #[test]
     fn a_flush_that_is_left_out_is_noticed() {
-        for &policy in SCENARIO.simulated.columns {
-            let failed = failing_with(policy, true, |vm| vm);
+        for &column in SCENARIO.simulated.columns {
+            let failed = failing_with(column, true, |vm| vm);
             let name = "no guest used a frame after it had been taken away";
-            assert!(failed.contains(&name), "{}: {failed:?}", policy.name);
+            assert!(failed.contains(&name), "{}: {failed:?}", column.name);
         }
     }
 
@@ -334,11 +334,11 @@ mod tests {
 
     #[test]
     fn one_column_is_fitted_and_the_averages_of_the_others_follow() {
-        let run = |&policy: &Column| (SCENARIO.simulated.run)(&setting(policy)).unwrap();
+        let run = |&column: &Column| (SCENARIO.simulated.run)(&setting(column)).unwrap();
         let points: Vec<Point> = SCENARIO.simulated.columns.iter().map(run).collect();
         assert_eq!(reproduced(&points, 1.0), (5, 7));
         // Negative control: all but a ratio.
         assert_eq!(reproduced(&points, 1.5), (1, 7));
-        assert!(against(&points[1..]).is_empty(), "a policy is missing");
+        assert!(against(&points[1..]).is_empty(), "a column is missing");
     }
 }

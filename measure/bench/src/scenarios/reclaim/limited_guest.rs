@@ -7,8 +7,9 @@
 
 use super::bounds;
 use super::bounds::Evicted;
+use crate::parts::sim_host::gfn_of;
 use crate::scenarios::threads_prelude::*;
-use crate::threads::traces::{BASE, POISON, Trace};
+use crate::threads::traces::Trace;
 use slat_mm::{LruSettings, Swap, SwapDevice};
 use slat_vcpu::Cpu;
 use slat_vcpu::cpu::{Core, Program, Step};
@@ -128,8 +129,7 @@ struct Evictions {
 
 impl Evictions {
     fn add(&self, hva: Hva) {
-        let gfn = (hva.0 - BASE.0) >> PAGE_SHIFT;
-        self.pages.lock().push((self.made.load(Relaxed), gfn as u32));
+        self.pages.lock().push((self.made.load(Relaxed), gfn_of(hva).0 as u32));
     }
 }
 

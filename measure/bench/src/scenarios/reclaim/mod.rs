@@ -1,10 +1,8 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
-//! limited_guest.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
-//! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum
-//! bounds.rs       how cold evicted pages were
+//! limited_guest.rs  what guests access: the bundled traces, and a program with phases; one sample: a machine with a limit, swap, and one vCPU
+//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum; how cold evicted pages were
 //! slow_device.rs    faults elsewhere while a swap device is slow
 //! refaults.rs       the report
 //! ```
@@ -28,7 +26,6 @@ mod refaults;
 mod slow_device;
 
 use crate::scenarios::threads_prelude::*;
-use crate::threads::harness::rounds;
 use limited_guest::{Entrant, Job};
 use std::iter;
 
@@ -84,8 +81,8 @@ impl Flags for Reclaim {
                 refaults::add_to(&mut report, &laps, job, limit, whole);
             }
         }
-        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
-        slow_device::add_to(&mut report, &beside[0], &beside[1], whole);
+        let beside = Lineup::run(asked.runs, [false, true], |&busy| slow_device::sample(busy))?;
+        slow_device::add_to(&mut report, beside.of(false), beside.of(true), whole);
         Ok(report)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! zap_sample.rs   the range, dense or sparse; fill, zap, count: beside vCPUs, and beside the probe
 //! ```
-//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_lap.rs`.
+//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_run.rs`.
 //!
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
@@ -13,7 +13,7 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
-use super::zap_lap::Way;
+use super::zap_run::Way;
 use super::zap_sample::{Entrant, MOST, MOST_VCPUS, Sample, WAYS, ZappedRange, name, sample};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};

@@ -3,7 +3,7 @@
 //! Beside vCPUs that fault, which gives the times; and beside the probe, which says how long another thread had to wait for the zapper.
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
-use super::zap_lap::{Fixture, Lap, Times, Way};
+use super::zap_run::{Fixture, Times, Way, ZapRun};
 use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::arithmetic::{Arithmetic, frame_of};
@@ -150,11 +150,11 @@ impl ZappedRange {
     }
 
     /// One zap beside these onlookers.
-    fn lap(&self, way: Way, vm: &Machine, onlookers: &mut [impl TimedAction]) -> Result<Lap, Error> {
+    fn lap(&self, way: Way, vm: &Machine, onlookers: &mut [impl TimedAction]) -> Result<ZapRun, Error> {
         let (range, mapped) = (self.gfns(), self.gfns().len() / self.step());
         let zapped = Fixture { vm, frame: frame_of, range, mapped, others: 0 };
         let before = || compute(WARM_UP_NS);
-        let lap = Lap::run(&zapped, way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
+        let lap = ZapRun::run(&zapped, way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
         lap.map_err(Error::Machine)
     }
 }
@@ -204,7 +204,7 @@ mod tests {
         let (range, mapped) = (Span::sized(Gfn(0), 2 * 512), 4 * 512);
         let fixture = Fixture { vm, frame: frame_of, range, mapped, others: 0 };
         let none: &mut [Probe<'_>] = &mut [];
-        let lap = Lap::run(&fixture, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
+        let lap = ZapRun::run(&fixture, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();
         assert_eq!(failed, [&("no page beside it was lost", [2 * 512, 0])]);
     }

@@ -22,49 +22,35 @@ pub struct Adapter {
 }
 
 /// Why an operation is refused; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// The id is past the index, or the frames are past the last.
-    Limit,
-    /// There is a slot of this id.
-    Exists,
-    /// There is none.
-    Missing,
-    /// A frame belongs to another slot.
-    Overlaps,
-}
-
-impl From<Refused> for String {
-    fn from(refused: Refused) -> Self {
-        let why = match refused {
-            Refused::Limit => "the array's slots end before this one",
-            Refused::Exists => "the array has a slot of this id",
-            Refused::Missing => "the array has no slot of this id",
-            Refused::Overlaps => "the array has a slot there",
-        };
-        why.to_owned()
-    }
-}
+pub type Refused = &'static str;
+/// The id is past the index, or the frames are past the last.
+pub const LIMIT: Refused = "the array's slots end before this one";
+/// There is a slot of this id.
+pub const EXISTS: Refused = "the array has a slot of this id";
+/// There is none.
+pub const MISSING: Refused = "the array has no slot of this id";
+/// A frame belongs to another slot.
+pub const OVERLAPS: Refused = "the array has a slot there";
 
 impl Array {
     /// Whether `slot` can be put in, given that the one of its own id may be in its way.
     fn check_place(&self, slot: &Slot) -> Result<(), Refused> {
         if slot.id.0 >= IDS || slot.gfns.end.0 > FRAMES || slot.gfns.is_empty() {
-            return Err(Refused::Limit);
+            return Err(LIMIT);
         }
         let mut others = self.overlapping(slot.gfns).filter(|record| record.slot().id != slot.id);
-        if others.next().is_some() { Err(Refused::Overlaps) } else { Ok(()) }
+        if others.next().is_some() { Err(OVERLAPS) } else { Ok(()) }
     }
 
     /// Whether `slot` can be created.
     pub fn check_new(&self, slot: &Slot) -> Result<(), Refused> {
         self.check_place(slot)?;
-        if self.place_of(slot.id).is_some() { Err(Refused::Exists) } else { Ok(()) }
+        if self.place_of(slot.id).is_some() { Err(EXISTS) } else { Ok(()) }
     }
 
     /// Where slot `id` is, and what it will be at `gfn`.
     pub fn check_move(&self, id: SlotId, gfn: Gfn) -> Result<(usize, Record), Refused> {
-        let place = self.place_of(id).ok_or(Refused::Missing)?;
+        let place = self.place_of(id).ok_or(MISSING)?;
         let new = self.records()[place].at(gfn);
         self.check_place(&new.slot())?;
         Ok((place, new))

@@ -12,7 +12,7 @@
 //!
 //! After each publication the writer waits for readers, as it had to: the old copy goes. Waiting and reading are
 //! as cheap as they can be made together (`array_host.rs`), far cheaper than the kernel's (`--kvm` shows requests with one
-//! wait and with two). Records are as large as the kernel's (`mod.rs`), copies reuse their memory (`mod.rs`).
+//! wait and with two). Records are as large as the kernel's, copies reuse their memory.
 //!
 //! **It runs on slat's own engine, so that nothing else differs.** Its VM has a single slat memslot that passes every
 //! guest frame through: the host address that the engine asks for is the guest's own. The host here translates

@@ -232,3 +232,24 @@ fn chain(frames: &[Gfn], ask: impl Fn(Gfn) -> u64) -> f64 {
     black_box(frames.iter().fold(0, |answer, &gfn| ask(gfn + (answer >> 63))));
     start.elapsed().as_nanos() as f64 / frames.len() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::memslot::SCENARIO;
+
+    #[test]
+    fn every_map_gives_right_answers() {
+        let mut report = Report::of(SCENARIO.name, Machine::detect());
+        for slots in [2, 3, 300] {
+            look_ups(slots, 1, &mut report).unwrap();
+            hva_ranges(slots, 1, &mut report).unwrap();
+            changes(slots, 1, &mut report).unwrap();
+        }
+        memory(&mut report).unwrap();
+        assert_eq!(report.rows.len(), 3 * (3 + 1 + 1 + 9) + 3);
+        for check in report.checks {
+            assert!(check.ok, "{}: {}", check.name, check.detail);
+        }
+    }
+}

@@ -59,8 +59,8 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
         compute(BEFORE_NS);
         warm = warm_up(way, &rehearsed, (&vm, range));
     };
-    let Lap { times, seen, flushes, stats, tally, .. } =
-        Lap::run(&fixture, way, setting.costs, &mut guests, before, |_| 0)?;
+    let ZapRun { times, seen, flushes, stats, tally, .. } =
+        ZapRun::run(&fixture, way, setting.costs, &mut guests, before, |_| 0)?;
     warm?;
     let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
     checks.push(Check::all("every fault of the others mapped a page", seen.good[0], seen.good[1]));
@@ -160,7 +160,7 @@ pub struct Fixture<'g, F: Format, H: Host> {
 }
 
 /// A zap beside timed threads.
-pub struct Lap {
+pub struct ZapRun {
     /// Of the zap.
     pub times: Times,
     /// The latencies that timed threads saw.
@@ -174,7 +174,7 @@ pub struct Lap {
     pub tally: Vec<Tally>,
 }
 
-impl Lap {
+impl ZapRun {
     /// `timed` threads begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
     pub fn run<F: Format, H: Host>(
         fixture: &Fixture<'_, F, H>,

@@ -17,10 +17,10 @@ pub const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
 
 /// Runs the scenario once.
 pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    let alone = Lap::simulated(setting, 0, u64::MAX)?;
+    let alone = InvalidatingRun::simulated(setting, 0, u64::MAX)?;
     let lap = match setting.work.invalidators {
         0 => None,
-        many => Some(Lap::simulated(setting, many, BOUND * alone.stats.wall_ns)?),
+        many => Some(InvalidatingRun::simulated(setting, many, BOUND * alone.stats.wall_ns)?),
     };
     Ok(lap.as_ref().unwrap_or(&alone).point(setting, &alone))
 }
@@ -50,7 +50,7 @@ impl<'g, F: Format, H: Host> Fixture<'g, F, H> {
 }
 
 /// One run.
-pub struct Lap {
+pub struct InvalidatingRun {
     stats: RunStats,
     /// Faults of all vCPUs.
     pub made: u64,
@@ -72,7 +72,7 @@ pub struct Lap {
     pub tally: Vec<Tally>,
 }
 
-impl Lap {
+impl InvalidatingRun {
     /// In virtual time, or on threads as the same is simulated: vCPUs have guests, and the host works.
     fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self, String> {
         let work = Work {
@@ -276,9 +276,9 @@ mod tests {
     #[test]
     fn a_run_that_does_not_end_by_itself_is_ended_and_says_so() {
         let setting = &Setting { work: work(1), ..setting(NONE) };
-        let alone = Lap::simulated(setting, 0, u64::MAX).unwrap();
+        let alone = InvalidatingRun::simulated(setting, 0, u64::MAX).unwrap();
         assert!(!alone.unfinished);
-        let ended = Lap::simulated(setting, 1, alone.stats.wall_ns / 2).unwrap();
+        let ended = InvalidatingRun::simulated(setting, 1, alone.stats.wall_ns / 2).unwrap();
         assert!(ended.unfinished && ended.made < alone.made && ended.made > 0);
         let point = ended.point(setting, &alone);
         assert!(point.unfinished);
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn negative_control_a_page_that_is_taken_away_and_one_that_is_wrong_are_found() {
         let setting = &Setting { work: work(0), ..setting(NONE) };
-        let lap = Lap::simulated(setting, 0, u64::MAX).unwrap();
+        let lap = InvalidatingRun::simulated(setting, 0, u64::MAX).unwrap();
         let layout = &Layout::new(setting, setting.pages_per_vcpu());
         let end = layout.end(0);
         let vm =
@@ -334,16 +334,16 @@ mod tests {
 
     #[test]
     fn only_slat_elsewhere_has_a_bar_and_more_invalidators_than_vcpus_a_wider_one() {
-        let ok = |policy, over, invalidators, ratio| {
+        let ok = |column, over, invalidators, ratio| {
             let work = Work { over, ..work(invalidators) };
-            bar(&Setting { work, ..setting(policy) }, ratio).map(|check| check.ok)
+            bar(&Setting { work, ..setting(column) }, ratio).map(|check| check.ok)
         };
         assert_eq!(ok(NONE, Over::Elsewhere, 2, 1.2), Some(true));
         assert_eq!(ok(NONE, Over::Near, 2, 1.3), Some(false));
         assert_eq!([1.4, 1.6].map(|ratio| ok(NONE, Over::Elsewhere, 3, ratio)), [Some(true), Some(false)]);
         assert_eq!(
             [(NONE, Over::Same), (NONE, Over::Mapped), (EXCLUSIVE, Over::Near)]
-                .map(|(policy, over)| ok(policy, over, 2, 9.0)),
+                .map(|(column, over)| ok(column, over, 2, 9.0)),
             [None; 3]
         );
     }
