@@ -8,7 +8,6 @@
 
 use crate::scenarios::threads_prelude::*;
 use crate::threads::machine_info;
-use crate::threads::mapped_slot::{MappedSlot, is_drawn};
 use serde_json::{Map, Value};
 use slat::age::Scan;
 use slat::table::Word;
@@ -61,7 +60,7 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for AgingPass {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         multiple_of(Level::M2, "dense", self.dense, 16 << 30)?;
         multiple_of(Level::M2, "sparse", self.sparse, 1 << 40)?;
         // Before this thread is tied to one of the CPUs.

@@ -124,7 +124,7 @@ impl Program for Guest<'_> {
 }
 
 impl MovedPages {
-    fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self, String> {
+    fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self> {
         let processors = Arc::new(Processors::new(setting, reach));
         let host = SimHost::filled(PAGES, &setting.work).on(Arc::clone(&processors));
         let vm = with_one_slot(builder(host, setting, MmuLock::None), PAGES)?;
@@ -135,7 +135,7 @@ impl MovedPages {
     }
 
     /// Moves pages, and says how many nanoseconds the timed moves took.
-    fn moves(&self) -> Result<u64, String> {
+    fn moves(&self) -> Result<u64> {
         let (mut idle, mut ns) = (idle()?, 0);
         for gfn in gfns(Span::sized(Gfn(0), self.moved)) {
             compute(PAUSE_NS);
@@ -152,7 +152,7 @@ impl MovedPages {
         Ok(ns)
     }
 
-    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+    fn run(&self, setting: &Setting<'_>) -> Result<Point> {
         let tlb = |number| Own(&self.processors, number as usize);
         let guest = |number| {
             let order = PageOrder::new(setting, number, PAGES);
@@ -204,7 +204,7 @@ fn another(gfn: Gfn) -> HostPage {
 }
 
 /// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let reach = match setting.column {
         ALL_REACHED => Reach::All,
         SOME_REACHED => Reach::Some { believed: false },
@@ -216,7 +216,6 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
 
     #[test]
     fn negative_control_a_broadcast_that_is_believed_to_reach_all_and_does_not_is_found() {

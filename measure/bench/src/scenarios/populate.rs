@@ -52,7 +52,7 @@ struct Fixture<'s> {
 }
 
 impl<'s> Fixture<'s> {
-    fn new(setting: &'s Setting<'s>, page: Level) -> Result<Self, String> {
+    fn new(setting: &'s Setting<'s>, page: Level) -> Result<Self> {
         let frames = if cfg!(virtual_time) {
             setting.pages_per_vcpu().next_multiple_of(Level::M2.pages()) * u64::from(setting.vcpus)
         } else {
@@ -72,7 +72,7 @@ impl<'s> Fixture<'s> {
     }
 
     /// Guests touch pages. How many frames came by that.
-    fn by_faults(&self) -> Result<(RunStats, u64), String> {
+    fn by_faults(&self) -> Result<(RunStats, u64)> {
         let guest = |number| Guest::new(&self.vm, number, &self.work);
         let mut guests = (0..self.setting.vcpus).map(guest).collect::<Result<Vec<_>, _>>()?;
         let page = self.work.host_page.pages();
@@ -83,7 +83,7 @@ impl<'s> Fixture<'s> {
     }
 
     /// vCPUs take stretches.
-    fn together(&self) -> Result<(RunStats, u64), String> {
+    fn together(&self) -> Result<(RunStats, u64)> {
         let population = &Population::new(self.frames, Prefault::young(Access::Write));
         let work = |idle: &mut Idle, number, ()| {
             let mut vcpu = vcpu(&self.vm, number)?;
@@ -96,7 +96,7 @@ impl<'s> Fixture<'s> {
     }
 
     /// The conditions, where so many frames came.
-    fn checks(&self, mapped: u64) -> Result<[Check; 2], String> {
+    fn checks(&self, mapped: u64) -> Result<[Check; 2]> {
         let (frames, page) = (self.frames.len(), self.work.host_page.pages());
         let right = right(&self.vm, [self.frames].into_iter())?;
         Ok([
@@ -106,12 +106,12 @@ impl<'s> Fixture<'s> {
     }
 
     /// As the column has it. How many frames came by that.
-    fn map(&self) -> Result<(RunStats, u64), String> {
+    fn map(&self) -> Result<(RunStats, u64)> {
         if self.setting.column == FAULTS { self.by_faults() } else { self.together() }
     }
 
     /// Microseconds for each GiB; and what must hold.
-    fn run(&self) -> Result<(f64, RunStats, [Check; 2]), String> {
+    fn run(&self) -> Result<(f64, RunStats, [Check; 2])> {
         let (stats, mapped) = self.map()?;
         let gib = (self.frames.len() * PAGE_SIZE) as f64 / f64::from(1 << 30);
         Ok((stats.wall_ns as f64 / 1e3 / gib, stats, self.checks(mapped)?))
@@ -119,7 +119,7 @@ impl<'s> Fixture<'s> {
 }
 
 /// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let small = Fixture::new(setting, Level::K4)?;
     let (small_us, stats, small_checks) = small.run()?;
     let (large_us, _, large_checks) = Fixture::new(setting, Level::M2)?.run()?;
@@ -137,7 +137,6 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
 
     #[test]
     fn negative_control_memory_that_did_not_come_is_found() {

@@ -3,13 +3,15 @@
 #[cfg(not(virtual_time))]
 pub use crate::columns_compared::ColumnFlags;
 pub use crate::parts::guest_program::{Program, Seen, Step, Use};
-pub use crate::parts::mm_vm::{POISON, host_has};
+pub use crate::parts::mm_vm::{POISON, host_has, machine};
 pub use crate::parts::page_order::PageOrder;
 pub use crate::parts::point::{Check, Figure, Point, Tally};
 pub use crate::parts::processor::{OfProcessor, Tlb};
 pub use crate::parts::published_figures::{Against, figure, ratio};
 pub use crate::parts::setting::{Column, MMU_LOCKS, NONE, Over, Setting, Work};
 pub use crate::parts::sim_host::{BASE, SimHost, first_page, hva_of, hvas_of, other_page};
+#[cfg(test)]
+pub use crate::parts::test_settings::{failing, setting};
 pub use crate::parts::touch_pages::{Bare, Guest, Touch};
 pub use crate::parts::vcpu_parts::Parts;
 pub use crate::parts::vcpu_programs::VcpuPrograms;
@@ -25,10 +27,13 @@ pub use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 pub use slat::baselines::{Baseline, MmuLock};
 pub use slat::table::formats::Ept4;
 pub use slat::{
-    Access, Builder, Fault, FaultError, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Next,
-    PAGE_SHIFT, PAGE_SIZE, Pfn, Prefault, Reason, Resume, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm,
-    Young,
+    Access, Builder, Event, Fault, FaultError, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level,
+    Next, PAGE_SHIFT, PAGE_SIZE, Pfn, Prefault, Reason, Resume, SecondaryMmu, Slot, SlotId, Span,
+    Translations, Vcpu, VcpuId, Vm, Young,
 };
 pub use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
 pub use slat_series::PatchSeries;
 pub use std::sync::Arc;
+
+/// The result of a part: an error is a text.
+pub type Result<T, E = String> = core::result::Result<T, E>;

@@ -1,6 +1,5 @@
 //! Tests of all scenarios, in virtual time and on threads.
 
-use crate::parts::test_settings::setting;
 use crate::scenarios::prelude::*;
 use crate::scenarios::{ALL, by_name, demand_paging};
 use std::collections::BTreeSet;

@@ -4,7 +4,6 @@ use super::aging_flags::{AccessTracking, Guard, TrackedMemory, Way, agers_cpu, p
 use super::aging_run::{Ager, Passes, beside, still_young};
 use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
-use crate::threads::guest_memory::arena;
 use crate::threads::software_vcpu::all_went_well;
 
 /// How pages are aged, and what guards the tables.
@@ -32,7 +31,7 @@ type Pair = (&'static str, Entrant, Entrant, bool);
 
 impl AccessTracking {
     /// Every number of vCPUs, every entrant.
-    pub(super) fn faulting(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn faulting(&self, report: &mut Report, runs: u32) -> Result<()> {
         let ours = if self.lru { Way::Generations } else { Way::Tables };
         let of = |guard, way| Entrant { guard, way };
         let [slat, quiet] = [Some(ours), None].map(|way| of(Guard::SLAT, way));
@@ -84,7 +83,7 @@ impl AccessTracking {
         Ok(())
     }
 
-    fn sample(&self, arena: &Arc<Arena>, entrant: Entrant, memory: GuestMemory) -> Result<Sample, Error> {
+    fn sample(&self, arena: &Arc<Arena>, entrant: Entrant, memory: GuestMemory) -> Result<Sample> {
         let world = TrackedMemory::new(arena, entrant.guard, memory, self.lru)?;
         let in_world = &world;
         let ager = entrant.way.map(|way| Ager {

@@ -10,7 +10,6 @@
 //! lock at all. With `-p` what runs is what `slat sim` simulates: `aging_run.rs`.
 
 use super::aging_run::{Aged, by_tables, page_by_page};
-use crate::parts::mm_vm::machine;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use slat_mm::{Lru, LruSettings, Node};
@@ -98,7 +97,7 @@ impl Flags for AccessTracking {
         pause.into_iter().collect()
     }
 
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let most = self.vcpus.iter().copied().max().unwrap_or(1);
         GuestMemory::asked(most, self.bytes, Level::M2, MOST)?;
         let mut report = Report::of(scenario.name, Machine::detect());
@@ -191,7 +190,7 @@ pub struct TrackedMemory {
 
 impl TrackedMemory {
     /// Memory that was never touched, in generations where `lru` says so.
-    pub fn new(arena: &Arc<Arena>, guard: Guard, memory: GuestMemory, lru: bool) -> Result<Self, Error> {
+    pub fn new(arena: &Arc<Arena>, guard: Guard, memory: GuestMemory, lru: bool) -> Result<Self> {
         let builder = AddressSpace::builder(arena);
         let space = if lru { builder.lru(LruSettings::default()) } else { builder }.build()?;
         let vm = machine(&space, memory.bytes(), Backing::Anonymous, |vm| {
@@ -211,7 +210,7 @@ impl TrackedMemory {
     }
 
     /// vCPUs with empty TLBs, whose guests store a word to each page, or load it and compare.
-    pub fn vcpus(&self, access: Access) -> Result<Vec<SoftwareVcpu<'_>>, Error> {
+    pub fn vcpus(&self, access: Access) -> Result<Vec<SoftwareVcpu<'_>>> {
         let stores = access == Access::Write;
         let uses = Uses { stores, finds: (!stores).then_some((0, stored)) };
         let vcpu = |number| {
@@ -223,7 +222,7 @@ impl TrackedMemory {
 
     /// Each vCPU goes over its part, of which `which` says what to touch. Milliseconds that they took, from the line until the last
     /// was done.
-    pub fn sweep(&self, access: Access, which: impl Fn(Gfn) -> bool + Sync) -> Result<f64, Error> {
+    pub fn sweep(&self, access: Access, which: impl Fn(Gfn) -> bool + Sync) -> Result<f64> {
         let mut vcpus = self.vcpus(access)?;
         let pages = |part| gfns(part).filter(|&gfn| which(gfn));
         let jobs = vcpus.iter_mut().zip(self.memory.parts()).map(|(vcpu, part)| vcpu.job(pages(part), || ()));

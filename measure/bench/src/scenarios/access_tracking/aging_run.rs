@@ -4,7 +4,6 @@ use crate::scenarios::demand_paging::first_touch;
 use crate::scenarios::demand_paging::first_touch::FIRST_FRAMES;
 use crate::scenarios::prelude::*;
 use crate::world::AtomicU64;
-use slat::SecondaryMmu;
 
 /// Pages that each vCPU faults in.
 pub const PAGES: u64 = 512;
@@ -21,7 +20,7 @@ pub const SLAT_NO_AGING: Column = Column::lockless("slat, no aging");
 pub const SLAT: Column = Column::lockless("slat");
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, if setting.quick { PAGES / 4 } else { PAGES });
     let all = parts.all();
     let lock = setting.column.lock;
@@ -71,7 +70,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 }
 
 /// Pages that are young still: a link that a vCPU had cached said nothing of them, or they were used after the last pass.
-pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64, String> {
+pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64> {
     let mut still = 0;
     vm.memory().lockless(&mut idle()?).for_each(pages, |found| still += u64::from(found.leaf.accessed));
     Ok(still)
@@ -147,9 +146,9 @@ impl Passes {
     }
 }
 
-impl<P: FnMut(&mut Idle) -> Result<Aged, String>, R: Fn()> Ager<P, R> {
+impl<P: FnMut(&mut Idle) -> Result<Aged>, R: Fn()> Ager<P, R> {
     /// Ages while a vCPU runs.
-    fn run(mut self, running: &AtomicU64) -> Result<Passes, String> {
+    fn run(mut self, running: &AtomicU64) -> Result<Passes> {
         let (mut idle, mut passes) = (idle()?, Passes::default());
         // ORDER(running): Relaxed: it publishes nothing; the ager stops a pass later.
         let over = || running.load(Relaxed) == 0;
@@ -174,8 +173,8 @@ pub fn beside<F: Format, H: Host>(
     costs: &Costs,
     fixture: &first_touch::Fixture<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
     vcpus: &mut [impl Touch],
-    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Aged, String> + Send, impl Fn() + Send>>,
-) -> Result<(first_touch::Touched, Passes), String> {
+    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Aged> + Send, impl Fn() + Send>>,
+) -> Result<(first_touch::Touched, Passes)> {
     let running = &AtomicU64::new(vcpus.len() as u64);
     let done = move || {
         // ORDER(running): as in `Ager::run`.

@@ -4,7 +4,6 @@
 
 use super::aging_flags::{AccessTracking, Guard, TrackedMemory, Way, pass, youngest};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::guest_memory::arena;
 
 /// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
 const RIGHT: u64 = 90;
@@ -31,7 +30,7 @@ const STAGES: [Stage; 11] = [
 ];
 
 impl AccessTracking {
-    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<()> {
         for &vcpus in &self.vcpus {
             let memory = self.memory(vcpus);
             let arena = arena(memory.bytes(), vcpus.into())?;
@@ -67,7 +66,7 @@ struct Run<'w> {
 
 impl Run<'_> {
     /// Asks, and compares with what was `used` since the question before. Milliseconds that the answer took.
-    fn expect(&mut self, name: &str, used: fn(Gfn) -> bool) -> Result<f64, Error> {
+    fn expect(&mut self, name: &str, used: fn(Gfn) -> bool) -> Result<f64> {
         let idle = &mut idle()?;
         let began = Instant::now();
         let is_young: Vec<bool> = if self.lru { self.by_generation(idle)? } else { self.by_bits(idle) };
@@ -93,7 +92,7 @@ impl Run<'_> {
     }
 
     /// A page is in use where a pass puts it into the generation that the pass ends. Generations must advance.
-    fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>, Error> {
+    fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>> {
         let before = youngest(self.world);
         pass(self.world, idle, Way::Generations).map_err(Error::Machine)?;
         let after = youngest(self.world);

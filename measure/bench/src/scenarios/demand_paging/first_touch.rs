@@ -4,7 +4,7 @@ use crate::parts::vm_setup::is_first;
 use crate::scenarios::prelude::*;
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let pages = parts.all().len();
     let host = SimHost::new(pages, &setting.work);
@@ -60,7 +60,7 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
         vcpus: &'j mut [impl Touch],
         then: impl FnOnce() + Copy + Send + 'j,
         beside: Option<Job<'j>>,
-    ) -> Result<Touched, String> {
+    ) -> Result<Touched> {
         let before = self.vm.stats().mapped_faults;
         let step = self.page.pages() as usize;
         let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(step).map(Gfn);
@@ -70,7 +70,7 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
     }
 
     /// The conditions after it, where so many faults had mapped a page before.
-    fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>, String> {
+    fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>> {
         let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>() / self.page.pages();
         let mut parts = self.parts.to_vec();
         parts.dedup();
@@ -86,7 +86,6 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::setting;
 
     #[test]
     fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {

@@ -17,7 +17,6 @@ mod tests;
 
 use super::paging_sample::{Job, MOST, Sample, given};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::guest_memory::arena;
 use slat_mm::Serve;
 use slat_series::tdp_mmu;
 
@@ -98,7 +97,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for DemandPaging {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let job = self.job()?;
         say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
         let laps = Lineup::run(asked.runs, ENTRANTS, |&(lock, _)| job.sample(lock))?;
@@ -120,7 +119,7 @@ impl Flags for DemandPaging {
 
 impl DemandPaging {
     /// The job that the flags ask for, if it is possible.
-    fn job(&self) -> Result<Job, Error> {
+    fn job(&self) -> Result<Job> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
         let memory = GuestMemory::asked(vcpus, self.bytes, Level::K4, MOST)?;
         let (serve, _) = self.uffd.serves();

@@ -12,13 +12,11 @@
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
 use super::first_touch::{Fixture, Touched};
-use crate::parts::mm_vm::machine;
 use crate::parts::sim_host::gfn_of;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
 use slat_mm::{File, Serve, UserFaults};
-use std::thread;
 use std::thread::ScopedJoinHandle;
 
 /// As much guest memory as fits in the host's address space.
@@ -53,7 +51,7 @@ impl Job {
     }
 
     /// One sample under `lock`.
-    pub fn sample(&self, lock: MmuLock) -> Result<Sample, Error> {
+    pub fn sample(&self, lock: MmuLock) -> Result<Sample> {
         let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.memory.pages().len());
         let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
         let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
@@ -105,7 +103,7 @@ impl Job {
     }
 
     /// Guest memory as the host sees it before the guest does.
-    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<(), Error> {
+    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<()> {
         if file.is_none() && !self.prefilled {
             return Ok(());
         }
@@ -167,7 +165,7 @@ pub struct Handlers<'j> {
 
 impl<'j> Handlers<'j> {
     /// Registered over all of the job's memory; none where there is no handler.
-    pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self, Error> {
+    pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self> {
         let mut queues = Vec::new();
         if let Some(serve) = job.serve {
             let parts = if job.single { vec![job.memory.pages()] } else { job.memory.parts() };
@@ -187,7 +185,7 @@ impl<'j> Handlers<'j> {
 
     /// Serves until the queue is closed, and returns how many pages it gave. Where it cannot go on it closes the
     /// queue itself: its sleepers must not sleep for ever.
-    pub fn serve(&self, queue: &UserFaults) -> Result<u64, Error> {
+    pub fn serve(&self, queue: &UserFaults) -> Result<u64> {
         let idle = &mut idle()?;
         let mut contents = vec![0; PAGE_SIZE as usize];
         let mut pages = 0;

@@ -6,7 +6,6 @@ use super::{DirtyLogPerf, SCENARIO, Test, logged_vm};
 use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
 use crate::scenarios::threads_prelude::*;
 use clap::{Args, Command, FromArgMatches};
-use slat::{RingSize, Splitting};
 
 const SETTINGS: [Setting; 2] = [(Level::K4, Duration::ZERO), (Level::M2, Duration::ZERO)];
 const TRACKS: [Track; 2] = [Track::Writes, Track::DirtyBits];

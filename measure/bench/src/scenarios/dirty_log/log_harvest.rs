@@ -11,7 +11,6 @@
 use super::logged_vm::set_log;
 use super::{DirtyLogPerf, name_of, timed};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::mapped_slot::{MappedSlot, is_drawn};
 use slat::age::Scan;
 use slat::table::{Entry, Word};
 use slat_series::kvm;
@@ -52,7 +51,7 @@ struct Sample {
 
 impl DirtyLogPerf {
     /// Measures memory of which every page is mapped.
-    pub(super) fn harvest(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<(), Error> {
+    pub(super) fn harvest(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<()> {
         use Entrant::{Edits, Harvest, LockedRmw, Look, Read, ReadBits};
         let of_density = |&track| {
             DENSITIES.into_iter().flat_map(move |dirty| [Harvest(track, dirty), Edits(track, dirty)])
@@ -101,7 +100,7 @@ impl DirtyLogPerf {
 
 impl Entrant {
     /// The middle of many laps: a lap in which another process had the processor is not what is measured.
-    fn sample(self, field: &Field, idle: &mut Idle) -> Result<Sample, Error> {
+    fn sample(self, field: &Field, idle: &mut Idle) -> Result<Sample> {
         const LAPS: usize = 15;
         let mut laps = Vec::new();
         let mut right = true;
@@ -115,7 +114,7 @@ impl Entrant {
 }
 
 impl Field {
-    fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self, Error> {
+    fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self> {
         let mut slots = Vec::new();
         for &track in tracks {
             let slot = LoggedSlot::new(DirtyLog::bitmap(), track, idle, [bytes; 2])?;
@@ -126,7 +125,7 @@ impl Field {
     }
 
     /// Makes pages dirty, and harvests them: see the module's header.
-    fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool), Error> {
+    fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool)> {
         let (slot, pages) = self.dirty(track, dirty);
         let slots = slot.mapped.vm.memory();
         if track == Track::Writes {
@@ -149,7 +148,7 @@ impl Field {
         (slot, (0..slot.mapped.pages).filter(|&page| is_drawn(page, dirty)).collect())
     }
 
-    fn lap(&self, who: Entrant, idle: &mut Idle) -> Result<(Duration, bool), Error> {
+    fn lap(&self, who: Entrant, idle: &mut Idle) -> Result<(Duration, bool)> {
         let (slot, pages) = match who {
             Entrant::Harvest(track, dirty) => return self.harvest(track, dirty, idle),
             Entrant::Edits(track, dirty) => self.dirty(track, dirty),
@@ -220,7 +219,7 @@ const ENABLE_FIGURES: [Figure<Enabling>; 3] = [
 
 impl DirtyLogPerf {
     /// Measures memory that is sparse but for its first part.
-    pub(super) fn enable(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<(), Error> {
+    pub(super) fn enable(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<()> {
         let mut slots = Vec::new();
         for &track in &self.track {
             let log = DirtyLog::bitmap().track(track);
@@ -252,7 +251,7 @@ impl DirtyLogPerf {
     }
 }
 
-fn enable_lap(slot: &LoggedSlot, gradual: bool, idle: &mut Idle) -> Result<Enabling, Error> {
+fn enable_lap(slot: &LoggedSlot, gradual: bool, idle: &mut Idle) -> Result<Enabling> {
     let (vm, slots, of) = (&slot.mapped.vm, slot.mapped.vm.memory(), &slot.mapped.slot);
     let pages = of.gfns.len();
     let mut bits = vec![0; pages.div_ceil(64) as usize];
@@ -287,7 +286,7 @@ pub struct LoggedSlot {
 
 impl LoggedSlot {
     /// The slot whose log tracks by `track`: see [`MappedSlot::new`].
-    pub fn new(log: DirtyLog, track: Track, idle: &mut Idle, bytes: [u64; 2]) -> Result<Self, Error> {
+    pub fn new(log: DirtyLog, track: Track, idle: &mut Idle, bytes: [u64; 2]) -> Result<Self> {
         let noted_in = match track {
             Track::Writes => Ept4::WRITE,
             Track::DirtyBits => Ept4::DIRTY,

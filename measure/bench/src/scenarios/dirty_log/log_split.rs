@@ -9,10 +9,9 @@
 use super::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory};
 use super::logging_vcpus::Vcpus;
 use super::{DirtyLogPerf, exit_name, name_of, timed};
-use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, beside};
+use crate::parts::concurrent_latency::{Faulter, beside};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};
-use slat::Splitting;
 use slat_series::kvm;
 
 fn eager(track: Track) -> Entrant {
@@ -49,7 +48,7 @@ struct Sample {
 
 impl DirtyLogPerf {
     /// Measures memory in pages of 2M.
-    pub(super) fn split(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn split(&self, report: &mut Report, runs: u32) -> Result<()> {
         let laps = Lineup::run(runs, self.splits(), |&setting| self.split_lap(setting))?;
         let params = |track, exit, baseline: &str| {
             params! {
@@ -108,7 +107,7 @@ impl DirtyLogPerf {
     }
 
     /// The log is enabled while another vCPU faults elsewhere; then as long nothing is done.
-    fn split_lap(&self, (entrant, step, exit): Setting) -> Result<Sample, Error> {
+    fn split_lap(&self, (entrant, step, exit): Setting) -> Result<Sample> {
         let logged = slot(0, memory(self.huge));
         let vm = build(entrant.builder(Level::M2, self.vcpus() + 1), &[logged, slot(1, ELSEWHERE)])?;
         let vcpus = &mut Vcpus::new(&vm, entrant, vec![logged], (self.vcpus(), exit))?;
@@ -175,7 +174,7 @@ const DISABLE_FIGURES: [Figure<Disabling>; 3] = [
 
 impl DirtyLogPerf {
     /// Measures memory in pages of 2M.
-    pub(super) fn disable(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn disable(&self, report: &mut Report, runs: u32) -> Result<()> {
         let ways = [Zap::Nothing, Zap::TableByTable, Zap::AtOnce];
         let entrants = self.exits.iter().flat_map(|&exit| ways.map(|zap| (zap, exit)));
         let laps = Lineup::run(runs, entrants, |&(zap, exit)| self.disable_lap(zap, exit))?;
@@ -197,7 +196,7 @@ impl DirtyLogPerf {
         Ok(())
     }
 
-    fn disable_lap(&self, zap_to_disable: Zap, exit: Duration) -> Result<Disabling, Error> {
+    fn disable_lap(&self, zap_to_disable: Zap, exit: Duration) -> Result<Disabling> {
         let lock = if zap_to_disable == Zap::TableByTable { MmuLock::Exclusive } else { MmuLock::None };
         let shipped = Entrant::new(Way::Auto(Track::Writes), Splitting::Eager);
         let entrant = Entrant { lock, zap_to_disable, ..shipped };

@@ -7,9 +7,7 @@
 use super::name_of;
 use crate::scenarios::threads_prelude::*;
 pub use crate::threads::arithmetic::Pages;
-use crate::threads::mapped_slot::is_drawn;
-use slat::{RingSize, SlotError, Splitting};
-use slat_vcpu::cpu::{Core, Program, Step};
+use slat::SlotError;
 
 /// A VM whose format has D bits.
 pub type LoggedVm = Vm<Ept4, Pages>;
@@ -26,7 +24,7 @@ pub fn host(level: Level) -> Pages {
 }
 
 /// Builds the VM with these memslots, and brings in memory for their tables.
-pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm, Error> {
+pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm> {
     let logged = slots.iter().filter(|slot| slot.gfns.end <= ELSEWHERE.start);
     let leaf_tables = logged.map(|slot| slot.gfns.len() / Level::M2.pages()).sum::<u64>();
     table_pool::reserve(leaf_tables * PAGE_SIZE * 65 / 64 + (64 << 20));

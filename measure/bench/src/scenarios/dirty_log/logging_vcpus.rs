@@ -7,9 +7,8 @@
 use super::logged_vm::{Entrant, LoggedVm, Pages, Pass, Sweep, Verdict, Way, Zap, set_log};
 use crate::scenarios::threads_prelude::*;
 use slat::Harvest;
-use slat_vcpu::{Cpu, Window};
+use slat_vcpu::Window;
 use std::ops::Range;
-use std::ptr::NonNull;
 
 /// The vCPUs of a VM, numbered from 0, each with its part of memory; the log of their memslots.
 pub struct Vcpus<'vm> {
@@ -37,7 +36,7 @@ impl<'vm> Vcpus<'vm> {
         entrant: Entrant,
         slots: Vec<Slot>,
         (vcpus, exit): (u32, Duration),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let gfns = Span::new(Gfn(0), slots.last().map_or(Gfn(0), |slot| slot.gfns.end));
         let cpu = |(number, part)| {
             // SAFETY: no frame is in it.
@@ -45,12 +44,12 @@ impl<'vm> Vcpus<'vm> {
             let cpu = Cpu::new(vcpu(vm, number)?, nothing).untimed().with_exits_of(exit);
             Ok(VcpuInPart { cpu, part, rings_full: 0 })
         };
-        let cpus = (0..).zip(parts(gfns, vcpus)).map(cpu).collect::<Result<_, Error>>()?;
+        let cpus = (0..).zip(parts(gfns, vcpus)).map(cpu).collect::<Result<_>>()?;
         Ok(Self { vm, entrant, slots, cpus, bits: vec![0; (gfns.len() / 64) as usize] })
     }
 
     /// One pass of all vCPUs, each on a thread: from when they began until the last was done.
-    pub fn pass(&mut self, pass: Pass) -> Result<Duration, Error> {
+    pub fn pass(&mut self, pass: Pass) -> Result<Duration> {
         self.bits.fill(0);
         let (vm, mut left) = (self.vm, self.bits.as_mut_slice());
         // The reports of a ring are in its vCPU's part, which begins with a word.
@@ -72,7 +71,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Switches the log on, slot by slot, as a VMM does it.
-    pub fn enable(&mut self) -> Result<(), Error> {
+    pub fn enable(&mut self) -> Result<()> {
         let idle = &mut idle()?;
         for slot in &self.slots {
             self.zap(self.entrant.zap_to_enable, slot, idle);
@@ -85,7 +84,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Switches it off.
-    pub fn disable(&self) -> Result<(), Error> {
+    pub fn disable(&self) -> Result<()> {
         let idle = &mut idle()?;
         for slot in &self.slots {
             self.zap(self.entrant.zap_to_disable, slot, idle);
@@ -113,7 +112,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Asks the log what has been written.
-    pub fn get(&mut self) -> Result<(), Error> {
+    pub fn get(&mut self) -> Result<()> {
         let (vm, idle) = (self.vm, &mut idle()?);
         if let Way::Auto(_) | Way::Ring(_) = self.entrant.way {
             report(vm.memory().harvest_all(idle)?, Gfn(0), &mut self.bits);
@@ -129,7 +128,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Tracks the pages that `get` reported again, unless `get` has done so.
-    pub fn clear(&self) -> Result<(), Error> {
+    pub fn clear(&self) -> Result<()> {
         if let Way::Before | Way::Manual(_) = self.entrant.way {
             let idle = &mut idle()?;
             for slot in &self.slots {
@@ -140,7 +139,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Clears the bits of all pages.
-    pub fn clear_all(&mut self) -> Result<(), Error> {
+    pub fn clear_all(&mut self) -> Result<()> {
         self.bits.fill(u64::MAX);
         self.clear()
     }

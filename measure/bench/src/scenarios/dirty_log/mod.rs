@@ -27,7 +27,6 @@ use crate::threads::mapped_slot::on_first_cpu;
 use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Command};
 use logged_vm::MOST;
-use slat::RingSize;
 
 /// The flags of `slat bench dirty-log-perf`.
 #[derive(Debug, clap::Args)]
@@ -168,7 +167,7 @@ impl Flags for DirtyLogPerf {
         unused
     }
 
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         self.refuse()?;
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -195,7 +194,7 @@ impl DirtyLogPerf {
         self.vcpus.unwrap_or_else(|| cpus().clamp(1, 256) as u32)
     }
 
-    fn measure(&self, test: Test, report: &mut Report, runs: u32) -> Result<(), Error> {
+    fn measure(&self, test: Test, report: &mut Report, runs: u32) -> Result<()> {
         match test {
             Test::Log => self.log(report, runs),
             Test::Enable => on_first_cpu(|idle| self.enable(report, idle, runs)),
@@ -206,7 +205,7 @@ impl DirtyLogPerf {
     }
 
     /// Refuses sizes that cannot be measured.
-    fn refuse(&self) -> Result<(), Error> {
+    fn refuse(&self) -> Result<()> {
         let (large, vcpus) = (Level::M2, self.vcpus());
         multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus))?;
         multiple_of(large, "sparse", self.sparse, MOST)?;

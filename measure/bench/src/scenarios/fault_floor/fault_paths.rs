@@ -7,9 +7,7 @@
 
 use super::fault_race::{Contender, Course, Vcpu, backing};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::arithmetic::Arithmetic;
 use crate::threads::table_pool::{FRAME, PRESENT, Table, child};
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 /// A VM whose memory is the course.

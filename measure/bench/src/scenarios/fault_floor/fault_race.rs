@@ -7,7 +7,6 @@
 
 use crate::scenarios::threads_prelude::*;
 use crate::threads::harness::Line;
-use std::thread;
 
 pub use crate::threads::arithmetic::frame_of as backing;
 
@@ -151,7 +150,6 @@ fn sampled(gfns: &[Gfn], mut holds: impl FnMut(Gfn) -> bool) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     /// A map that can break each of the three checks.
     #[derive(Default)]

@@ -103,7 +103,7 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for FaultFloor {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         // Each share starts on a 2 MiB boundary, so that no two vCPUs ever fill the same leaf table.
         let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
         let largest = GUEST_LIMIT / most / Level::M2.bytes() * Level::M2.bytes();

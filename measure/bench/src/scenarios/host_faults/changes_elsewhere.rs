@@ -6,7 +6,6 @@ use crate::scenarios::threads_prelude::*;
 use hdrhistogram::Histogram;
 use slat_mm::File;
 use std::hint::spin_loop;
-use std::thread;
 
 /// Where the mappings change.
 const ELSEWHERE: Hva = Hva(0x2000_0000_0000);
@@ -77,13 +76,7 @@ fn fill(space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Mm
 }
 
 /// One sample: a machine built anew, and its vCPU beside the change.
-pub fn sample(
-    arena: &Arc<Arena>,
-    guest: &str,
-    change: Change,
-    bytes: u64,
-    changed: u64,
-) -> Result<Beside, Error> {
+pub fn sample(arena: &Arc<Arena>, guest: &str, change: Change, bytes: u64, changed: u64) -> Result<Beside> {
     let backing = if guest == SHARED {
         Backing::Shared { file: File::zeroed(arena, bytes), offset: 0 }
     } else {
@@ -124,7 +117,7 @@ fn changes(
     hvas: Span<Hva>,
     ready: &AtomicBool,
     over: &AtomicBool,
-) -> Result<u64, Error> {
+) -> Result<u64> {
     pin(1);
     let (mut idle, mut made) = (idle()?, 0);
     while !over.load(Relaxed) {
@@ -136,7 +129,7 @@ fn changes(
 }
 
 /// How long each fault of the vCPU took, and how many mapped a page.
-fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64), Error> {
+fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64)> {
     pin(0);
     let mut vcpu = vcpu(vm, 0)?;
     let mut fault_ns = Histogram::new(3).map_err(machine_error)?;

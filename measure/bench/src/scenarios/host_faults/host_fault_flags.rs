@@ -17,7 +17,6 @@ use super::changes_elsewhere::Change;
 use super::new_memory::{Entrant, Job, LINUX, SLAT, Sample};
 use super::{changes_elsewhere, new_memory};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::guest_memory::arena;
 
 /// The flags of `slat bench host-faults`.
 #[derive(Debug, clap::Args)]
@@ -45,7 +44,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for HostFaults {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
         multiple_of(Level::M2, "bytes", self.bytes, new_memory::MOST / most)?;
         multiple_of(Level::M2, "changed", self.changed, new_memory::MOST)?;

@@ -1,6 +1,5 @@
 //! vCPUs that touch new memory of slat-mm for the first time.
 
-use crate::parts::mm_vm::machine;
 pub use crate::parts::sim_host::BASE;
 use crate::scenarios::demand_paging::first_touch::{Fixture, Touched};
 use crate::scenarios::prelude::*;
@@ -11,7 +10,7 @@ pub const SHARED_LISTS: u64 = 16 << 20;
 pub const CPU_LIST: u64 = 512 << 10;
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let bytes = parts.all().len() * PAGE_SIZE;
     let said = |error: MmError| error.to_string();

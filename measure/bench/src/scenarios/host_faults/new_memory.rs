@@ -5,8 +5,6 @@ pub use crate::parts::sim_host::BASE;
 use crate::scenarios::demand_paging::first_touch::Fixture;
 use crate::scenarios::threads_prelude::*;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use std::ptr;
-use std::ptr::NonNull;
 
 /// The name of the entrant that fills the memory.
 pub const SLAT: &str = "slat on slat-mm";
@@ -78,14 +76,14 @@ pub fn machine(
     bytes: u64,
     backing: Backing,
     thp: bool,
-) -> Result<(Arc<AddressSpace>, Machine), Error> {
+) -> Result<(Arc<AddressSpace>, Machine)> {
     let space = AddressSpace::builder(arena).thp(thp).build()?;
     let vm = vm_of(&space, bytes, backing, |vm| vm.vcpus(vcpus.into())).map_err(Error::Machine)?;
     Ok((space, vm))
 }
 
 /// One sample: built anew, filled, unmapped.
-pub fn slat_sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
+pub fn slat_sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample> {
     let (space, vm) = machine(arena, job.threads, job.all(), Backing::Anonymous, job.page == Level::M2)?;
     let pages = job.bytes / PAGE_SIZE;
     let parts: Vec<_> =
@@ -124,7 +122,7 @@ pub fn has_huge() -> bool {
 }
 
 /// One sample: mapped anew, filled, unmapped.
-pub fn linux_sample(job: &Job) -> Result<Sample, Error> {
+pub fn linux_sample(job: &Job) -> Result<Sample> {
     let memory = Memory::map(job)?;
     let faults = job.faults();
     let fill = |_: &mut Idle, number, ()| Ok::<_, Error>(fill(&memory, number, job));
@@ -167,7 +165,7 @@ struct Memory {
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn map(job: &Job) -> Result<Self, Error> {
+    fn map(job: &Job) -> Result<Self> {
         let bytes = (job.all() + Level::M2.bytes()) as usize;
         let failed = |error: rustix::io::Errno| Error::Machine(format!("anonymous memory: {error}"));
         // SAFETY: a new mapping, at no address that is asked for.
@@ -192,7 +190,7 @@ impl Memory {
     }
 
     /// Unmaps it, and returns how many bytes that were.
-    fn unmap(self) -> Result<u64, Error> {
+    fn unmap(self) -> Result<u64> {
         // SAFETY: the mapping from above, which no thread uses any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         unmapped.map(|()| self.bytes as u64).map_err(|error| Error::Machine(format!("munmap: {error}")))

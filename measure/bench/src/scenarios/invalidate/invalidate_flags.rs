@@ -132,7 +132,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for Invalidate {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let pages = self.pages()?;
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -157,7 +157,7 @@ impl Flags for Invalidate {
 
 impl Invalidate {
     /// Pages of the host that each vCPU faults in.
-    fn pages(&self) -> Result<u64, Error> {
+    fn pages(&self) -> Result<u64> {
         let level = self.pages.level();
         let bytes = self.bytes.unwrap_or(default_bytes(self.pages));
         let unit = level.max(Level::M2);
@@ -168,7 +168,7 @@ impl Invalidate {
         Ok(bytes / level.bytes())
     }
 
-    fn lap(&self, ((over, _), column): Entrant, pages: u64) -> Result<InvalidatingRun, Error> {
+    fn lap(&self, ((over, _), column): Entrant, pages: u64) -> Result<InvalidatingRun> {
         let (vcpus, level) = (self.vcpus, self.pages.level());
         let invalidators = if over.is_some() { self.invalidators } else { 0 };
         let work = Work {

@@ -58,7 +58,7 @@ impl Layout {
 }
 
 /// Each vCPU touches the page before its part, at no cost.
-pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<(), String> {
+pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<()> {
     let mut idle = idle()?;
     for (vcpu, start) in vcpus.iter_mut().zip(&layout.starts) {
         vcpu.touched(&mut idle, Gfn(start.0 - layout.page));
@@ -76,7 +76,7 @@ fn fill<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, place: S
 
 /// Makes `place` a leaf table without leaves, where the host's pages are small; where they are large, empty. How many pages were
 /// there before.
-pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Level) -> Result<u64, String> {
+pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Level) -> Result<u64> {
     let mut idle = idle()?;
     let mapped = fill(&mut vcpu(vm, 0)?, &mut idle, place);
     let page = Span::sized(place.start.base(host_page), host_page.pages());
@@ -141,8 +141,6 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    use crate::parts::test_settings::setting;
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }

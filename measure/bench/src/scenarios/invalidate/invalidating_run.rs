@@ -16,7 +16,7 @@ pub const BARS: [f64; 2] = [1.2, 1.5];
 pub const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let alone = InvalidatingRun::simulated(setting, 0, u64::MAX)?;
     let lap = match setting.work.invalidators {
         0 => None,
@@ -42,7 +42,7 @@ impl<'g, F: Format, H: Host> Fixture<'g, F, H> {
         frame: fn(Gfn) -> Pfn,
         layout: &'g Layout,
         (invalidators, work): (u32, &Work),
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let places = (0..invalidators).map(|number| empty(vm, layout.place(number), work.host_page));
         let emptied = places.sum::<Result<_, _>>()?;
         Ok(Self { vm, frame, layout, invalidators, emptied })
@@ -74,7 +74,7 @@ pub struct InvalidatingRun {
 
 impl InvalidatingRun {
     /// In virtual time, or on threads as the same is simulated: vCPUs have guests, and the host works.
-    fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self, String> {
+    fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self> {
         let work = Work {
             // Else every page would be asked for twice, and the sleep be counted twice.
             host_first: setting.work.host_first && setting.work.host_sleeps_ns == 0,
@@ -102,7 +102,7 @@ impl InvalidatingRun {
         fixture: &Fixture<'_, F, H>,
         vcpus: &mut [impl Touch],
         goes_on: &(impl Fn() -> bool + Sync),
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let &Fixture { vm, layout, invalidators, .. } = fixture;
         warm(vcpus, layout)?;
         let before = vm.stats();
@@ -166,7 +166,7 @@ impl InvalidatingRun {
         &self,
         &Fixture { vm, frame, layout, emptied, .. }: &Fixture<'_, F, H>,
         &Work { over, range, .. }: &Work,
-    ) -> Result<Vec<Tally>, String> {
+    ) -> Result<Vec<Tally>> {
         let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
         let elsewhere = layout.place(0).start;
         vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
@@ -265,7 +265,6 @@ pub fn since(before: &Stats, after: &Stats) -> Stats {
 mod tests {
     use super::*;
     use crate::parts::setting::EXCLUSIVE;
-    use crate::parts::test_settings::{failing, setting};
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }

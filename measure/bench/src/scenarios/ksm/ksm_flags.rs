@@ -20,9 +20,7 @@ use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
 use super::merge_run::{Entrant, MergeRun, Plan, arena};
 use super::merging::HEEDED_BATCHED;
 use super::reading_guest::{Memory, Stage};
-use crate::parts::mm_vm::machine;
 use crate::scenarios::threads_prelude::*;
-use slat::{Event, SecondaryMmu};
 
 /// The flags of `slat bench ksm-perf`.
 #[derive(Debug, clap::Args)]
@@ -108,7 +106,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for KsmPerf {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let huge = Level::M2.bytes();
         if !(huge..=1 << 30).contains(&self.bytes) || !self.bytes.is_multiple_of(huge) {
             let text = size::text(self.bytes);
@@ -157,7 +155,7 @@ impl Flags for KsmPerf {
 pub const FREED: &str = "table pages freed and made again";
 
 /// Of VMs of so many pages, where reasons are ignored and where they are heeded; with what holds by construction.
-pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]), Error> {
+pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3])> {
     let (mut rows, mut right) = (Vec::new(), [[0; 2]; 3]);
     for why in Reason::ALL.into_iter().filter(|&why| why != Reason::Slot) {
         let counted = |heeds| freed_and_made(arena, pages, why, heeds);
@@ -185,7 +183,7 @@ pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3]),
 }
 
 /// The table pages of one VM that heeds reasons, or does not.
-fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> Result<[u64; 2], Error> {
+fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> Result<[u64; 2]> {
     let (space, memory) = (AddressSpace::builder(arena).build()?, Span::sized(BASE, pages * PAGE_SIZE));
     let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| {
         vm.baseline(Baseline::NONE.contexts(heeds))

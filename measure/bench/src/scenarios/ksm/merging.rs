@@ -43,7 +43,7 @@ pub fn plan<'s>(setting: &'s Setting<'s>, rests: bool) -> Plan<'s> {
 }
 
 /// One run of a plan. Sabotaged, its flushes are left out.
-pub fn run(plan: Plan<'_>, sabotaged: bool) -> Result<Sample, String> {
+pub fn run(plan: Plan<'_>, sabotaged: bool) -> Result<Sample> {
     let arena = arena(plan.memory, plan.setting.vcpus + 1).poison(POISON).build();
     let arena = arena.map_err(|error| error.to_string())?;
     MergeRun::new(plan, &arena, sabotaged)?.run()
@@ -72,7 +72,7 @@ pub fn checks(plan: Plan<'_>, sample: &Sample) -> Vec<Check> {
 }
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let plans = [false, true].map(|rests| plan(setting, rests));
     let (running, resting) = (run(plans[0], false)?, run(plans[1], false)?);
     let kernel = |sample: &Sample| (sample.scan_ns + sample.lost_ns) as f64 / sample.merges as f64;
@@ -142,7 +142,6 @@ fn at(points: &[Point], vcpus: u32) -> Vec<Against> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
     use crate::scenarios::ksm::SCENARIO;
 
     /// With nothing around the engine a vCPU meets entries to which a fault of the other one is allowing stores.

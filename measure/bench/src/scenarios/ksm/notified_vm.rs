@@ -9,7 +9,7 @@ use crate::scenarios::prelude::*;
 use crate::world::{clock, thread_local};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use slat::{Again, Event, Pages, SecondaryMmu};
+use slat::{Again, Pages};
 
 thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
 

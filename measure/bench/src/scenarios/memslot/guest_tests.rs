@@ -100,7 +100,7 @@ impl GuestTest {
     }
 
     /// One sample of `D`, beside one vCPU, with as many iterations as begin within so many nanoseconds; one at least.
-    pub fn sample<D: Design>(&self, setting: &Setting<'_>, ns: u64) -> Result<Sample, String> {
+    pub fn sample<D: Design>(&self, setting: &Setting<'_>, ns: u64) -> Result<Sample> {
         let memory = SimHost::filled(self.layout.end().0, &setting.work);
         let vm = &D::machine(memory, setting, self.layout.slots().len() as u32, |builder| builder)?;
         if !self.test.is_setup() {
@@ -138,13 +138,7 @@ impl GuestTest {
         Ok(Sample { ns: ns as f64 / iterations as f64, tally })
     }
 
-    fn host<D: Design>(
-        &self,
-        vm: &Machine<D>,
-        idle: &mut Idle,
-        meeting: &Meeting,
-        ns: u64,
-    ) -> Result<Host, String> {
+    fn host<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle, meeting: &Meeting, ns: u64) -> Result<Host> {
         let (began, mut iterations) = (now(), 0);
         let elapsed = loop {
             self.iterate::<D>(vm, idle, meeting, iterations)?;
@@ -158,7 +152,7 @@ impl GuestTest {
     }
 
     /// How many slots are found where they belong, of all; where the test moves one, away from home as well.
-    fn find<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle) -> Result<[u64; 2], String> {
+    fn find<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle) -> Result<[u64; 2]> {
         let (mut found, mut all) = (0, self.layout.slots().len() as u64);
         if self.test.is_move() {
             let home = self.layout.last();
@@ -178,7 +172,7 @@ impl GuestTest {
         idle: &mut Idle,
         meeting: &Meeting,
         nth: u64,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         match self.test {
             Test::Map | Test::Unmap | Test::Unmap2m => {
                 for (lap, half) in (2 * nth + 2..).zip(self.halves()) {
@@ -256,8 +250,8 @@ impl<H: Send> Ran<H> {
         (vm, meeting): (&Machine<D>, &Meeting),
         accesses: u64,
         guest: impl Fn(u32) -> P,
-        host: impl FnOnce(&mut Idle) -> Result<H, String> + Send,
-    ) -> Result<Self, String> {
+        host: impl FnOnce(&mut Idle) -> Result<H> + Send,
+    ) -> Result<Self> {
         let mut vcpus = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
         let mapped = vm.stats().mapped_faults;
         let mut done = Err("the host's thread has not run".to_owned());

@@ -8,7 +8,6 @@
 use super::slot_design::{Layout, empty_vm};
 use crate::scenarios::threads_prelude::*;
 use slat::slots::Region;
-use std::cell::RefCell;
 use std::ffi::CStr;
 
 /// Where KVM is.
@@ -62,13 +61,13 @@ pub fn open(_path: &CStr) -> Result<Kvm, String> {
 }
 
 /// A VM of slat's.
-fn slat(slots: u32) -> Result<Vmm, Error> {
+fn slat(slots: u32) -> Result<Vmm> {
     let (vm, mut idle) = (empty_vm(slots)?, idle()?);
     Ok(Box::new(move |region| vm.memory().set(&mut idle, region).err().map_or(0, |error| error.errno())))
 }
 
 /// Both at one number of slots.
-pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<()> {
     let layout = Layout::new(slots, 16 * u64::from(slots), 1);
     let machine = (kvm.create_vm)().map_err(|error| Error::Machine(format!("/dev/kvm: {error}")))?;
     let mut vmms = [("slat", slat(slots)?), ("KVM", machine)];

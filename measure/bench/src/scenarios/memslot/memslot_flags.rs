@@ -150,7 +150,7 @@ impl Flags for MemslotPerf {
         unused
     }
 
-    fn report(&self, scenario: &'static crate::scenario::Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static crate::scenario::Scenario, asked: Asked) -> Result<Report> {
         if let Some(slots) = self.slots.iter().find(|slots| !(2..=MOST).contains(*slots)) {
             return Err(Error::Usage(format!("--slots: {slots} is not between 2 and {MOST}")));
         }
@@ -198,13 +198,7 @@ impl MemslotPerf {
     }
 
     /// Both designs in one scenario, at one number of slots.
-    fn with_guest(
-        &self,
-        test: guest_tests::Test,
-        slots: u32,
-        runs: u32,
-        report: &mut Report,
-    ) -> Result<(), Error> {
+    fn with_guest(&self, test: guest_tests::Test, slots: u32, runs: u32, report: &mut Report) -> Result<()> {
         let designs = ["slat", "baseline"].into_iter().take(if slots <= IDS { 2 } else { 1 });
         let scenario = GuestTest::new(test, slots);
         let ns = (self.seconds * 1e9) as u64;
@@ -228,7 +222,7 @@ impl MemslotPerf {
         Ok(())
     }
 
-    fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<(), Error> {
+    fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<()> {
         let opened = kvm_requests::open(kvm_requests::PATH)
             .inspect_err(|reason| eprintln!("skipped: /dev/kvm: {reason}"));
         let Ok(kvm) = opened else { return Ok(()) };

@@ -16,7 +16,7 @@ pub const MOVE: &str = "ns per move";
 pub const MOVE_FEW: &str = "ns per move, 10 slots";
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let run = |slots| Fixture::new(setting, slots, false)?.run(setting);
     let (most, some, few) = (run(SLOTS[0])?, run(SLOTS[1])?, run(SLOTS[2])?);
     let per_move = |count: u64| count as f64 / most.moves as f64;
@@ -74,7 +74,7 @@ struct Outcome {
 
 impl Fixture {
     /// With so many slots. Sabotaged, its flushes are left out.
-    fn new(setting: &Setting<'_>, slots: u32, sabotaged: bool) -> Result<Self, String> {
+    fn new(setting: &Setting<'_>, slots: u32, sabotaged: bool) -> Result<Self> {
         let layout = Layout::new(slots, AREA, ACTIVE);
         let memory = SimHost::filled(layout.end().0, &setting.work).silent(sabotaged);
         let vm = SimHost::machine(memory, setting, slots, |builder| builder)?;
@@ -86,7 +86,7 @@ impl Fixture {
     }
 
     /// Runs it.
-    fn run(&self, setting: &Setting<'_>) -> Result<Outcome, String> {
+    fn run(&self, setting: &Setting<'_>) -> Result<Outcome> {
         let at = (&self.vm, &self.meeting);
         let guest = |number: u32| self.guest(setting.lot(number.into()));
         let ran = Ran::beside(setting, at, ACCESSES, guest, |idle| self.move_about(idle))?;
@@ -111,7 +111,7 @@ impl Fixture {
     }
 
     /// All moves; nanoseconds of those of the last slot, and of those of the one beside it.
-    fn move_about(&self, idle: &mut Idle) -> Result<[u64; 2], String> {
+    fn move_about(&self, idle: &mut Idle) -> Result<[u64; 2]> {
         let (last, beside, end) = (self.layout.last(), self.layout.beside(), self.layout.end());
         let mut timed = |slot: &Slot, to, rest_ns| {
             let began = now();
@@ -134,7 +134,7 @@ impl Fixture {
     }
 
     /// The conditions after a run in which guests have seen this, and before which so many pages were mapped.
-    fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>, String> {
+    fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>> {
         let stats = self.vm.stats();
         let faults = stats.mapped_faults - mapped + stats.mmio_faults;
         let right = right(&self.vm, [Span::new(Gfn(0), self.layout.end())].into_iter())?;
@@ -197,7 +197,6 @@ pub fn against(points: &[Point]) -> Vec<Against> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
 
     /// Negative control.
     #[test]

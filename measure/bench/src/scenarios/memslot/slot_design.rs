@@ -15,24 +15,20 @@ pub trait Design: Host + Sized + 'static {
     /// That memory.
     fn memory(&self) -> &SimHost;
     /// The first that is done to a VM.
-    fn prepare(_: &Machine<Self>, _: &mut Idle) -> Result<(), String> {
+    fn prepare(_: &Machine<Self>, _: &mut Idle) -> Result<()> {
         Ok(())
     }
     /// Adds many slots at once.
-    fn populate(
-        vm: &Machine<Self>,
-        idle: &mut Idle,
-        mut slots: impl Iterator<Item = Slot>,
-    ) -> Result<(), String> {
+    fn populate(vm: &Machine<Self>, idle: &mut Idle, mut slots: impl Iterator<Item = Slot>) -> Result<()> {
         let made = vm.memory().commit(idle, |tx| slots.try_for_each(|slot| tx.create(slot)));
         made.map_err(|error| error.to_string())
     }
     /// Adds one.
-    fn create(vm: &Machine<Self>, idle: &mut Idle, slot: Slot) -> Result<(), String> {
+    fn create(vm: &Machine<Self>, idle: &mut Idle, slot: Slot) -> Result<()> {
         vm.memory().commit(idle, |tx| tx.create(slot)).map_err(|error| error.to_string())
     }
     /// Moves one.
-    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), String> {
+    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<()> {
         let moved = vm.memory().commit(idle, |tx| tx.move_to(id, gfn));
         moved.map(|_| ()).map_err(|error| error.to_string())
     }
@@ -53,7 +49,7 @@ pub trait Design: Host + Sized + 'static {
         setting: &Setting<'_>,
         slots: u32,
         with: impl FnOnce(Builder<Ept4, Self>) -> Builder<Ept4, Self>,
-    ) -> Result<Machine<Self>, String> {
+    ) -> Result<Machine<Self>> {
         if setting.vcpus > Self::MOST_VCPUS {
             return Err(format!(
                 "{} vCPUs are too many for this design: {} at most",

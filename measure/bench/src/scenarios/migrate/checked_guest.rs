@@ -10,7 +10,6 @@
 //! page. It belongs to the guest, like its registers: it goes with the guest to another machine, and no page of memory does.
 
 use crate::scenarios::threads_prelude::*;
-use slat_vcpu::cpu::{Core, Program, Step};
 
 /// Words of a page.
 const WORDS: u64 = PAGE_SIZE / 8;

@@ -31,7 +31,7 @@ pub struct Settings {
 
 impl Machine {
     /// A machine with these ranges of memory, each a slot. Nothing is brought in.
-    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self, Error> {
+    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self> {
         let bytes: u64 = ranges.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
         let limit = bytes + bytes / 64 + (32 << 20);
         let arena = Arena::builder().limit(limit).poison(POISON).build()?;
@@ -77,11 +77,11 @@ impl Arriving {
     }
 
     /// The machine, once it has arrived.
-    pub fn machine(self) -> Result<Machine, Error> {
+    pub fn machine(self) -> Result<Machine> {
         self.machine.ok_or_else(|| machine_error("no machine has arrived"))
     }
 
-    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<(), Error> {
+    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<()> {
         let Some(Machine { space, vm, .. }) = &self.machine else { return Ok(()) };
         Ok(migration::store(space, vm, &mut self.idle, hvas_of(gfns), contents)?)
     }
@@ -90,16 +90,16 @@ impl Arriving {
 impl Target for Arriving {
     type Error = Error;
 
-    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Error> {
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<()> {
         self.machine = Some(Machine::new(&mut self.idle, ranges, self.settings)?);
         Ok(())
     }
 
-    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<()> {
         self.store(gfns, Some(contents))
     }
 
-    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<()> {
         self.store(gfns, None)
     }
 }
@@ -126,7 +126,7 @@ pub fn compare(
     sender: &Machine,
     receiver: &Machine,
     guests: &[Mutex<Guest>],
-) -> Result<Compared, Error> {
+) -> Result<Compared> {
     let marked: HashSet<Gfn> = {
         let harvest = receiver.vm.memory().harvest_all(idle)?;
         let marked = harvest.iter().map(|page| page.gfn).collect();

@@ -15,11 +15,9 @@ use indicatif::ProgressBar;
 use slat::{DirtyPage, DirtyWord};
 use slat_cli::migration::{failed, patient_tcp};
 use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Receiver, Session, Source, VmLog};
-use std::cell::RefCell;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::rc::Rc;
-use std::thread;
 
 /// Accesses of each guest on the receiver's machine, for each of its pages.
 const AFTER: u64 = 16;
@@ -58,7 +56,7 @@ impl Sample {
 
 impl Job {
     /// One sample.
-    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
+    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample> {
         let idle = &mut idle()?;
         let (sending, vcpus) = (self.sending, self.sending.vcpus);
         let range = |vcpu| MemoryRange {
@@ -152,7 +150,7 @@ impl<'s> Sender<'s> {
     }
 
     /// Migrates the guest, whose vCPUs run. See [`PreCopy::send`].
-    pub fn migrate(mut self, receiver: SocketAddr) -> Result<Outcome, Error> {
+    pub fn migrate(mut self, receiver: SocketAddr) -> Result<Outcome> {
         let (pre_copy, stream) = (self.settings.pre_copy, Rc::clone(&self.stream));
         let connect = || {
             let opened = patient_tcp(TcpStream::connect(receiver)?)?;
@@ -174,11 +172,11 @@ impl Source for Sender<'_> {
         self.log.session()
     }
 
-    fn mark_all(&mut self) -> Result<(), Error> {
+    fn mark_all(&mut self) -> Result<()> {
         Ok(self.log.mark_all(self.idle, self.machine.ranges.iter().map(|range| range.slot))?)
     }
 
-    fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
+    fn harvest(&mut self) -> Result<Vec<DirtyWord>> {
         Ok(self.log.harvest(self.idle)?)
     }
 
@@ -194,11 +192,11 @@ impl Source for Sender<'_> {
         }
     }
 
-    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Error> {
+    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<()> {
         Ok(self.machine.space.read(self.idle, first.hva, contents)?)
     }
 
-    fn halt(&mut self) -> Result<(), Error> {
+    fn halt(&mut self) -> Result<()> {
         self.vcpus.halt()
     }
 
@@ -230,7 +228,6 @@ mod tests {
     use super::*;
     use crate::scenarios::migrate::checked_guest::Guest;
     use crate::scenarios::migrate::endpoint;
-    use std::net::{Ipv4Addr, TcpListener};
 
     #[test]
     fn where_nothing_receives_the_guest_runs_on_and_the_log_knows_all() {

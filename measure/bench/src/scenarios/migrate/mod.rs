@@ -32,7 +32,6 @@ mod migration;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::flag_values::{TrackName, ring_size};
 use migration::{Job, Settings};
-use slat::RingSize;
 use slat_cli::Pages;
 use slat_cli::bar::bar;
 use slat_migrate::PreCopy;
@@ -134,7 +133,7 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for Migrate {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let job = self.job()?;
         let machine = Machine::detect();
         let bar = bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}");
@@ -172,7 +171,7 @@ impl Flags for Migrate {
 }
 
 impl Migrate {
-    fn job(&self) -> Result<Job, Error> {
+    fn job(&self) -> Result<Job> {
         let possible = 64 << 10..=64 << 30;
         if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!(

@@ -10,7 +10,7 @@
 use crate::scenarios::prelude::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use slat::trace::{Observer, RetryCause, TraceEvent};
-use slat::{Again, Event, Pages, SecondaryMmu};
+use slat::{Again, Pages};
 use slat_mm::{Balancer, NumaStats, Policy, Settings};
 
 /// See the module's header.
@@ -55,7 +55,7 @@ impl<F: Format> Balanced<F> {
         bytes: u64,
         (settings, walk, is_silent): (Option<Settings>, RangeWalk, bool),
         with: impl FnOnce(BalancedBuilder<F>) -> BalancedBuilder<F>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous);
         mapped.map_err(|error| error.to_string())?;
         let host = HostView::observed(&space, Events::default()).with_kick(|vcpu| kick(vcpu.0));
@@ -74,7 +74,7 @@ impl<F: Format> Balanced<F> {
     /// A vCPU's thread, which is out of the guest, scans [`Settings::scan_bytes`]; the other vCPUs are in the guest. As in Linux, the
     /// scanner has no thread of its own. So as many accesses lie between two scans under every policy, and what a policy costs shows
     /// in the time, not in the number of scans.
-    pub fn scan(&self, idle: &mut Idle) -> Result<(), String> {
+    pub fn scan(&self, idle: &mut Idle) -> Result<()> {
         let Some(balancer) = &self.balancer else { return Ok(()) };
         let began = now();
         balancer.scan(idle, balancer.settings().scan_bytes).map_err(|error| error.to_string())?;
@@ -213,7 +213,6 @@ impl<F: Format> Walked<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slat_mm::{Policy, Settings};
 
     const PAGES: u64 = 64;
 

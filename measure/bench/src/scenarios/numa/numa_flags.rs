@@ -87,7 +87,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for NumaBalancing {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         if self.scan == 0 {
             return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));
         }

@@ -8,7 +8,6 @@ use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
 use slat::Gpa;
 use slat_mm::{Node, Policy, Settings};
-use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Layout, Replay, Want};
 
 /// The flags of `slat bench numa-balancing`.
@@ -85,7 +84,7 @@ pub struct Sample {
 
 impl<'f> Workload<'f> {
     /// The arena's every node has room for all that the vCPUs can touch.
-    pub fn new(flags: &'f NumaBalancing) -> Result<Self, Error> {
+    pub fn new(flags: &'f NumaBalancing) -> Result<Self> {
         let most = flags.accesses.map_or(usize::MAX, |most| most as usize);
         let traces = Trace::dealt(Trace::all(flags.every as usize, most)?, flags.vcpus as usize);
         let regions = (0..flags.vcpus as usize).map(|vcpu| traces[vcpu % traces.len()].regions.len());
@@ -106,7 +105,7 @@ impl<'f> Workload<'f> {
     }
 
     /// One sample of `entrant`: a VM made anew.
-    pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
+    pub fn sample(&self, entrant: &Entrant) -> Result<Sample> {
         let flags = self.flags;
         let space = AddressSpace::builder(&self.arena).thp(flags.pages == "thp").build()?;
         let settings = entrant.policy.map(|(policy, stretch)| Settings {
@@ -134,7 +133,7 @@ impl<'f> Workload<'f> {
     }
 
     /// The regions of each lie behind those of the one before.
-    fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>, Error> {
+    fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>> {
         let mut next = Gpa(0);
         let replaying = |(number, trace): (u32, &'w Trace)| {
             let mut guest = Replay::new(trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize);
@@ -160,12 +159,7 @@ struct Replaying<'w> {
 
 impl Replaying<'_> {
     /// The work of its thread.
-    fn run(
-        &mut self,
-        idle: &mut Idle,
-        flags: &NumaBalancing,
-        balanced: &Balanced<Npt4>,
-    ) -> Result<(), Error> {
+    fn run(&mut self, idle: &mut Idle, flags: &NumaBalancing, balanced: &Balanced<Npt4>) -> Result<()> {
         for pass in 0..flags.passes {
             let moved = u32::from(pass >= flags.passes.div_ceil(2));
             Node(((self.number + moved) % u32::from(flags.nodes)) as u8).run_here();

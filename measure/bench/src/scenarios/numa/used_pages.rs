@@ -51,7 +51,7 @@ impl UsedPages {
         setting: &Setting<'_>,
         is_silent: bool,
         with: impl FnOnce(Building) -> Building,
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let ranges = if setting.quick { 1 } else { RANGES };
         let said = |error: MmError| error.to_string();
         let arena = Arena::builder().limit(256 << 20).build().map_err(said)?;
@@ -83,7 +83,7 @@ impl UsedPages {
     }
 
     /// Guests use their pages until every range has been scanned, and all of them once more.
-    pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+    pub fn run(&self, setting: &Setting<'_>) -> Result<Point> {
         let all = self.used.len() as u64;
         let guest = |number| Guest { pages: self, way: PageOrder::new(setting, number, all), left: all };
         let mut vcpus = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, |_| Tlb::new(), guest)?;
@@ -127,7 +127,7 @@ impl UsedPages {
     }
 
     /// The conditions after a run in which guests have seen this, and before which so many pages were mapped.
-    fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>, String> {
+    fn checks(&self, seen: &Seen, mapped: u64) -> Result<Vec<Check>> {
         let (vm, counts) = (&self.balanced.vm, self.balanced.counts());
         let (used, taken) = (self.used.len() as u64, self.ranges * USED);
         let owed = match self.column {
@@ -169,7 +169,7 @@ impl Program for Guest<'_> {
 }
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     UsedPages::new(setting, false, |vm| vm)?.run(setting)
 }
 
@@ -240,7 +240,6 @@ pub fn against(points: &[Point]) -> Vec<Against> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
     use crate::scenarios::numa::SCENARIO;
 
     /// Names of the checks that fail after a run.

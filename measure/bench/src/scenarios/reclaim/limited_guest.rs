@@ -11,8 +11,6 @@ use crate::parts::sim_host::gfn_of;
 use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
 use slat_mm::{LruSettings, Swap, SwapDevice};
-use slat_vcpu::Cpu;
-use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::guest::{Phases, PhasesSettings, Replay, Want};
 use slat_vcpu::trace::Access;
 use std::io;
@@ -58,7 +56,7 @@ pub struct Sample {
 
 impl Job {
     /// Makes the arena, and finds out how much the tables take.
-    pub fn new(trace: Trace) -> Result<Self, Error> {
+    pub fn new(trace: Trace) -> Result<Self> {
         let arena = Arena::builder().limit(trace.bytes() + (64 << 20)).poison(POISON).build()?;
         let mut job = Self { stream: Stream::new(&trace), trace, arena, tables: 0 };
         let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
@@ -72,7 +70,7 @@ impl Job {
     }
 
     /// One sample.
-    pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
+    pub fn sample(&self, entrant: &Entrant) -> Result<Sample> {
         pin(0);
         let idle = &mut idle()?;
         let swap =
@@ -177,7 +175,7 @@ impl SwapDevice for Blocks {
 const BATCH: usize = 4096;
 
 /// The bundled traces and the program with phases; of each the first `most` accesses.
-pub fn traces(most: usize) -> Result<Vec<Trace>, Error> {
+pub fn traces(most: usize) -> Result<Vec<Trace>> {
     let phases: Vec<Access> = Phases::new(PhasesSettings::default()).take(most).collect();
     let mut all = Trace::all(BATCH, most)?;
     all.push(Trace::new("phases", &phases, BATCH));

@@ -60,12 +60,11 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for Reclaim {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
-        let jobs =
-            limited_guest::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+        let jobs = limited_guest::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
         let guests = jobs.iter().map(|job| {

@@ -10,8 +10,8 @@
 use super::limited_guest::Blocks;
 use crate::scenarios::threads_prelude::*;
 use slat_mm::{Swap, SwapDevice};
+use std::io;
 use std::io::IoSlice;
-use std::{io, thread};
 
 /// The time of a write to the device.
 const WRITE: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ fn percentiles(mut times: Vec<u64>) -> [f64; 2] {
 }
 
 /// Measures faults elsewhere, beside a busy one or not.
-pub fn sample(busy: bool) -> Result<Sample, Error> {
+pub fn sample(busy: bool) -> Result<Sample> {
     pin(0);
     let idle = &mut idle()?;
     let arena = Arena::builder().limit((LIMIT + PAGES * PAGE_SIZE) * 4 + (64 << 20)).build()?;

@@ -73,7 +73,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for Zap {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         self.sizes.iter().try_for_each(|&bytes| multiple_of(Level::M2, "sizes", bytes, MOST))?;
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);

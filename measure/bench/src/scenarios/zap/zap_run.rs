@@ -25,7 +25,7 @@ pub const NEW_ROOT: Column = Column::lockless("new root");
 pub const UNHOOK: Column = Column::lockless("unhook");
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, PART);
     let range = Span::sized(parts.all().end, if setting.quick { RANGE / 4 } else { RANGE });
     let vm_of = |range: Span<Gfn>| {
@@ -75,7 +75,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 }
 
 /// Maps every page of `range`, at no cost.
-pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
+pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<()> {
     let (mut idle, vcpu) = (idle()?, vm.vcpu(VcpuId(0)));
     let mut vcpu = vcpu.ok_or("vCPU 0 is in use")?;
     for gfn in gfns(range) {
@@ -88,7 +88,7 @@ pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
 
 /// Has the code of a zap and every table of the range in this CPU's caches. A line that is not there costs a real CPU much, and a simulated
 /// one nothing: a first zap of 64 MiB takes up to twice as long as a second one.
-pub fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<(), String> {
+pub fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<()> {
     let mut idle = idle()?;
     way.zap(rehearsed, REHEARSED, &mut idle)?;
     vm.memory().lockless(&mut idle).for_each(range, |_| ());
@@ -118,12 +118,7 @@ pub struct Times {
 
 impl Way {
     /// Zaps `range`.
-    pub fn zap<F: Format, H: Host>(
-        self,
-        vm: &Vm<F, H>,
-        range: Span<Gfn>,
-        idle: &mut Idle,
-    ) -> Result<Times, String> {
+    pub fn zap<F: Format, H: Host>(self, vm: &Vm<F, H>, range: Span<Gfn>, idle: &mut Idle) -> Result<Times> {
         let start = now();
         let why = match self {
             Self::LeafByLeaf => Reason::Clear,
@@ -183,7 +178,7 @@ impl ZapRun {
         timed: &mut [impl TimedAction],
         before: impl FnOnce() + Send,
         control_ns: impl FnOnce(&Times) -> u64 + Send,
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let vm = fixture.vm;
         let filled = vm.stats();
         let zap = || way.zap(vm, fixture.range, &mut Idle::take().expect("a CPU of its own"));
@@ -206,7 +201,7 @@ impl ZapRun {
 
 impl<F: Format, H: Host> Fixture<'_, F, H> {
     /// The conditions after a zap, where vCPUs faulted in so many pages.
-    fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>, String> {
+    fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>> {
         let (mut left, mut right, mut all) = (0, 0, 0);
         self.vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
             let gfn = mapping.gfns.start;
@@ -232,7 +227,6 @@ impl<F: Format, H: Host> Fixture<'_, F, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::setting;
 
     #[test]
     fn negative_control_a_zap_of_too_little_and_one_of_too_much_are_found() {

@@ -4,9 +4,9 @@
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
 use super::zap_run::{Fixture, Times, Way, ZapRun};
-use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
+use crate::parts::concurrent_latency::{Faulter, TimedAction};
 use crate::scenarios::threads_prelude::*;
-use crate::threads::arithmetic::{Arithmetic, frame_of};
+use crate::threads::arithmetic::frame_of;
 use slat::GuestSpace;
 
 /// Onlookers warm up for so long.
@@ -53,7 +53,7 @@ impl TimedAction for Probe<'_> {
 }
 
 /// Both laps.
-pub fn sample((way, lock): Entrant, range: &ZappedRange) -> Result<Sample, Error> {
+pub fn sample((way, lock): Entrant, range: &ZappedRange) -> Result<Sample> {
     let beside_vcpus = {
         let vm = &range.build(lock)?;
         let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
@@ -135,7 +135,7 @@ impl ZappedRange {
     }
 
     /// The VM: its memslots made, the range faulted in.
-    fn build(&self, lock: MmuLock) -> Result<Machine, Error> {
+    fn build(&self, lock: MmuLock) -> Result<Machine> {
         table_pool::reserve(self.tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
         let others = (1..=self.vcpus).map(|nth| slot(nth.into(), elsewhere(nth)));
         let slots = std::iter::once(slot(0, self.gfns())).chain(others);
@@ -150,7 +150,7 @@ impl ZappedRange {
     }
 
     /// One zap beside these onlookers.
-    fn lap(&self, way: Way, vm: &Machine, onlookers: &mut [impl TimedAction]) -> Result<ZapRun, Error> {
+    fn lap(&self, way: Way, vm: &Machine, onlookers: &mut [impl TimedAction]) -> Result<ZapRun> {
         let (range, mapped) = (self.gfns(), self.gfns().len() / self.step());
         let zapped = Fixture { vm, frame: frame_of, range, mapped, others: 0 };
         let before = || compute(WARM_UP_NS);

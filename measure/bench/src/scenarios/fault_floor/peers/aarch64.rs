@@ -6,8 +6,6 @@ use aarch64_paging::descriptor::{PhysicalAddress, Stage2Attributes};
 use aarch64_paging::paging::{
     Constraints, MemoryRegion, PageTable, RootTable, Stage2 as Regime, Translation,
 };
-use std::ptr;
-use std::ptr::NonNull;
 
 /// The table; dropping it gives its memory back.
 pub struct Stage2(RootTable<Regime, Pool>);

@@ -5,8 +5,6 @@ use crate::scenarios::threads_prelude::*;
 use memory_addr::{PhysAddr, VirtAddr};
 use page_table_multiarch::x86_64::X64PageTable;
 use page_table_multiarch::{MappingFlags, PageSize, PagingHandler};
-use std::ptr;
-use std::ptr::NonNull;
 
 /// The table; dropping it gives its memory back.
 pub struct Multiarch(X64PageTable<Pool>);

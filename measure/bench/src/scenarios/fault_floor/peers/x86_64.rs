@@ -2,7 +2,6 @@
 
 use crate::scenarios::fault_floor::fault_race::{Peer, backing};
 use crate::scenarios::threads_prelude::*;
-use std::ptr::NonNull;
 use x86_64::structures::paging::mapper::Mapper;
 use x86_64::structures::paging::{
     FrameAllocator, OffsetPageTable, Page, PageTable, PageTableFlags, PhysFrame, Size4KiB,

@@ -110,25 +110,25 @@ impl Design for Adapter {
         &self.memory
     }
 
-    fn prepare(vm: &Machine<Self>, idle: &mut Idle) -> Result<(), String> {
+    fn prepare(vm: &Machine<Self>, idle: &mut Idle) -> Result<()> {
         let all = Slot::new(SlotId(0), Gfn(0), FRAMES, Hva(0));
         vm.memory().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
     }
 
-    fn populate(vm: &Machine<Self>, _: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), String> {
+    fn populate(vm: &Machine<Self>, _: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<()> {
         let slots = slots.map(|slot| Record::new(&slot));
         vm.host().slots.writer().publish(|next, now| next.fill(now, slots));
         Ok(())
     }
 
-    fn create(vm: &Machine<Self>, _: &mut Idle, slot: Slot) -> Result<(), String> {
+    fn create(vm: &Machine<Self>, _: &mut Idle, slot: Slot) -> Result<()> {
         let mut writer = vm.host().slots.writer();
         writer.current().check_new(&slot)?;
         writer.publish(|next, now| next.copy(now, None, Some(Record::new(&slot))));
         Ok(())
     }
 
-    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), String> {
+    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<()> {
         let (place, new) = vm.host().slots.writer().current().check_move(id, gfn)?;
         replace(vm, idle, place, Some(new));
         Ok(())

@@ -1,6 +1,5 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
-use crate::parts::test_settings::setting;
 use crate::scenarios::memslot::array::array_host::{Adapter, EXISTS, LIMIT, MISSING, OVERLAPS, Refused};
 use crate::scenarios::memslot::array::{Array, IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};

@@ -3,7 +3,6 @@
 use crate::scenarios::memslot::array::{Array, IDS, Record};
 use crate::scenarios::threads_prelude::*;
 use slat::slots::{Limits, SlotMap};
-use std::collections::BTreeMap;
 use std::mem;
 use vm_memory::bitmap::BS;
 use vm_memory::{

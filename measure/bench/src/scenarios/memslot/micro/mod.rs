@@ -17,10 +17,9 @@ use super::micro::map_entrants::{Cells, Copied, Entrant, Map, PAGES, Regions, Sa
 use super::slot_design::{Layout, empty_vm};
 use crate::scenarios::threads_prelude::*;
 use slat::slots::{Hint, SlotMap};
-use std::cell::RefCell;
 
 /// Finds slots by frame, without hints and with them.
-pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<()> {
     let cells = Cells(slots);
     let entrants =
         [by_gfn::<SlotMap>(cells), by_gfn::<Copied>(cells), by_gfn::<Trees>(cells), by_gfn::<Regions>(cells)];
@@ -30,7 +29,7 @@ pub fn look_ups(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error>
 }
 
 /// Finds frames by host address.
-pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<()> {
     let cells = Cells(slots);
     let add = |(_, pages), gfns: Span<Gfn>| (gfns.start, pages + gfns.len());
     let by_tree = move |map: &SlotMap, hvas| {
@@ -46,7 +45,7 @@ pub fn hva_ranges(slots: u32, runs: u32, report: &mut Report) -> Result<(), Erro
 }
 
 /// Creates, moves and deletes slots.
-pub fn changes(slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+pub fn changes(slots: u32, runs: u32, report: &mut Report) -> Result<()> {
     let cells = Cells(slots);
     let entrants = [
         entrant::<SlotMap>(cells),
@@ -64,7 +63,7 @@ fn compare(
     runs: u32,
     entrants: impl IntoIterator<Item = Option<Entrant>>,
     report: &mut Report,
-) -> Result<(), Error> {
+) -> Result<()> {
     let laps = Lineup::run(runs, entrants.into_iter().flatten(), |entrant| Ok((entrant.sample)()))?;
     for (nth, operation) in operations.iter().enumerate() {
         let mut all =
@@ -90,7 +89,7 @@ fn compare(
 /// A large VM: 12 TiB in 64 slots.
 const LARGE: (u64, u32) = (12 << 40, 64);
 
-pub fn memory(report: &mut Report) -> Result<(), Error> {
+pub fn memory(report: &mut Report) -> Result<()> {
     let mut add = |name: &str, params, unit, value: f64, bar: f64| {
         let row = Row::alone(name, params, unit, &Series::new(vec![value]));
         report.rows.push(row.answering(PatchSeries::ScalableMemslots));
@@ -185,7 +184,7 @@ pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant> {
 }
 
 /// The same through hints, one kept beside each slot as the engine keeps one beside each leaf table, all of them warm.
-pub fn by_hint(cells: Cells) -> Result<Option<Entrant>, Error> {
+pub fn by_hint(cells: Cells) -> Result<Option<Entrant>> {
     let vm = empty_vm(cells.0)?;
     let idle = || Idle::take().expect("this thread runs no vCPU");
     vm.memory().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
