@@ -165,21 +165,14 @@ pub fn youngest(world: &TrackedMemory) -> u64 {
 /// Guest memory at most.
 pub const MOST: u64 = 1 << 38;
 
-/// How the VM's tables are guarded, and whether aging takes that lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Guard {
-    pub lock: MmuLock,
-    pub lockless_aging: bool,
-}
-
-impl Guard {
-    /// The kernel before the series.
-    pub const NO_OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: false };
-    /// The kernel with it.
-    pub const OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: true };
-    /// As slat ships.
-    pub const SLAT: Self = Self { lock: MmuLock::None, lockless_aging: true };
-}
+/// The lock of the VM's tables, and whether aging does without it.
+pub type Guard = (MmuLock, bool);
+/// The kernel before the series.
+pub const NO_OPT: Guard = (MmuLock::ReadWrite, false);
+/// The kernel with it.
+pub const OPT: Guard = (MmuLock::ReadWrite, true);
+/// As slat ships.
+pub const SLAT: Guard = (MmuLock::None, true);
 
 /// See the module's header.
 pub struct TrackedMemory {
@@ -190,12 +183,16 @@ pub struct TrackedMemory {
 
 impl TrackedMemory {
     /// Memory that was never touched, in generations where `lru` says so.
-    pub fn new(arena: &Arc<Arena>, guard: Guard, memory: GuestMemory, lru: bool) -> Result<Self> {
+    pub fn new(
+        arena: &Arc<Arena>,
+        (lock, lockless_aging): Guard,
+        memory: GuestMemory,
+        lru: bool,
+    ) -> Result<Self> {
         let builder = AddressSpace::builder(arena);
         let space = if lru { builder.lru(LruSettings::default()) } else { builder }.build()?;
         let vm = machine(&space, memory.bytes(), Backing::Anonymous, |vm| {
-            vm.vcpus(memory.vcpus)
-                .baseline(Baseline::NONE.mmu_lock(guard.lock).lockless_aging(guard.lockless_aging))
+            vm.vcpus(memory.vcpus).baseline(Baseline::NONE.mmu_lock(lock).lockless_aging(lockless_aging))
         });
         Ok(Self { space, vm: vm.map_err(Error::Machine)?, memory })
     }

@@ -2,7 +2,7 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
-use super::aging_flags::{AccessTracking, Guard, TrackedMemory, Way, pass, youngest};
+use super::aging_flags::{AccessTracking, SLAT, TrackedMemory, Way, pass, youngest};
 use crate::scenarios::threads_prelude::*;
 
 /// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
@@ -36,7 +36,7 @@ impl AccessTracking {
             let arena = arena(memory.bytes(), vcpus.into())?;
             let mut times: Vec<(&str, Vec<f64>)> = Vec::new();
             for _ in 0..runs {
-                let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
+                let world = TrackedMemory::new(&arena, SLAT, memory, self.lru)?;
                 let mut run = Run { world: &world, lru: self.lru, vcpus, checks: &mut report.checks };
                 for (name, access, uses) in STAGES {
                     let (stage, ms) = match access {

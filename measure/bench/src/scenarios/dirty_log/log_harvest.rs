@@ -8,8 +8,8 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use super::logged_vm::set_log;
-use super::{DirtyLogPerf, name_of, timed};
+use super::logged_vm::{name_of, set_log};
+use super::{DirtyLogPerf, timed};
 use crate::scenarios::threads_prelude::*;
 use slat::age::Scan;
 use slat::table::{Entry, Word};

@@ -6,9 +6,9 @@
 //! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
 //! on the reader-writer lock that its faults take.
 
-use super::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory};
+use super::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory, name_of};
 use super::logging_vcpus::Vcpus;
-use super::{DirtyLogPerf, exit_name, name_of, timed};
+use super::{DirtyLogPerf, exit_name, timed};
 use crate::parts::concurrent_latency::{Faulter, beside};
 use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};

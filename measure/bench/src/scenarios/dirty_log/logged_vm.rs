@@ -4,7 +4,6 @@
 //! gfn 0 ─▶ logged memory, in pages of the size asked for          1 TiB ─▶ elsewhere, in pages of 4K
 //! ```
 
-use super::name_of;
 use crate::scenarios::threads_prelude::*;
 pub use crate::threads::arithmetic::Pages;
 use slat::SlotError;
@@ -34,6 +33,14 @@ pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm> 
 /// So much memory from frame 0 on.
 pub fn memory(bytes: u64) -> Span<Gfn> {
     Span::sized(Gfn(0), bytes / PAGE_SIZE)
+}
+
+/// How stores are noticed, in words.
+pub fn name_of(track: Track) -> &'static str {
+    match track {
+        Track::Writes => "write protection",
+        Track::DirtyBits => "D bits",
+    }
 }
 
 /// Switches a slot's log on or off.

@@ -225,13 +225,6 @@ impl DirtyLogPerf {
     }
 }
 
-fn name_of(track: Track) -> &'static str {
-    match track {
-        Track::Writes => "write protection",
-        Track::DirtyBits => "D bits",
-    }
-}
-
 fn exit_name(exit: Duration) -> String {
     format!("{} ns", exit.as_nanos())
 }

@@ -65,7 +65,6 @@ pub struct InvalidatingRun {
     pub invalidation_ns: Option<f64>,
     /// The counts during the run.
     pub counted: Stats,
-    kicks: u64,
     /// It was ended before its vCPUs were done.
     unfinished: bool,
     /// The conditions under which it counts.
@@ -152,7 +151,6 @@ impl InvalidatingRun {
             invalidations: made.iter().sum(),
             invalidation_ns: (invalidators > 0).then(|| each.sum::<f64>() / f64::from(invalidators)),
             counted: since(&before, &vm.stats()),
-            kicks: stats.kicks,
             unfinished: counts.iter().any(|counts| counts[0] < layout.pages),
             tally: Vec::new(),
             stats,
@@ -229,7 +227,6 @@ impl InvalidatingRun {
             unfinished: self.unfinished,
             operations: self.made,
             flushes: self.counted.flushes.paid,
-            kicks: self.kicks,
             checks,
             ..Point::of(setting, figures, self.stats.clone())
         }

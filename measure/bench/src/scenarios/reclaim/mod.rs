@@ -1,8 +1,8 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
-//! limited_guest.rs  what guests access: the bundled traces, and a program with phases; one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum; how cold evicted pages were
+//! bounds.rs         the accesses of guests; pages brought in again under exact LRU and under Belady's optimum; how cold evicted pages were
+//! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
 //! slow_device.rs    faults elsewhere while a swap device is slow
 //! refaults.rs       the report
 //! ```
@@ -64,7 +64,7 @@ impl Flags for Reclaim {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
-        let jobs = limited_guest::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>>>()?;
+        let jobs = bounds::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
         let guests = jobs.iter().map(|job| {

@@ -121,7 +121,7 @@ impl ZappedRange {
     fn frees(&self, way: Way) -> u64 {
         match way {
             Way::LeafByLeaf => 0,
-            // Those of leaves, and those above them.
+            // Tables of leaves, and the tables above them.
             Way::Unhook => [Level::M2, Level::G1].map(|level| self.gfns().len() / level.pages()).iter().sum(),
             // And one root for another.
             Way::All => self.tables(),
