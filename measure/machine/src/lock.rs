@@ -18,7 +18,6 @@ use crate::cpu::{Machine, Paused, Waiter, Waiters, with};
 use crate::prices::Ps;
 use crate::schedule::Access;
 use core::hint::spin_loop;
-use core::ops::Deref;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock_api::GuardSend;
@@ -178,7 +177,7 @@ impl RawRwLock {
 
     /// Lets waiters go first; in a parking lock, those that sleep.
     #[track_caller]
-    fn let_others_in(&self, alone: bool) {
+    fn bump(&self, alone: bool) {
         // The lock's word says whether waiters exist.
         access(self, Access::Load);
         let waits = with(|machine| {
@@ -193,43 +192,41 @@ impl RawRwLock {
     }
 }
 
-/// Methods of `lock_api`'s traits: each enters or leaves, as a writer or not.
-macro_rules! methods {
-    (unsafe $($name:ident = $method:ident($alone:literal);)*) => {
-        $(#[track_caller]
-        unsafe fn $name(&self) {
-            self.$method($alone);
-        })*
-    };
-    ($($name:ident $(-> $result:ty)? = $method:ident($alone:literal);)*) => {
-        $(#[track_caller]
-        fn $name(&self) $(-> $result)? {
-            self.$method($alone)
-        })*
-    };
-}
-
-impl Deref for RawMutex {
-    type Target = RawRwLock;
-
-    fn deref(&self) -> &RawRwLock {
-        &self.0
-    }
-}
-
 // SAFETY: `take` admits one writer, or readers only. Each unlock undoes one of them.
 unsafe impl lock_api::RawRwLock for RawRwLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way to make one")]
     const INIT: Self = Self { held: AtomicU64::new(0) };
     type GuardMarker = GuardSend;
 
-    methods! {
-        lock_shared = enter(false);
-        try_lock_shared -> bool = try_enter(false);
-        lock_exclusive = enter(true);
-        try_lock_exclusive -> bool = try_enter(true);
+    #[track_caller]
+    fn lock_shared(&self) {
+        self.enter(false);
     }
-    methods! { unsafe unlock_shared = leave(false); unlock_exclusive = leave(true); }
+
+    #[track_caller]
+    fn try_lock_shared(&self) -> bool {
+        self.try_enter(false)
+    }
+
+    #[track_caller]
+    unsafe fn unlock_shared(&self) {
+        self.leave(false);
+    }
+
+    #[track_caller]
+    fn lock_exclusive(&self) {
+        self.enter(true);
+    }
+
+    #[track_caller]
+    fn try_lock_exclusive(&self) -> bool {
+        self.try_enter(true)
+    }
+
+    #[track_caller]
+    unsafe fn unlock_exclusive(&self) {
+        self.leave(true);
+    }
 }
 
 // SAFETY: as above.
@@ -238,22 +235,54 @@ unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: Self = Self(<RawRwLock as lock_api::RawRwLock>::INIT);
     type GuardMarker = GuardSend;
 
-    methods! { lock = enter(true); try_lock -> bool = try_enter(true); }
-    methods! { unsafe unlock = leave(true); }
+    #[track_caller]
+    fn lock(&self) {
+        self.0.enter(true);
+    }
+
+    #[track_caller]
+    fn try_lock(&self) -> bool {
+        self.0.try_enter(true)
+    }
+
+    #[track_caller]
+    unsafe fn unlock(&self) {
+        self.0.leave(true);
+    }
 }
 
 // SAFETY: the caller holds the lock, releases it and takes it again.
 unsafe impl lock_api::RawMutexFair for RawMutex {
-    methods! { unsafe unlock_fair = leave(true); bump = let_others_in(true); }
+    #[track_caller]
+    unsafe fn unlock_fair(&self) {
+        self.0.leave(true);
+    }
+
+    #[track_caller]
+    unsafe fn bump(&self) {
+        self.0.bump(true);
+    }
 }
 
 // SAFETY: as above.
 unsafe impl lock_api::RawRwLockFair for RawRwLock {
-    methods! {
-        unsafe
-        unlock_shared_fair = leave(false);
-        unlock_exclusive_fair = leave(true);
-        bump_shared = let_others_in(false);
-        bump_exclusive = let_others_in(true);
+    #[track_caller]
+    unsafe fn unlock_shared_fair(&self) {
+        self.leave(false);
+    }
+
+    #[track_caller]
+    unsafe fn unlock_exclusive_fair(&self) {
+        self.leave(true);
+    }
+
+    #[track_caller]
+    unsafe fn bump_shared(&self) {
+        self.bump(false);
+    }
+
+    #[track_caller]
+    unsafe fn bump_exclusive(&self) {
+        self.bump(true);
     }
 }
