@@ -9,7 +9,6 @@ use crate::threads::samples::Series;
 use clap::Args;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
-use slat_machine::Costs;
 
 use crate::parts::point::Point;
 use crate::parts::setting::{Setting, Work};
@@ -36,8 +35,7 @@ impl Flags for ColumnFlags {
             say(format_args!("{vcpus} vCPUs: {} rounds of {} columns", asked.runs, columns.len()));
             let points = Lineup::run(asked.runs, columns.iter().copied(), |&column| {
                 let work = if *as_simulated { Work::default() } else { Work::none() };
-                let setting = Setting { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work };
-                (scenario.simulated.run)(&setting).map_err(Error::Machine)
+                (scenario.simulated.run)(&Setting::real(column, vcpus, work)).map_err(Error::Machine)
             })?;
             let rows = rows(vcpus, &points).into_iter();
             report.rows.extend(rows.map(|row| row.answering(scenario.series)));
@@ -98,8 +96,7 @@ mod tests {
     fn a_check_that_fails_once_fails() {
         let bench = crate::scenarios::by_name("pre-fault").unwrap();
         let column = bench.simulated.columns[0];
-        let setting =
-            Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: true, seed: 1, work: Work::none() };
+        let setting = Setting { quick: true, ..Setting::real(column, 1, Work::none()) };
         let mut points = vec![(bench.simulated.run)(&setting).unwrap(); 3];
         let held = |points: &[Point]| {
             let mut checks = Vec::new();

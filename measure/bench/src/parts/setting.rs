@@ -51,6 +51,13 @@ pub struct Setting<'s> {
     pub work: Work,
 }
 
+impl Setting<'static> {
+    /// A run on threads, where no costs are needed.
+    pub fn real(column: Column, vcpus: u32, work: Work) -> Self {
+        Self { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work }
+    }
+}
+
 impl Setting<'_> {
     /// Pages that each vCPU touches, where it has a part of its own: 200,000 for all of them, where that is not too few or too
     /// many for one.

@@ -16,6 +16,11 @@ pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builde
     Vm::builder(host).vcpus(setting.vcpus).baseline(Baseline::NONE.mmu_lock(lock))
 }
 
+/// The VM of a setting, with one memslot of so many pages from frame 0 on.
+pub fn sim_vm<H: Host>(host: H, setting: &Setting<'_>, pages: u64) -> Result<Vm<Ept4, H>, String> {
+    with_one_slot(builder(host, setting, setting.column.lock), pages)
+}
+
 /// A VM with one memslot of so many pages from frame 0 on.
 pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> Result<Vm<F, H>, String> {
     with_slots(builder, [slot(0, Span::sized(Gfn(0), pages))])

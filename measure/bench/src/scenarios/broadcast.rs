@@ -127,7 +127,7 @@ impl MovedPages {
     fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self> {
         let processors = Arc::new(Processors::new(setting, reach));
         let host = SimHost::filled(PAGES, &setting.work).on(Arc::clone(&processors));
-        let vm = with_one_slot(builder(host, setting, MmuLock::None), PAGES)?;
+        let vm = sim_vm(host, setting, PAGES)?;
         let freed = (0..PAGES).map(|_| AtomicBool::new(false)).collect();
         // On threads each poll of a guest is another: many of them make a mean.
         let moved = if setting.quick && cfg!(virtual_time) { MOVED / 4 } else { MOVED };

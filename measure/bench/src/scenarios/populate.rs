@@ -60,7 +60,7 @@ impl<'s> Fixture<'s> {
         };
         let work = Work { host_page: page, host_first: false, ..setting.work.clone() };
         let host = SimHost::filled(frames, &work);
-        let vm = with_one_slot(builder(host, setting, setting.column.lock), frames)?;
+        let vm = sim_vm(host, setting, frames)?;
         Ok(Self { setting, vm, work, frames: Span::sized(Gfn(0), frames) })
     }
 

@@ -29,7 +29,7 @@ fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let pages = parts.all().len();
     let host = SimHost::new(pages, &setting.work);
-    let vm = &with_one_slot(builder(host, setting, setting.column.lock), pages)?;
+    let vm = &sim_vm(host, setting, pages)?;
     let work = |idle: &mut Idle, number, part: Span<Gfn>| {
         let mut vcpu = vcpu(vm, number)?;
         let firsts = (part.start.0..part.end.0).step_by(Level::M2.pages() as usize);

@@ -16,7 +16,7 @@ pub use crate::parts::touch_pages::{Bare, Guest, Touch};
 pub use crate::parts::vcpu_parts::Parts;
 pub use crate::parts::vcpu_programs::VcpuPrograms;
 pub use crate::parts::vm_setup::{
-    SimVm, builder, each_vcpu, gfns, idle, right, right_by, vcpu, with_one_slot,
+    SimVm, builder, each_vcpu, gfns, idle, right, right_by, sim_vm, vcpu, with_one_slot,
 };
 #[cfg(not(virtual_time))]
 pub use crate::scenario::Measured;

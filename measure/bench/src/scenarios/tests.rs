@@ -52,8 +52,7 @@ fn every_kind_of_work_is_done_in_both_worlds() {
         Work { under_lock_ns: 10, mm_lines: 2, host_first: false, ..short.clone() },
     ] {
         for &column in demand_paging::SCENARIO.simulated.columns {
-            let setting =
-                Setting { costs: &Costs::SERVER, vcpus: 2, column, quick: true, seed: 1, work: work.clone() };
+            let setting = Setting { work: work.clone(), ..setting(column) };
             let point = (demand_paging::SCENARIO.simulated.run)(&setting).unwrap();
             assert_eq!(failed(&point), [""; 0], "{} {work:?}", column.name);
         }

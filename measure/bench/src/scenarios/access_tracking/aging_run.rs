@@ -193,14 +193,12 @@ mod tests {
 
     #[test]
     fn negative_control_pages_that_are_not_told_are_found() {
-        let (column, work) = (SLAT, Work::default());
-        let setting =
-            &Setting { costs: &Costs::SERVER, vcpus: 2, column, quick: true, seed: 1, work: work.clone() };
+        let setting = &setting(SLAT);
+        let work = &setting.work;
         let parts = Parts::new(setting, 8);
         let all = parts.all();
-        let vm =
-            with_one_slot(builder(SimHost::new(all.len(), &work), setting, column.lock), all.len()).unwrap();
-        let guests = parts.guests(&vm, &work).unwrap();
+        let vm = sim_vm(SimHost::new(all.len(), work), setting, all.len()).unwrap();
+        let guests = parts.guests(&vm, work).unwrap();
         // Two pages, which the guests have touched before their parts.
         let check = |aged| was_young(aged + still_young(&vm, all).unwrap(), 2);
         assert!(check(0).ok, "{:?}", check(0));

@@ -8,7 +8,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let pages = parts.all().len();
     let host = SimHost::new(pages, &setting.work);
-    let vm = with_one_slot(builder(host, setting, setting.column.lock), pages)?;
+    let vm = sim_vm(host, setting, pages)?;
     let mut guests = parts.guests(&vm, &setting.work)?;
     let fixture =
         Fixture { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), page: Level::K4, right: FIRST_FRAMES };
@@ -93,7 +93,7 @@ mod tests {
         let parts = Parts::new(setting, 8);
         let pages = parts.all().len();
         let host = SimHost::new(pages, &setting.work);
-        let vm = &with_one_slot(builder(host, setting, setting.column.lock), pages).unwrap();
+        let vm = &sim_vm(host, setting, pages).unwrap();
         let guests = &mut parts.guests(vm, &setting.work).unwrap();
         let parts: &Vec<_> = &parts.each().collect();
         let fixture = Fixture { vm, parts, page: Level::K4, right: FIRST_FRAMES };

@@ -178,7 +178,7 @@ impl Invalidate {
             host_page: level,
             ..Work::none()
         };
-        let setting = Setting { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work };
+        let setting = Setting::real(column, vcpus, work);
         let layout = &Layout::new(&setting, pages);
         let tables = pages * u64::from(vcpus) / if level == Level::K4 { TABLE } else { 1 }
             + 64 * u64::from(vcpus + invalidators);

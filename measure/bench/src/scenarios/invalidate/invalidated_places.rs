@@ -178,7 +178,7 @@ mod tests {
         {
             let setting = &Setting { work: Work { over, range, ..work(3) }, ..setting(NONE) };
             let layout = Layout::new(setting, setting.pages_per_vcpu());
-            let vm = &with_one_slot(builder(SimHost::new(8, &setting.work), setting, NONE.lock), 8).unwrap();
+            let vm = &sim_vm(SimHost::new(8, &setting.work), setting, 8).unwrap();
             let at = [7, 5 * TABLE + 9].map(AtomicU64::new);
             for number in 0..3 {
                 let place = layout.place(number);

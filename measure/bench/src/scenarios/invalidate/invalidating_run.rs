@@ -308,8 +308,7 @@ mod tests {
         let lap = InvalidatingRun::simulated(setting, 0, u64::MAX).unwrap();
         let layout = &Layout::new(setting, setting.pages_per_vcpu());
         let end = layout.end(0);
-        let vm =
-            &with_one_slot(builder(SimHost::filled(end, &setting.work), setting, NONE.lock), end).unwrap();
+        let vm = &sim_vm(SimHost::filled(end, &setting.work), setting, end).unwrap();
         let failed = |emptied| {
             let fixture = Fixture { vm, frame: |gfn| first_page(gfn).pfn, layout, invalidators: 0, emptied };
             let tally = lap.tally(&fixture, &setting.work).unwrap();

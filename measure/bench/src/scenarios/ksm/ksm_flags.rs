@@ -126,8 +126,7 @@ impl Flags for KsmPerf {
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
         let arena = arena(memory, cpus + 2).build()?;
         // Guests do nothing but use their memory.
-        let (column, work) = (HEEDED_BATCHED, Work::none());
-        let setting = &Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: false, seed: 1, work };
+        let setting = &Setting::real(HEEDED_BATCHED, 1, Work::none());
         let entrants = CONDITIONS.iter().flat_map(|&(huge, rests)| {
             LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests })
         });

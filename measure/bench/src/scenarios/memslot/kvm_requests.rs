@@ -62,7 +62,7 @@ pub fn open(_path: &CStr) -> Result<Kvm, String> {
 
 /// A VM of slat's.
 fn slat(slots: u32) -> Result<Vmm> {
-    let (vm, mut idle) = (empty_vm(slots)?, idle()?);
+    let (vm, mut idle) = (empty_vm(slots).map_err(Error::Machine)?, idle()?);
     Ok(Box::new(move |region| vm.memory().set(&mut idle, region).err().map_or(0, |error| error.errno())))
 }
 

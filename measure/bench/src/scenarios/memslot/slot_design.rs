@@ -75,24 +75,13 @@ impl Design for SimHost {
 }
 
 /// The setting of a real run in which only the engine, the slots and the guest take time.
-#[cfg(not(virtual_time))]
 pub fn engine_alone() -> Setting<'static> {
-    Setting {
-        costs: &crate::world::Costs::SERVER,
-        vcpus: 1,
-        column: NONE,
-        quick: false,
-        seed: 1,
-        work: Work::none(),
-    }
+    Setting::real(NONE, 1, Work::none())
 }
 
 /// A VM of slat's that can have so many slots, and has none; its host has no page.
-#[cfg(not(virtual_time))]
-pub fn empty_vm(slots: u32) -> Result<Machine<SimHost>, slat_cli::error::Error> {
-    let memory = SimHost::new(0, &crate::parts::setting::Work::none());
-    SimHost::machine(memory, &engine_alone(), slots, |builder| builder)
-        .map_err(slat_cli::error::Error::Machine)
+pub fn empty_vm(slots: u32) -> Result<Machine<SimHost>> {
+    SimHost::machine(SimHost::new(0, &Work::none()), &engine_alone(), slots, |builder| builder)
 }
 
 // The test area: so many pages, cut into so many memslots.

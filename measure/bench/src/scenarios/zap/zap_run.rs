@@ -28,10 +28,7 @@ pub const UNHOOK: Column = Column::lockless("unhook");
 pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, PART);
     let range = Span::sized(parts.all().end, if setting.quick { RANGE / 4 } else { RANGE });
-    let vm_of = |range: Span<Gfn>| {
-        let host = SimHost::new(range.end.0, &setting.work);
-        with_one_slot(builder(host, setting, setting.column.lock), range.end.0)
-    };
+    let vm_of = |Span::<Gfn> { end, .. }| sim_vm(SimHost::new(end.0, &setting.work), setting, end.0);
     let (vm, rehearsed) = (vm_of(range)?, vm_of(REHEARSED)?);
     let mut filled = Ok(());
     let fills = || filled = fill(&vm, range).and_then(|()| fill(&rehearsed, REHEARSED));
@@ -234,7 +231,7 @@ mod tests {
         let parts = Parts::new(setting, 8);
         let range = Span::sized(parts.all().end, 8);
         let host = SimHost::new(range.end.0, &setting.work);
-        let vm = &with_one_slot(builder(host, setting, setting.column.lock), range.end.0).unwrap();
+        let vm = &sim_vm(host, setting, range.end.0).unwrap();
         fill(vm, range).unwrap();
         drop(parts.guests(vm, &setting.work).unwrap());
         let frame = |gfn| first_page(gfn).pfn;

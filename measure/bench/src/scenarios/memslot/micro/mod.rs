@@ -107,7 +107,7 @@ pub fn memory(report: &mut Report) -> Result<()> {
 
     let (bytes, count) = LARGE;
     let slots = || Layout::new(count, bytes / PAGE_SIZE, 1).slots();
-    let vm = empty_vm(count)?;
+    let vm = empty_vm(count).map_err(Error::Machine)?;
     vm.memory().commit(&mut idle()?, |tx| slots().try_for_each(|slot| tx.create(slot)))?;
     // A VM does not tell how much its slots take: these are the same slots.
     let lent = vm.stats().lent_bytes as f64 + SlotMap::build(slots()).bytes() as f64;
@@ -170,22 +170,26 @@ fn sample<M: Map>(map: &mut M, frames: &[Gfn], places: &[(Slot, Gfn)], batch: us
 
 // Look-ups, each of which depends on the answer to the one before: the latency of one.
 
+/// An entrant with a map of these slots, if the map can have so many; `sample` asks it about frames.
+fn with_map<M: Map>(cells: Cells, sample: impl Fn(&M, &[Gfn]) -> Sample + 'static) -> Option<Entrant> {
+    let entrant = || {
+        let (map, frames) = (M::build(cells.slots()), cells.frames());
+        Entrant { name: M::NAME, sample: Box::new(move || sample(&map, &frames)) }
+    };
+    (cells.0 <= M::MOST).then(entrant)
+}
+
 /// Finds slots of random frames.
 pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant> {
-    if cells.0 > M::MOST {
-        return None;
-    }
-    let (map, frames) = (M::build(cells.slots()), cells.frames());
-    let sample = move || {
-        let ns = chain(&frames, |gfn| map.find(gfn).map_or(0, |hva| hva.0));
-        Sample::new([ns], right(&frames, |gfn| map.find(gfn)))
-    };
-    Some(Entrant { name: M::NAME, sample: Box::new(sample) })
+    with_map(cells, |map: &M, frames| {
+        let ns = chain(frames, |gfn| map.find(gfn).map_or(0, |hva| hva.0));
+        Sample::new([ns], right(frames, |gfn| map.find(gfn)))
+    })
 }
 
 /// The same through hints, one kept beside each slot as the engine keeps one beside each leaf table, all of them warm.
 pub fn by_hint(cells: Cells) -> Result<Option<Entrant>> {
-    let vm = empty_vm(cells.0)?;
+    let vm = empty_vm(cells.0).map_err(Error::Machine)?;
     let idle = || Idle::take().expect("this thread runs no vCPU");
     vm.memory().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
     let hints: Vec<Hint> = cells.slots().map(|_| Hint::default()).collect();
@@ -212,16 +216,11 @@ pub fn by_hva<M: Map>(
     queries: usize,
     behind: impl Fn(&M, Span<Hva>) -> (Gfn, u64) + 'static,
 ) -> Option<Entrant> {
-    if cells.0 > M::MOST {
-        return None;
-    }
-    let (map, frames) = (M::build(cells.slots()), cells.frames());
-    let sample = move || {
-        let behind = |gfn: Gfn| behind(&map, Span::sized(Cells::hva(gfn), PAGE_SIZE));
+    with_map(cells, move |map, frames| {
+        let behind = |gfn: Gfn| behind(map, Span::sized(Cells::hva(gfn), PAGE_SIZE));
         let ns = chain(&frames[..queries.min(frames.len())], |gfn| behind(gfn).0.0);
-        Sample::new([ns], right(&frames, |gfn| (behind(gfn) == (gfn, 1)).then_some(Cells::hva(gfn))))
-    };
-    Some(Entrant { name: M::NAME, sample: Box::new(sample) })
+        Sample::new([ns], right(frames, |gfn| (behind(gfn) == (gfn, 1)).then_some(Cells::hva(gfn))))
+    })
 }
 
 /// Nanoseconds of one `ask` about a frame. The first bit of an answer is always zero; only who waits for it knows the
