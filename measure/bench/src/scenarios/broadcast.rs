@@ -5,7 +5,7 @@
 //! host    ── invalidate ─▶ kicks: each vCPU leaves its guest, answers, enters ─────────────▶ the page is another frame
 //!                       └▶ a broadcast: one at a time, there and back to the farthest socket ▶
 //! ```
-//! | column | [`Host::broadcast_flush`](slat::Host::broadcast_flush) says |
+//! | column | [`Host::broadcast_flush`] says |
 //! |---|---|
 //! | kicks | no, at once |
 //! | broadcast, some out of reach | no, after a broadcast to every other processor; then all are kicked |

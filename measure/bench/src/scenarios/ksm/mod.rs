@@ -21,7 +21,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`reading_guest`] | what a guest does meanwhile; what the VMs hold in each stage, and what KSM must have found |
+//! | `reading_guest` | what a guest does meanwhile; what the VMs hold in each stage, and what KSM must have found |
 //! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
 //! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
 //! | [`merging`] | the columns and the figures, and the series' figure beside these |
