@@ -1,21 +1,67 @@
-//! The floor: the least that filling a hole in a shared 4-level table can cost.
+//! slat itself: the whole fault path of the engine, under any MMU lock.
 //!
-//! Three loads lead from the root to the leaf table, one load reads the leaf, one CAS turns it from absent
-//! to present. There is no lock, no read side, no memslot look-up, no invalidation and no accounting, so
-//! nothing here could be used as an MMU; that is the point. The further time of a real fault path is the
-//! price of its guarantees.
-//!
-//! Entries are in the format of x86-64, with process addresses for physical ones.
+//! One memslot covers the course, and the host answers by arithmetic without sleeping, so what is timed is
+//! the engine: walk, stamp, slot, host look-up, install, counters. Between the passes the host takes its
+//! pages away as `MADV_DONTNEED` would; that leaves holes which carry the invalidation's number, in tables
+//! that stay linked.
 
-use crate::scenarios::fault_floor::fault_race::backing;
-use crate::scenarios::fault_floor::fault_race::{Contender, Vcpu};
-use crate::threads::table_pool;
+use super::fault_race::{Contender, Course, Vcpu, backing};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::table_pool::{FRAME, PRESENT, Table, child};
-use slat::Format;
-use slat::addr::{Gfn, Level, Pfn, Span};
-use slat::table::formats::Npt4;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+/// A VM whose memory is the course.
+pub struct Ours {
+    vm: Vm<Npt4, Arithmetic>,
+}
+
+/// A vCPU and its thread's proof of idleness.
+struct Thread<'vm> {
+    vcpu: slat::Vcpu<'vm, Npt4, Arithmetic>,
+    idle: Idle,
+}
+
+impl Ours {
+    /// A VM for this course, with one memslot and nothing mapped.
+    pub fn new(course: &Course, lock: MmuLock) -> Self {
+        let vm = vm_with(Arithmetic, course.vcpus() as u32, lock, [slot(0, course.gfns())]);
+        Self { vm: vm.expect("the course lies in reach of the format") }
+    }
+}
+
+impl Contender for Ours {
+    fn vcpu(&self, thread: usize) -> impl Vcpu {
+        Thread {
+            vcpu: self.vm.vcpu(VcpuId(thread as u32)).expect("each vCPU has one thread"),
+            idle: Idle::take().expect("each thread has one vCPU"),
+        }
+    }
+}
+
+impl Vcpu for Thread<'_> {
+    #[inline]
+    fn fault(&mut self, gfn: Gfn) -> bool {
+        let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
+        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Next::Resume(Resume::Mapped(_))))
+    }
+
+    fn clear(&mut self, gfns: Span<Gfn>) {
+        drop(self.vcpu.vm().invalidate(hvas_of(gfns), Reason::Clear).apply(&mut self.idle).settle());
+    }
+
+    fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
+        self.vcpu.vm().memory().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
+    }
+}
+
+// The floor: the least that filling a hole in a shared 4-level table can cost.
+//
+// Three loads lead from the root to the leaf table, one load reads the leaf, one CAS turns it from absent
+// to present. There is no lock, no read side, no memslot look-up, no invalidation and no accounting, so
+// nothing here could be used as an MMU; that is the point. The further time of a real fault path is the
+// price of its guarantees.
+//
+// Entries are in the format of x86-64, with process addresses for physical ones.
 
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;

@@ -1,15 +1,10 @@
 //! vCPUs that fault beside threads that invalidate, and the checks that must hold afterwards.
 
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::{NONE, Over, Setting, Work};
-use crate::parts::sim_host::{SimHost, first_page};
-use crate::parts::touch_pages::{Guest, Touch};
-use crate::parts::vm_setup::{builder, idle, with_one_slot};
-use crate::scenarios::invalidate::invalidated_places::{Invalidator, empty, warm};
+use super::invalidated_places::{Invalidator, empty, warm};
 pub use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
-use crate::world::Ordering::Relaxed;
-use crate::world::{AtomicU64, Job, LOOK_EVERY, RunStats, now, run};
-use slat::{Format, Gfn, Host, Level, Pfn, Span, Stats, Vm};
+use crate::scenarios::prelude::*;
+use crate::world::{AtomicU64, LOOK_EVERY};
+use slat::Stats;
 
 /// A run ends after so many times what it takes without invalidators.
 pub const BOUND: u64 = 50;
@@ -21,11 +16,11 @@ pub const BARS: [f64; 2] = [1.2, 1.5];
 pub const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
-    let alone = Lap::simulated(setting, 0, u64::MAX)?;
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
+    let alone = InvalidatingRun::simulated(setting, 0, u64::MAX)?;
     let lap = match setting.work.invalidators {
         0 => None,
-        many => Some(Lap::simulated(setting, many, BOUND * alone.stats.wall_ns)?),
+        many => Some(InvalidatingRun::simulated(setting, many, BOUND * alone.stats.wall_ns)?),
     };
     Ok(lap.as_ref().unwrap_or(&alone).point(setting, &alone))
 }
@@ -47,7 +42,7 @@ impl<'g, F: Format, H: Host> Fixture<'g, F, H> {
         frame: fn(Gfn) -> Pfn,
         layout: &'g Layout,
         (invalidators, work): (u32, &Work),
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let places = (0..invalidators).map(|number| empty(vm, layout.place(number), work.host_page));
         let emptied = places.sum::<Result<_, _>>()?;
         Ok(Self { vm, frame, layout, invalidators, emptied })
@@ -55,7 +50,7 @@ impl<'g, F: Format, H: Host> Fixture<'g, F, H> {
 }
 
 /// One run.
-pub struct Lap {
+pub struct InvalidatingRun {
     stats: RunStats,
     /// Faults of all vCPUs.
     pub made: u64,
@@ -70,16 +65,15 @@ pub struct Lap {
     pub invalidation_ns: Option<f64>,
     /// The counts during the run.
     pub counted: Stats,
-    kicks: u64,
     /// It was ended before its vCPUs were done.
     unfinished: bool,
     /// The conditions under which it counts.
     pub tally: Vec<Tally>,
 }
 
-impl Lap {
+impl InvalidatingRun {
     /// In virtual time, or on threads as the same is simulated: vCPUs have guests, and the host works.
-    fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self, String> {
+    fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self> {
         let work = Work {
             // Else every page would be asked for twice, and the sleep be counted twice.
             host_first: setting.work.host_first && setting.work.host_sleeps_ns == 0,
@@ -107,7 +101,7 @@ impl Lap {
         fixture: &Fixture<'_, F, H>,
         vcpus: &mut [impl Touch],
         goes_on: &(impl Fn() -> bool + Sync),
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let &Fixture { vm, layout, invalidators, .. } = fixture;
         warm(vcpus, layout)?;
         let before = vm.stats();
@@ -157,7 +151,6 @@ impl Lap {
             invalidations: made.iter().sum(),
             invalidation_ns: (invalidators > 0).then(|| each.sum::<f64>() / f64::from(invalidators)),
             counted: since(&before, &vm.stats()),
-            kicks: stats.kicks,
             unfinished: counts.iter().any(|counts| counts[0] < layout.pages),
             tally: Vec::new(),
             stats,
@@ -171,7 +164,7 @@ impl Lap {
         &self,
         &Fixture { vm, frame, layout, emptied, .. }: &Fixture<'_, F, H>,
         &Work { over, range, .. }: &Work,
-    ) -> Result<Vec<Tally>, String> {
+    ) -> Result<Vec<Tally>> {
         let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
         let elsewhere = layout.place(0).start;
         vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
@@ -234,7 +227,6 @@ impl Lap {
             unfinished: self.unfinished,
             operations: self.made,
             flushes: self.counted.flushes.paid,
-            kicks: self.kicks,
             checks,
             ..Point::of(setting, figures, self.stats.clone())
         }
@@ -270,8 +262,6 @@ pub fn since(before: &Stats, after: &Stats) -> Stats {
 mod tests {
     use super::*;
     use crate::parts::setting::EXCLUSIVE;
-    use crate::parts::test_settings::{failing, setting};
-    use slat::{Access, Fault, Level, VcpuId};
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }
@@ -282,9 +272,9 @@ mod tests {
     #[test]
     fn a_run_that_does_not_end_by_itself_is_ended_and_says_so() {
         let setting = &Setting { work: work(1), ..setting(NONE) };
-        let alone = Lap::simulated(setting, 0, u64::MAX).unwrap();
+        let alone = InvalidatingRun::simulated(setting, 0, u64::MAX).unwrap();
         assert!(!alone.unfinished);
-        let ended = Lap::simulated(setting, 1, alone.stats.wall_ns / 2).unwrap();
+        let ended = InvalidatingRun::simulated(setting, 1, alone.stats.wall_ns / 2).unwrap();
         assert!(ended.unfinished && ended.made < alone.made && ended.made > 0);
         let point = ended.point(setting, &alone);
         assert!(point.unfinished);
@@ -315,11 +305,10 @@ mod tests {
     #[test]
     fn negative_control_a_page_that_is_taken_away_and_one_that_is_wrong_are_found() {
         let setting = &Setting { work: work(0), ..setting(NONE) };
-        let lap = Lap::simulated(setting, 0, u64::MAX).unwrap();
+        let lap = InvalidatingRun::simulated(setting, 0, u64::MAX).unwrap();
         let layout = &Layout::new(setting, setting.pages_per_vcpu());
         let end = layout.end(0);
-        let vm =
-            &with_one_slot(builder(SimHost::filled(end, &setting.work), setting, NONE.lock), end).unwrap();
+        let vm = &sim_vm(SimHost::filled(end, &setting.work), setting, end).unwrap();
         let failed = |emptied| {
             let fixture = Fixture { vm, frame: |gfn| first_page(gfn).pfn, layout, invalidators: 0, emptied };
             let tally = lap.tally(&fixture, &setting.work).unwrap();
@@ -340,16 +329,16 @@ mod tests {
 
     #[test]
     fn only_slat_elsewhere_has_a_bar_and_more_invalidators_than_vcpus_a_wider_one() {
-        let ok = |policy, over, invalidators, ratio| {
+        let ok = |column, over, invalidators, ratio| {
             let work = Work { over, ..work(invalidators) };
-            bar(&Setting { work, ..setting(policy) }, ratio).map(|check| check.ok)
+            bar(&Setting { work, ..setting(column) }, ratio).map(|check| check.ok)
         };
         assert_eq!(ok(NONE, Over::Elsewhere, 2, 1.2), Some(true));
         assert_eq!(ok(NONE, Over::Near, 2, 1.3), Some(false));
         assert_eq!([1.4, 1.6].map(|ratio| ok(NONE, Over::Elsewhere, 3, ratio)), [Some(true), Some(false)]);
         assert_eq!(
             [(NONE, Over::Same), (NONE, Over::Mapped), (EXCLUSIVE, Over::Near)]
-                .map(|(policy, over)| ok(policy, over, 2, 9.0)),
+                .map(|(column, over)| ok(column, over, 2, 9.0)),
             [None; 3]
         );
     }

@@ -1,15 +1,8 @@
 //! A zap beside timed threads, and the checks that must hold after it.
 
 use crate::parts::concurrent_latency::{PhaseLatencies, TimedAction, beside};
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, first_page, hva_of, hvas_of};
 use crate::parts::touch_pages::Touching;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
-use crate::world::{Costs, Job, RunStats, compute, now, run};
-use slat::baselines::MmuLock;
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Pfn, Reason, Span, VcpuId, Vm};
+use crate::scenarios::prelude::*;
 
 /// Pages that are zapped: 256 MiB.
 pub const RANGE: u64 = 1 << 16;
@@ -32,13 +25,10 @@ pub const NEW_ROOT: Column = Column::lockless("new root");
 pub const UNHOOK: Column = Column::lockless("unhook");
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, PART);
     let range = Span::sized(parts.all().end, if setting.quick { RANGE / 4 } else { RANGE });
-    let vm_of = |range: Span<Gfn>| {
-        let host = SimHost::new(range.end.0, &setting.work);
-        with_one_slot(builder(host, setting, setting.column.lock), range.end.0)
-    };
+    let vm_of = |Span::<Gfn> { end, .. }| sim_vm(SimHost::new(end.0, &setting.work), setting, end.0);
     let (vm, rehearsed) = (vm_of(range)?, vm_of(REHEARSED)?);
     let mut filled = Ok(());
     let fills = || filled = fill(&vm, range).and_then(|()| fill(&rehearsed, REHEARSED));
@@ -66,8 +56,8 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
         compute(BEFORE_NS);
         warm = warm_up(way, &rehearsed, (&vm, range));
     };
-    let Lap { times, seen, flushes, stats, tally, .. } =
-        Lap::run(&fixture, way, setting.costs, &mut guests, before, |_| 0)?;
+    let ZapRun { times, seen, flushes, stats, tally, .. } =
+        ZapRun::run(&fixture, way, setting.costs, &mut guests, before, |_| 0)?;
     warm?;
     let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
     checks.push(Check::all("every fault of the others mapped a page", seen.good[0], seen.good[1]));
@@ -82,7 +72,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 }
 
 /// Maps every page of `range`, at no cost.
-pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
+pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<()> {
     let (mut idle, vcpu) = (idle()?, vm.vcpu(VcpuId(0)));
     let mut vcpu = vcpu.ok_or("vCPU 0 is in use")?;
     for gfn in gfns(range) {
@@ -95,7 +85,7 @@ pub fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
 
 /// Has the code of a zap and every table of the range in this CPU's caches. A line that is not there costs a real CPU much, and a simulated
 /// one nothing: a first zap of 64 MiB takes up to twice as long as a second one.
-pub fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<(), String> {
+pub fn warm_up(way: Way, rehearsed: &SimVm, (vm, range): (&SimVm, Span<Gfn>)) -> Result<()> {
     let mut idle = idle()?;
     way.zap(rehearsed, REHEARSED, &mut idle)?;
     vm.memory().lockless(&mut idle).for_each(range, |_| ());
@@ -125,12 +115,7 @@ pub struct Times {
 
 impl Way {
     /// Zaps `range`.
-    pub fn zap<F: Format, H: Host>(
-        self,
-        vm: &Vm<F, H>,
-        range: Span<Gfn>,
-        idle: &mut Idle,
-    ) -> Result<Times, String> {
+    pub fn zap<F: Format, H: Host>(self, vm: &Vm<F, H>, range: Span<Gfn>, idle: &mut Idle) -> Result<Times> {
         let start = now();
         let why = match self {
             Self::LeafByLeaf => Reason::Clear,
@@ -167,7 +152,7 @@ pub struct Fixture<'g, F: Format, H: Host> {
 }
 
 /// A zap beside timed threads.
-pub struct Lap {
+pub struct ZapRun {
     /// Of the zap.
     pub times: Times,
     /// The latencies that timed threads saw.
@@ -181,7 +166,7 @@ pub struct Lap {
     pub tally: Vec<Tally>,
 }
 
-impl Lap {
+impl ZapRun {
     /// `timed` threads begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
     pub fn run<F: Format, H: Host>(
         fixture: &Fixture<'_, F, H>,
@@ -190,7 +175,7 @@ impl Lap {
         timed: &mut [impl TimedAction],
         before: impl FnOnce() + Send,
         control_ns: impl FnOnce(&Times) -> u64 + Send,
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         let vm = fixture.vm;
         let filled = vm.stats();
         let zap = || way.zap(vm, fixture.range, &mut Idle::take().expect("a CPU of its own"));
@@ -213,7 +198,7 @@ impl Lap {
 
 impl<F: Format, H: Host> Fixture<'_, F, H> {
     /// The conditions after a zap, where vCPUs faulted in so many pages.
-    fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>, String> {
+    fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>> {
         let (mut left, mut right, mut all) = (0, 0, 0);
         self.vm.memory().lockless(&mut idle()?).for_each(ALL, |mapping| {
             let gfn = mapping.gfns.start;
@@ -239,7 +224,6 @@ impl<F: Format, H: Host> Fixture<'_, F, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::setting;
 
     #[test]
     fn negative_control_a_zap_of_too_little_and_one_of_too_much_are_found() {
@@ -247,7 +231,7 @@ mod tests {
         let parts = Parts::new(setting, 8);
         let range = Span::sized(parts.all().end, 8);
         let host = SimHost::new(range.end.0, &setting.work);
-        let vm = &with_one_slot(builder(host, setting, setting.column.lock), range.end.0).unwrap();
+        let vm = &sim_vm(host, setting, range.end.0).unwrap();
         fill(vm, range).unwrap();
         drop(parts.guests(vm, &setting.work).unwrap());
         let frame = |gfn| first_page(gfn).pfn;
