@@ -330,7 +330,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 150, 600, ".ci/packages"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
-            Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 205, 1800, "cargo xtask clients kvm-selftests"),
             Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
             Line::new(
                 NIGHTLY,
