@@ -295,6 +295,8 @@ impl<F: Format> Reverse<F> {
         for (nth, (level, plane)) in SIZES.into_iter().zip(&self.planes).enumerate() {
             // SAFETY: nothing is ever unlinked from a plane.
             let at = unsafe { plane.descend(memory, g1s.start) };
+            #[cfg(test)]
+            crate::sync::longest::visits(1);
             if at.level != level || at.word == NONE {
                 continue;
             }

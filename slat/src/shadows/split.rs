@@ -69,6 +69,8 @@ impl<F: Format> Shadows<F> {
             let at = unsafe { shadow.radix.descend(memory, g2s.start) };
             // No larger leaf, and no table to enter.
             if at.level == Level::K4 {
+                #[cfg(test)]
+                crate::sync::longest::visits(1);
                 edit::<F>(taking, at.entry, at.word, at.level, how);
                 return 1;
             }

@@ -52,6 +52,13 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: Measured {
         takes: ["3 s", "60 MiB"],
+        question: "What does a guest of the guest cost?",
+        kept: "--runs 9",
+        variants: &[(
+            "nested-exits",
+            "What does a guest of the guest cost, with each exit at 1.2 µs?",
+            "--as-simulated --runs 9",
+        )],
         ci: &["-v 1,2"],
         quick: &["--runs 3"],
         full: &[""],
