@@ -75,6 +75,8 @@ const MORE: &[(&str, &[Headline])] = &[
             },
         ],
     ),
+    ("nested", NESTED),
+    ("nested-exits", NESTED),
     (
         "migrate",
         &[Headline {
@@ -112,6 +114,41 @@ const TOUCHED: &[Headline] = &[Headline {
 const AGED: levers::Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
 const LOGGED: &str = "write protection under one mutex";
 const REFAULTED: levers::Params = &[("figure", "pages brought in again"), ("guest", "cc1"), ("limit", "50%")];
+
+/// Rows of a guest of the guest, on one vCPU.
+const NESTED: &[Headline] = &[
+    nested("L2 touches a page that T maps", &[("figure", "first touch"), ("vcpus", "1")]),
+    nested("L2 touches a page of 2 MiB", &[("figure", "  of 2 MiB, in T and in the host"), ("vcpus", "1")]),
+    nested(
+        "INVEPT after which nothing has changed",
+        &[("figure", "INVEPT, nothing changed"), ("vcpus", "1")],
+    ),
+    nested("INVEPT that drops all", &[("figure", "INVEPT that drops all"), ("vcpus", "1")]),
+    nested("the same, and all pages again", &[("figure", "  drops all: with them"), ("vcpus", "1")]),
+    nested(
+        "an entry of each table has changed: INVEPT",
+        &[("figure", "INVEPT, an entry of each table changed"), ("vcpus", "1")],
+    ),
+    nested(
+        "the same, with L1's exits and the pages again",
+        &[("figure", "  entries changed: with them and L1's exits"), ("vcpus", "1")],
+    ),
+    nested(
+        "the host takes a page back, no nested guest",
+        &[("figure", "the host takes a page back, no nested guest"), ("vcpus", "1")],
+    ),
+    nested(
+        "the same, beside L2, which does not have it",
+        &[("figure", "  that L2 does not have"), ("vcpus", "1")],
+    ),
+    nested("the same, and L2 has it once", &[("figure", "  that L2 has once"), ("vcpus", "1")]),
+    nested("the same, and L2 has it 100 times", &[("figure", "  that L2 has 100 times"), ("vcpus", "1")]),
+    nested("tables and reverse map", &[("figure", "memory"), ("vcpus", "1")]),
+];
+
+const fn nested(what: &'static str, params: levers::Params) -> Headline {
+    Headline { what, against: "a model of KVM's shadow MMU", row: "write-protected, one lock", params }
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

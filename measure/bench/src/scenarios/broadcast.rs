@@ -73,8 +73,6 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: Measured {
         takes: ["2 s", "60 MiB"],
-        question: "How much does a page that the host moves cost, by kicks and by flushes that hardware broadcasts?",
-        kept: "--runs 9",
         ci: &["-v 1,2"],
         quick: &["--runs 3"],
         full: &[""],

@@ -43,8 +43,6 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: Measured {
         takes: ["3 s", "60 MiB"],
-        question: "How long does it take to map a memslot whole before its guest runs?",
-        kept: "--runs 9",
         ci: &["-v 1,2"],
         quick: &["--runs 3"],
         full: &[""],

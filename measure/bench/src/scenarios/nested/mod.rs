@@ -53,11 +53,11 @@ pub static SCENARIO: Scenario = Scenario {
     measured: Measured {
         takes: ["3 s", "60 MiB"],
         question: "What does a guest of the guest cost?",
-        kept: "--runs 9",
+        kept: "-v 1 --runs 9",
         variants: &[(
             "nested-exits",
             "What does a guest of the guest cost, with each exit at 1.2 µs?",
-            "--as-simulated --runs 9",
+            "-v 1 --as-simulated --runs 9",
         )],
         ci: &["-v 1,2"],
         quick: &["--runs 3"],
