@@ -187,7 +187,8 @@ pub trait Host: Send + Sync {
     /// Returns the page at `hva` for this access, if the host can do so without sleeping. The engine calls this inside
     /// a section of the read side: take no lock that may be held during an invalidation, and do not allocate. The
     /// thread's token is in use, or cannot be [taken](Idle::take). The default sends every fault to
-    /// [`resolve`](Self::resolve).
+    /// [`resolve`](Self::resolve). A fault of a [nested guest](crate::nested) also asks for reads of pages beside its own,
+    /// which the guest may not access soon.
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         None

@@ -68,6 +68,43 @@ pub(super) struct Quick<'vm> {
     pub(super) slot: Slot,
     /// The hints of 2 MiB of L1's frames, with the first frame divided by 512.
     pub(super) hints: Option<(u64, &'vm [Entry; ENTRIES])>,
+    pub(super) around: Around,
+}
+
+/// The pages that one fault maps together: eight, whose entries share a cache line in T and in the shadow. While L2
+/// touches page after page, twice as many with each fault.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around {
+    count: u64,
+    /// The page after them.
+    end: Gfn,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        Self { count: Self::LEAST, end: Gfn(u64::MAX) }
+    }
+}
+
+impl Around {
+    const LEAST: u64 = 8;
+    const MOST: u64 = 64;
+
+    /// Returns the pages for a fault on `g2`, all in its 2 MiB.
+    pub(super) fn next(&mut self, g2: Gfn) -> Span<Gfn> {
+        let is_next = g2 == self.end;
+        self.count = if is_next { (self.count * 2).min(Self::MOST) } else { Self::LEAST };
+        let start = Gfn(g2.0 & !(Self::LEAST - 1));
+        let table = Span::sized(g2.base(Level::M2), Level::M2.pages());
+        let pages = Span::sized(start, self.count).clamp(&table);
+        self.end = pages.end;
+        pages
+    }
+
+    /// After a fault on `g2` that has mapped this page alone.
+    pub(super) fn beyond(self, g2: Gfn) -> Self {
+        if g2 == self.end { Self { end: g2 + 1, ..self } } else { Self::default() }
+    }
 }
 
 /// Returns a leaf of `level` as the 4 KiB leaf of exactly `gfn`.

@@ -5,6 +5,7 @@
 //!              table for the same addresses, and the entries above it; a memslot; the hints of 2 MiB of L1
 //! a fault      entry: a hole; T's entry: read, A and D set; the memslot; the host's page, if it is small and plain
 //!              the hint; frozen; N and line, as they were? the row; the leaf
+//!              the same for its neighbours, as far as L2 may access them without a change of T
 //! ```
 //! It is F1 to F9 of [`super::fault`], without the steps whose result is unchanged. An unchanged **N** confirms the
 //! memslots, T's own memslots, watched frames and the host's answer, as for a fault of L1's own ([`crate::fault`]). An
@@ -17,10 +18,11 @@
 
 use super::entry_words::{GuestWords, nth};
 use super::freeze::{Announced, freeze, thaw_with};
-use super::outcome::{Found, Quick};
+use super::outcome::{Around, Found, Quick};
 use super::{L1Access, L1Format, L2, L2Next};
 use crate::shadows::{HOLE, LeafRow, RmapHint, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
+use crate::sync::readside::Section;
 use crate::table::radix::At;
 use crate::{Access, Format, Gfn, Gpa, Host, HostPage, Hva, Leaf, Level, MemoryType, Next, Perms, Resume};
 
@@ -28,8 +30,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles the access, or returns `None` with nothing done.
     #[inline(always)]
     pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Next> {
-        let quick = self.quick.as_mut()?;
-        let (g2, vm) = (access.gpa.gfn(), self.vcpu.vm);
+        let (quick, g2) = (self.quick.as_ref()?, access.gpa.gfn());
         if g2.0 >> Level::M2.shift() != quick.tag {
             return None;
         }
@@ -37,6 +38,30 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if self.shadow.line.now() != quick.line {
             return None;
         }
+        let g1 = self.map_near(&section, g2, Some(access))?;
+        if F::HARDWARE_AD {
+            self.map_neighbours(&section, g2);
+        }
+        let gpa = Gpa(g1.gpa().0 | access.gpa.offset());
+        Some(L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa })
+    }
+
+    /// Maps the pages around `g2` that L2 may access without a change of T: their leaves are not young, and not dirty.
+    /// Any of them may fail. Without Accessed in the format, an aging pass would take them for young.
+    #[inline(never)]
+    fn map_neighbours(&mut self, section: &Section<'_>, g2: Gfn) {
+        let Some(quick) = &mut self.quick else { return };
+        let together = quick.around.next(g2);
+        for other in (together.start.0..together.end.0).map(Gfn).filter(|&other| other != g2) {
+            let _ = self.map_near(section, other, None);
+        }
+    }
+
+    /// Maps a page of the remembered 2 MiB, for an access or beside one. Returns its frame of L1, or `None` with nothing
+    /// done.
+    #[inline(always)]
+    fn map_near(&mut self, section: &Section<'_>, g2: Gfn, access: Option<&L1Access>) -> Option<Gfn> {
+        let (quick, vm) = (self.quick.as_mut()?, self.vcpu.vm);
         let index = F::index(g2, Level::K4);
         // SAFETY: the line stood in this section, so the table is not freed before the section ends.
         let (entries, rows) = unsafe { (quick.table.entries(), quick.rows.rows()) };
@@ -47,8 +72,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let memory = GuestWords::new(vm.host(), section.within());
         let t = memory.read(&self.table, nth(&self.table, quick.of_t, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
-        let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));
-        let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(access.access);
+        let allowed = quick.upper.allows(&self.table, &says, t);
+        // A page beside the access: its first store must not fault because D is clear in T.
+        let is_clean = access.is_none() && says.touch_store & !t.0 != 0;
+        let demanded = access.map_or(Perms::READ, |access| self.table.demands(access));
+        let kind = access.map_or(Access::Read, |access| access.access);
+        let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(kind) && !is_clean;
         if !is_enough || says.memory != MemoryType::WriteBack {
             return None;
         }
@@ -56,7 +85,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let stores = demanded.allows(Access::Write);
-        let wants = if stores { Access::Write } else { access.access };
+        let wants = if stores { Access::Write } else { kind };
         let page = vm.host.lookup(quick.slot.hva_of(says.gfn), wants)?;
         if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) || !page.is_held::<F>() {
             return None;
@@ -66,7 +95,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             perms: allowed,
             memory: MemoryType::WriteBack,
             host_writable: false,
-            accessed: true,
+            accessed: access.is_some(),
             dirty: stores,
         };
         let new = F::leaf(&leaf, Level::K4);
@@ -96,13 +125,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             self.quick = None;
             return None;
         }
-        let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
-        Some(L2Next::Handled { next: Next::Resume(Resume::Mapped(Level::K4)), gpa })
+        Some(says.gfn)
     }
 
     /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.
     pub(super) fn remember(&mut self, g2: Gfn, found: &Found<'_>, announced: &Announced, down: &At<'_>) {
-        self.quick = None;
+        let around = self.quick.take().map_or(Around::default(), |quick| quick.around.beyond(g2));
         let (vm, space, shadow) = (self.vcpu.vm, self.vcpu.space, self.shadow);
         let pursuit = announced.pursuit;
         let slot = pursuit.slot;
@@ -129,6 +157,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             upper: found.leaf.upper,
             slot,
             hints: None,
+            around,
         });
     }
 }

@@ -29,6 +29,8 @@ mod loom_tests;
 mod reach;
 mod reclaim;
 mod reverse;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod reverse_tests;
 mod shadow;
 mod split;
 mod vcpu_state;

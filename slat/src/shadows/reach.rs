@@ -1,6 +1,6 @@
 //! Edits of all leaves that are made of frames of L1.
 
-use super::{Reach, Shadows, SplitPages, Stretches};
+use super::{CountedWalk, Reach, Shadow, Shadows, SplitPages, Stretches};
 use crate::active::Active;
 use crate::{Format, Gfn, Span, TableMemory};
 
@@ -20,13 +20,20 @@ impl<F: Format> Shadows<F> {
         pages: &mut SplitPages<'_>,
     ) -> bool {
         let (mut any, taking) = (false, self.drops.taking(active));
+        // The places of a frame are mostly in one shadow: one counted walk for all that follow each other.
+        let mut visited: Option<(usize, &Shadow<F>, CountedWalk<'_>)> = None;
         // After the fence in `Ticket::announce`, which pairs with the one in `stands`.
         self.reverse.stretch(memory, left, |at, page, part| {
             any = true;
             let hint = at.hint();
-            let Some((shadow, inside)) = self.visit(hint.shadow) else { return 1 };
+            if visited.as_ref().is_none_or(|(index, ..)| *index != hint.shadow) {
+                // The walk before ends first.
+                visited = None;
+                visited = self.visit(hint.shadow).map(|(shadow, inside)| (hint.shadow, shadow, inside));
+            }
+            let Some((_, shadow, inside)) = &visited else { return 1 };
             let g2s = (g2s_of(page, hint.g2, part), g2s_of(page, hint.g2, all));
-            self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages)
+            self.reach_in(memory, (shadow, inside), &taking, (g2s, how), pages)
         });
         any
     }

@@ -226,7 +226,11 @@ impl<F: Format> Reverse<F> {
         left: &mut Stretches,
         mut visit: impl FnMut(HintAt<'_>, Span<Gfn>, Span<Gfn>) -> u64,
     ) {
+        if left.g1s.len() == 1 {
+            return self.of_frame(memory, left, visit);
+        }
         let (start, mut end, mut skip) = (left.g1s.start, left.g1s.end, [0; SIZES.len()]);
+        let mut passed = [0; SIZES.len()];
         for (nth, (level, plane)) in SIZES.into_iter().zip(&self.planes).enumerate() {
             let (mut work, mut from) = (0, left.skip[nth]);
             // SAFETY: nothing is ever unlinked from a plane.
@@ -258,8 +262,12 @@ impl<F: Format> Reverse<F> {
                     true
                 };
                 from = 0;
+                if part.start == start {
+                    passed[nth] = places;
+                }
                 if !is_done {
-                    (end, skip) = (part.start, [0; SIZES.len()]);
+                    // Of this page the earlier sizes are done: else two sizes with many places would take turns for ever.
+                    (end, skip) = (part.start, if part.start == start { passed } else { [0; SIZES.len()] });
                     skip[nth] = places;
                     break;
                 }
@@ -273,6 +281,42 @@ impl<F: Format> Reverse<F> {
             }
         }
         *left = Stretches { g1s: Span::new(end, left.g1s.end), skip };
+    }
+
+    /// Like [`stretch`](Self::stretch), for one frame, by a descent in each table.
+    #[inline(always)]
+    fn of_frame<M: TableMemory>(
+        &self,
+        memory: &M,
+        left: &mut Stretches,
+        mut visit: impl FnMut(HintAt<'_>, Span<Gfn>, Span<Gfn>) -> u64,
+    ) {
+        let (g1s, mut skip) = (left.g1s, [0; SIZES.len()]);
+        for (nth, (level, plane)) in SIZES.into_iter().zip(&self.planes).enumerate() {
+            // SAFETY: nothing is ever unlinked from a plane.
+            let at = unsafe { plane.descend(memory, g1s.start) };
+            #[cfg(test)]
+            crate::sync::longest::visits(1);
+            if at.level != level || at.word == NONE {
+                continue;
+            }
+            let page = Span::sized(g1s.start.base(level), level.pages());
+            if !at.word.is_mmio() {
+                visit(HintAt::First(at.entry, at.word), page, g1s);
+                continue;
+            }
+            let mut work = 0;
+            let mut visits = |at| {
+                work = u64::saturating_add(work, visit(at, page, g1s));
+                work < STRETCH
+            };
+            // SAFETY: read from a plane.
+            if !unsafe { block(memory, at.word) }.each(left.skip[nth], &mut skip[nth], &mut visits) {
+                *left = Stretches { g1s, skip };
+                return;
+            }
+        }
+        *left = Stretches::new(Span::new(g1s.end, g1s.end));
     }
 
     /// Returns the first frame in a stretch of `left` that has a hint, or the start of the page that has one.

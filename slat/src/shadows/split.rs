@@ -64,6 +64,17 @@ impl<F: Format> Shadows<F> {
         pages: &mut SplitPages<'_>,
     ) -> u64 {
         let mut entries = 0;
+        if g2s.len() == 1 {
+            // SAFETY: in a counted walk.
+            let at = unsafe { shadow.radix.descend(memory, g2s.start) };
+            // No larger leaf, and no table to enter.
+            if at.level == Level::K4 {
+                #[cfg(test)]
+                crate::sync::longest::visits(1);
+                edit::<F>(taking, at.entry, at.word, at.level, how);
+                return 1;
+            }
+        }
         // SAFETY: the root stays.
         let root = unsafe { shadow.radix.root(memory) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);

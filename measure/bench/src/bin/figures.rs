@@ -37,12 +37,30 @@ const MORE: &[(&str, Headline)] = &[
     ("reclaim", line("the same", "exact LRU", "exact LRU", REFAULTED)),
     ("reclaim", line("the same, with the future known", "Belady's optimum", "Belady's optimum", REFAULTED)),
 ];
+/// The figures of a guest of the guest, in both files: alone, and with L1's exits.
+#[rustfmt::skip]
+const NESTED: &[Headline] = &[
+    line("L2 touches a page that T maps", SHADOWS, LOCKED, &[("figure", "first touch"), ("vcpus", "1")]),
+    line("L2 touches a page of 2 MiB", SHADOWS, LOCKED, &[("figure", "  of 2 MiB, in T and in the host"), ("vcpus", "1")]),
+    line("INVEPT after which nothing has changed", SHADOWS, LOCKED, &[("figure", "INVEPT, nothing changed"), ("vcpus", "1")]),
+    line("INVEPT that drops all", SHADOWS, LOCKED, &[("figure", "INVEPT that drops all"), ("vcpus", "1")]),
+    line("the same, and all pages again", SHADOWS, LOCKED, &[("figure", "  drops all: with them"), ("vcpus", "1")]),
+    line("an entry of each table has changed: INVEPT", SHADOWS, LOCKED, &[("figure", "INVEPT, an entry of each table changed"), ("vcpus", "1")]),
+    line("the same, with L1's exits and the pages again", SHADOWS, LOCKED, &[("figure", "  entries changed: with them and L1's exits"), ("vcpus", "1")]),
+    line("the host takes a page back, no nested guest", SHADOWS, LOCKED, &[("figure", "the host takes a page back, no nested guest"), ("vcpus", "1")]),
+    line("the same, beside L2, which does not have it", SHADOWS, LOCKED, &[("figure", "  that L2 does not have"), ("vcpus", "1")]),
+    line("the same, and L2 has it once", SHADOWS, LOCKED, &[("figure", "  that L2 has once"), ("vcpus", "1")]),
+    line("the same, and L2 has it 100 times", SHADOWS, LOCKED, &[("figure", "  that L2 has 100 times"), ("vcpus", "1")]),
+    line("tables and reverse map", SHADOWS, LOCKED, &[("figure", "memory"), ("vcpus", "1")]),
+];
 const TOUCHED: Headline = line(
     "all vCPUs have touched their memory",
     "the same engine under one mutex",
     "one mutex: before",
     &[("figure", "time")],
 );
+const SHADOWS: &str = "a model of KVM's shadow MMU";
+const LOCKED: &str = "write-protected, one lock";
 const MEMORY: &str = "reading the same memory";
 const AGED: Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
 const LOGGED: &str = "write protection under one mutex";
@@ -133,6 +151,7 @@ fn lines(Kept { file, command, .. }: &Kept, headlines: impl Iterator<Item = Head
 /// The lines that the chapter shows of a kept result: those whose figures no table of it has.
 fn shown(kept: &Kept) -> Vec<Line> {
     let more = MORE.iter().filter(|(file, _)| *file == kept.file).map(|(_, more)| *more);
+    let shadows = NESTED.iter().filter(|_| kept.file.starts_with("nested"));
     let rows = read(kept.file).rows;
     let has = |figures: &[Option<lever_tables::Figure>], samples: &[f64]| {
         figures.iter().flatten().any(|figure| figure.samples == samples)
@@ -142,7 +161,7 @@ fn shown(kept: &Kept) -> Vec<Line> {
         let baseline = row.baseline_samples.as_deref().unwrap_or_default();
         filled.into_iter().any(|figures| has(&figures, &row.slat_samples) && has(&figures, baseline))
     };
-    let lines = lines(kept, kept.headlines.iter().copied().chain(more));
+    let lines = lines(kept, kept.headlines.iter().copied().chain(more).chain(shadows.copied()));
     lines.into_iter().filter(|line| !is_in_grid(&line.row)).collect()
 }
 

@@ -49,7 +49,6 @@ pub static SCENARIO: Scenario = Scenario {
             NO_AGER,
             (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
         ],
-        reported: false,
         ..Simulated::of(run_once, &[KICKS, SOME_REACHED, ALL_REACHED])
     },
     #[cfg(not(virtual_time))]

@@ -27,7 +27,6 @@ pub static SCENARIO: Scenario = Scenario {
             NO_AGER,
             (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
         ],
-        reported: false,
         ..Simulated::of(run_once, &[FAULTS, POPULATION])
     },
     #[cfg(not(virtual_time))]

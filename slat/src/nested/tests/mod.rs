@@ -17,7 +17,8 @@
 //! | `sections` | is the host called inside sections, and outside, as it is promised? |
 //! | `windows` | does a fault of L2 miss an event at any moment during it? |
 //! | `published` | do the published bugs of other shadow MMUs happen here? |
-//! | `computed` | a host whose memory is a function, for `aging`, `many_places`, `reclaim` and `stretches` |
+//! | `neighbours` | which pages does a fault map beside the one that L2 accesses? |
+//! | `computed` | a host whose memory is a function, for `aging`, `many_places`, `neighbours`, `reclaim` and `stretches` |
 
 mod aging;
 mod bits;
@@ -34,6 +35,7 @@ mod large;
 mod manual;
 mod many_places;
 mod memory;
+mod neighbours;
 mod published;
 mod random;
 mod reclaim;

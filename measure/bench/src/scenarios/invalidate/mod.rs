@@ -31,7 +31,6 @@ pub static SCENARIO: Scenario = Scenario {
         example: "-v 112 --invalidators 16 --pause-ns 10000 --quick --no-sweep",
         unused: &[NO_AGER, (&["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"], ALL_THERE)],
         invalidates: true,
-        reported: false,
         ..Simulated::of(run_once, MMU_LOCKS)
     },
     #[cfg(not(virtual_time))]

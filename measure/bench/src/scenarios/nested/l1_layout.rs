@@ -9,8 +9,8 @@ use crate::parts::sim_host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of}
 use crate::parts::vcpu_parts::Parts;
 use crate::parts::vm_setup::{idle, vcpu, with_one_slot};
 use crate::parts::word_lines::Words;
-use crate::world::AtomicU64;
 use crate::world::Ordering::Relaxed;
+use crate::world::{AtomicU64, compute};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Next};
 use slat::table::Word;
 use slat::table::formats::Ept4;
@@ -218,6 +218,15 @@ impl Host for L1Memory {
         Some(Word(self.words.get(at as usize)?.load(Relaxed)))
     }
 
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        let at = ((hva.0 - BASE.0) / 8) as usize;
+        let is_there = at + words.len() <= self.words.len();
+        if is_there {
+            (at..).zip(words).for_each(|(at, word)| *word = Word(self.words[at].load(Relaxed)));
+        }
+        is_there
+    }
+
     fn kick(&self, vcpu: VcpuId) {
         self.pages.kick(vcpu);
     }
@@ -236,8 +245,15 @@ pub trait Side: Sync {
     fn begin(&self);
     /// The frame that hardware finds for a page of L2.
     fn finds(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, g2: Gfn) -> Option<Pfn>;
-    /// L2 stores to a page that hardware does not find. Whether it has it now.
-    fn fault(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, g2: Gfn) -> bool;
+    /// L2 runs, and stores to these pages, one after the other. It exits to the hypervisor for a page that hardware does
+    /// not find, and never to L1. Returns the number of faults that mapped a page: an error is found when pages are missed.
+    fn touch(
+        &self,
+        idle: &mut Idle,
+        vcpu: &mut Self::Vcpu<'_>,
+        work: &Work,
+        g2s: &mut dyn Iterator<Item = Gfn>,
+    ) -> u64;
     /// L1 flushes on this vCPU, and enters L2.
     fn flush(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>);
     /// The same, and all of a part goes.
@@ -287,10 +303,26 @@ impl Side for Engine {
         l2.translate(g2.gpa()).map(|leaf| leaf.pfn)
     }
 
-    fn fault(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, g2: Gfn) -> bool {
-        let Ok(mut l2) = vcpu.nested(idle, ept()) else { return false };
-        let done = l2.fault(idle, L1Access::new(g2.gpa(), Access::Write));
-        matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. }))
+    fn touch(
+        &self,
+        idle: &mut Idle,
+        vcpu: &mut Vcpu<'_, Ept4, L1Memory>,
+        work: &Work,
+        g2s: &mut dyn Iterator<Item = Gfn>,
+    ) -> u64 {
+        let Ok(mut l2) = vcpu.nested(idle, ept()) else { return 0 };
+        let mut mapped = 0;
+        for g2 in g2s {
+            compute(work.guest_ns);
+            if l2.translate(g2.gpa()).is_none() {
+                compute(work.exit_ns);
+                let done = l2.fault(idle, L1Access::new(g2.gpa(), Access::Write));
+                let is_mapped =
+                    matches!(done, Ok(L2Next::Handled { next: Next::Resume(Resume::Mapped(_)), .. }));
+                mapped += u64::from(is_mapped);
+            }
+        }
+        mapped
     }
 
     fn flush(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>) {

@@ -5,13 +5,19 @@
 //!             missing; T's page write-protected in L1; T's entry read again; linked ─▶ leaf, reverse map ─▶ seven neighbours
 //! L1 stores   to a table of T the first time: an exit; the table is out of sync, and L1 may write there
 //! INVEPT      each table that is out of sync: write-protected again, 512 entries compared
-//! the host    mmu_lock, mmu_seq; L1's own leaf; each entry in the reverse map
+//! the host    begin: mn_invalidate_lock; mmu_lock: counted; L1's own leaf; each entry in the reverse map
+//!             end: mmu_lock: mmu_seq; mn_invalidate_lock
 //! ```
+//! Left out, so the model is a lower bound: reads of T and of memslots level by level, the look-up of the host's page
+//! (`get_user_pages`, for each neighbour too), SRCU, the interval tree of memslots, reference counts of pages, flushes of
+//! TLBs (each table that is write-protected takes one on all vCPUs), stores by L1 that are emulated.
+//!
 //! One lock for all of it. Beside each shadow page is what it was made of, 8 bytes an entry; for each frame of a memslot there is a
 //! head of the reverse map, all of them from the first shadow page on. Shadow pages lie ready, as in the caches of KVM's vCPUs, and are
 //! found by T's frame in a hash table.
 
 use super::l1_layout::{L1Layout, L1Memory, Side};
+use crate::parts::setting::Work;
 use crate::parts::sim_host::{first_page, hva_of};
 use crate::parts::word_lines::Words;
 use crate::world::Ordering::Relaxed;
@@ -43,6 +49,8 @@ struct Under {
     /// Tables of T that L1 has written to since they were compared.
     unsync: BTreeSet<u64>,
     has_begun: bool,
+    /// Invalidations under way.
+    invalidations: u64,
 }
 
 /// See the module's header. Its lock and its number are where they are from the beginning of a line on.
@@ -52,6 +60,8 @@ pub struct ShadowMmu<'g> {
     host: L1Memory,
     mmu_lock: Mutex<Under>,
     mmu_seq: AtomicU64,
+    /// Invalidations between begin and end, as `mn_active_invalidate_count` counts them.
+    mn_invalidate_lock: Mutex<u64>,
     pages: Box<[Page]>,
     /// L1's own leaves, by frame.
     direct: Words,
@@ -69,6 +79,7 @@ impl<'g> ShadowMmu<'g> {
             host: layout.host(),
             mmu_lock: Mutex::new(Under::default()),
             mmu_seq: AtomicU64::new(0),
+            mn_invalidate_lock: Mutex::new(0),
             pages: (0..layout.tables()).map(page).collect(),
             direct: Words::new(frames, |frame| first_page(Gfn(frame as u64)).pfn.0 << 12 | PRESENT),
             rmap: Words::new(frames, |_| 0),
@@ -112,6 +123,21 @@ impl<'g> ShadowMmu<'g> {
         self.enter(under, g1, table << 9 | entry);
     }
 
+    /// `kvm_zap_all_rmap_sptes`.
+    fn zap(&self, under: &mut Under, g1: Gfn) {
+        if !under.has_begun {
+            return;
+        }
+        let head = self.rmap[g1.0 as usize].swap(0, Relaxed);
+        if head == 0 {
+            return;
+        }
+        let more = if head & MANY == 0 { None } else { under.more.remove(&g1.0) };
+        for entry in [(head & !MANY) - 1].into_iter().chain(more.into_iter().flatten()) {
+            self.pages[(entry >> 9) as usize].entries[(entry & 511) as usize].store(0, Relaxed);
+        }
+    }
+
     /// An attempt at a fault; false where something has changed.
     fn attempt(&self, g2: Gfn) -> bool {
         let (path, depth) = L1Layout::path(g2);
@@ -119,7 +145,7 @@ impl<'g> ShadowMmu<'g> {
         let seq = self.mmu_seq.load(Relaxed);
         let mut under = self.mmu_lock.lock();
         compute(self.layout.under_lock_ns());
-        if self.mmu_seq.load(Relaxed) != seq {
+        if self.mmu_seq.load(Relaxed) != seq || under.invalidations > 0 {
             return false;
         }
         for level in 0..depth - 1 {
@@ -180,9 +206,17 @@ impl Side for ShadowMmu<'_> {
         Some(Pfn(found >> 12) + inside)
     }
 
-    fn fault(&self, _: &mut Idle, (): &mut (), g2: Gfn) -> bool {
-        while !self.attempt(g2) {}
-        true
+    fn touch(&self, idle: &mut Idle, (): &mut (), work: &Work, g2s: &mut dyn Iterator<Item = Gfn>) -> u64 {
+        let mut mapped = 0;
+        for g2 in g2s {
+            compute(work.guest_ns);
+            if self.finds(idle, &mut (), g2).is_none() {
+                compute(work.exit_ns);
+                while !self.attempt(g2) {}
+                mapped += 1;
+            }
+        }
+        mapped
     }
 
     fn flush(&self, _: &mut Idle, (): &mut ()) {
@@ -223,20 +257,18 @@ impl Side for ShadowMmu<'_> {
     }
 
     fn take_back(&self, _: &mut Idle, g1: Gfn) {
+        *self.mn_invalidate_lock.lock() += 1;
+        let mut under = self.mmu_lock.lock();
+        under.invalidations += 1;
+        self.direct[g1.0 as usize].swap(0, Relaxed);
+        self.zap(&mut under, g1);
+        drop(under);
+        // The host changes its page.
         let mut under = self.mmu_lock.lock();
         self.mmu_seq.fetch_add(1, Relaxed);
-        self.direct[g1.0 as usize].swap(0, Relaxed);
-        if !under.has_begun {
-            return;
-        }
-        let head = self.rmap[g1.0 as usize].swap(0, Relaxed);
-        if head == 0 {
-            return;
-        }
-        let more = if head & MANY == 0 { None } else { under.more.remove(&g1.0) };
-        for entry in [(head & !MANY) - 1].into_iter().chain(more.into_iter().flatten()) {
-            self.pages[(entry >> 9) as usize].entries[(entry & 511) as usize].store(0, Relaxed);
-        }
+        under.invalidations -= 1;
+        drop(under);
+        *self.mn_invalidate_lock.lock() -= 1;
     }
 
     fn bytes(&self) -> u64 {
