@@ -92,7 +92,7 @@ pub struct Serve {
     /// Most memory of all guests of a template, or of all guests, together; the oldest pages over it are moved
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
-    /// Most connections of one process: a VMM has one for each guest
+    /// Most connections of one process, and at most half of all: a VMM has one for each guest
     #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
     per_process: usize,
     /// A socket for `ctl` and `checkpoint`: sockets and templates at run time, snapshots of running guests

@@ -286,8 +286,8 @@ impl Keeper {
         Self { is_supervised, ..self }
     }
 
-    /// Sets the most connections of one process that are kept: 32 unless this is called. A VMM has one; a process that
-    /// connects for others needs more.
+    /// Sets the most connections of one process that are kept: 32 unless this is called, and at most half of all. A VMM has
+    /// one; a process that connects for others needs more.
     #[must_use]
     pub fn most_of_process(self, most: usize) -> Self {
         Self { most_of_process: most, ..self }

@@ -57,6 +57,8 @@ pub fn limit(
     let most = (fds.saturating_sub(64) / FDS_OF_GUEST).clamp(1, MOST_CONNECTIONS as u64) as usize;
     let others = sockets.saturating_sub(1);
     let most_of_socket = most.saturating_sub(RESERVE * others).max(most / 2).max(1);
+    // No process has more than half.
+    let most_of_process = most_of_process.min((most / 2).max(1));
     let (mut all, mut of_socket, mut of_process) = (0, 0, 0);
     for (at, of) in kept {
         all += 1;

@@ -101,7 +101,7 @@ fn each_vmm_of_a_burst_that_is_not_served_is_in_the_log() {
             let bursts: Vec<_> = (0..4).map(|from| scope.spawn(move || burst(from))).collect();
             bursts.into_iter().map(|burst| burst.join().unwrap()).collect()
         });
-        // Those that wait for a handshake end with their connections.
+        // Connections without a handshake end when they are closed.
         drop::<Vec<Vec<Option<UnixStream>>>>(open);
         daemon.drain();
         assert_eq!(daemon.end().code(), Some(0));

@@ -67,7 +67,7 @@ struct Chaos {
     disk: Option<Disk>,
     sockets: Sockets,
     is_over: AtomicBool,
-    /// What happened, and how often.
+    /// Counts of events.
     counts: Mutex<BTreeMap<&'static str, u64>>,
     longest: AtomicU64,
     /// The images of the newest versions.
@@ -225,7 +225,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs the chaos. Returns what happened, and the report of a guest that expects a version that it does not get.
+/// Runs the chaos. Returns the counts of events, and the report of a guest that expects a version that it does not get.
 fn run(seconds: u64, seed: u64) -> Option<(BTreeMap<&'static str, u64>, Report)> {
     if !is_offered() {
         return None;

@@ -163,8 +163,8 @@ pub const STEPS: &[Step] = &[
         lines: &[
             // As the suite has built it; `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
-            Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(PUSH, 110, 400, "target/debug/slat-model push").hears(&["Model"]),
+            Line::new(NIGHTLY, 180, 900, "target/debug/slat-model").hears(&["Model"]),
             Line::new(NIGHTLY, 130, 400, "target/debug/slat-model walk --walks 1000000 --minutes 2"),
             Line::new(
                 NIGHTLY,
@@ -303,6 +303,9 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 90, 400, "cargo test --locked --test pager -- burst:: turns:: --nocapture")
                 .within("pager")
                 .with(&[("SLAT_PAGER_SOAK_BURST", "4000"), ("SLAT_PAGER_SOAK_SEEDS", "20")]),
+            Line::new(NIGHTLY, 630, 1000, "cargo test --locked --test pager -- chaos:: --nocapture")
+                .within("pager")
+                .with(&[("SLAT_PAGER_CHAOS_SECONDS", "600")]),
             // The server is moto's. If it is not installed, the tests print that.
             Line::new(NIGHTLY, 150, 600, "cargo test --features s3 --locked --test pager -- s3::")
                 .within("pager"),

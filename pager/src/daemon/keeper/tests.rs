@@ -3,6 +3,7 @@
 use super::*;
 use crate::cache::Cache;
 use crate::daemon::limits::MOST_OF_PROCESS;
+use crate::daemon::outbox::{Letter, Outbox, Process, Running};
 use crate::daemon::{Monitor, Worker};
 use crate::guest::Options;
 use crate::wire::{Handshake, Wire, WireError};
@@ -280,9 +281,50 @@ fn the_next_worker_learns_that_the_daemon_drains() {
     let has = |keeper: &mut Keeper| {
         let mut worker = keeper.next_worker(&|| Command::new("true")).unwrap();
         worker.process.end(None).unwrap();
-        worker.outbox.has(crate::daemon::outbox::Letter::Drains)
+        worker.outbox.has(Letter::Drains)
     };
     assert!(!has(&mut keeper));
     keeper.shut_all(&mut |_| {});
     assert!(has(&mut keeper));
+}
+
+/// A keeper and its end of a channel with little room, which nothing reads.
+fn without_reader(path: &Path) -> (Keeper, Running, Channel) {
+    let (channel, theirs) = Channel::pair().unwrap();
+    set_socket_send_buffer_size(&channel, 1).unwrap();
+    let keeper = Keeper::listen([listen(path)], false).unwrap();
+    let running =
+        Running { channel, process: Process::Other(None), outbox: Outbox::default(), is_ready: true };
+    (keeper, running, Channel::new(theirs))
+}
+
+#[test]
+fn a_keeper_holds_one_connection_that_it_has_not_sent() {
+    let path = socket("ahead");
+    let (mut keeper, mut running, theirs) = without_reader(&path);
+    let _vmms: Vec<_> = (0..60).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    assert!(!keeper.accept(0, &mut running, &mut |_| {}), "some are left");
+    let sent = std::iter::from_fn(|| theirs.receive::<Take>(false).ok()).count();
+    assert_eq!(keeper.kept.len(), sent + 1);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn an_operator_is_answered_when_the_worker_was_sent_the_change() {
+    let (path, control) = (socket("answer"), socket("answer-control"));
+    let (keeper, running, theirs) = without_reader(&path);
+    let (_signal, leave) = UnixStream::pair().unwrap();
+    let mut keeper = keeper.control_at(&control, false).unwrap().leave_on(leave.into());
+    (keeper.adopted, keeper.was_ready) = (Some((running.channel, None)), true);
+    let _vmms: Vec<_> = (0..60).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    std::thread::spawn(move || keeper.run(|| Command::new("false"), |_| {}));
+    let ask = |patience| crate::daemon::ask(&control, &Request::Drain, Some(patience));
+    let error = ask(Duration::from_millis(300)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+    let reading = std::thread::spawn(move || {
+        while theirs.receive::<Take>(true).unwrap().is_some_and(|(take, _)| take.what != TakeKind::Drains) {}
+        theirs
+    });
+    ask(BOUND).unwrap();
+    reading.join().unwrap();
 }

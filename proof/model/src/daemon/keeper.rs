@@ -1,7 +1,6 @@
 //! The keeper: `keeper/serve.rs`, `keeper/list.rs`, and its beginning from a worker, `keeper.rs`.
 
-use super::messages::{ToKeeper, ToWorker};
-use super::state::{Phase, ROOM, Request};
+use super::state::{Phase, ROOM, Request, ToKeeper, ToWorker};
 use super::{Bad, Bug, Daemon, Kept, Kind, Letter, Listener, Op, SOCKETS, State, VmmAt, Worker};
 
 impl Daemon {

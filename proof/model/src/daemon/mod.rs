@@ -30,7 +30,7 @@
 
 mod explore;
 mod keeper;
-mod messages;
+mod kills;
 mod outside;
 pub mod scenarios;
 mod state;
@@ -40,28 +40,7 @@ use crate::bug::Bug;
 use crate::state::Bad;
 pub use explore::Action;
 use state::{Keeper, Kept, Letter, Listener, SOCKETS, State, VMMS, VmmAt, Worker};
-
-/// Kind of a VMM.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// It handshakes, and ends some time after it was served.
-    Honest,
-    /// Its handshake is refused, and a descriptor in it never closes.
-    Hostile,
-}
-
-/// What the operator does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Op {
-    /// Uploads a newer version of all templates.
-    Upload,
-    /// Requests that new guests on this socket get the newest version.
-    Reload(u8),
-    /// Requests that this socket be removed.
-    Remove(u8),
-    /// Requests that the daemon take no further guest, and end.
-    Drain,
-}
+pub use state::{Kind, Op};
 
 /// A scenario: the VMMs and their sockets, the operator's program, the kills, and perhaps a mistake.
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ impl Daemon {
         true
     }
 
-    /// What an operator was told must stay so.
+    /// Checks that answered requests stay done.
     pub(super) fn look(s: &mut State) {
         if s.keeper.phase != Phase::Serves || s.bad.is_some() {
             return;

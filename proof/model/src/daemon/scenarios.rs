@@ -19,8 +19,6 @@ pub fn families() -> Vec<Family<Daemon>> {
             .kills(1, 0),
         Daemon::new("upload, reload | guest | kill of both", &[(0, Honest)], &[Upload, Reload(0)])
             .kills(1, 1),
-        Daemon::new("upload, reload | two guests | kill of the worker", two, &[Upload, Reload(0)])
-            .kills(1, 0),
         Daemon::new(
             "guests of two templates, one wedged | kill of the worker",
             &[(0, Honest), (1, Honest)],

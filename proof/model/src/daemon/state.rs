@@ -1,8 +1,28 @@
 //! The state: files at paths, the two processes, what is in their queues, and what is outside.
 
-use super::Op;
-use super::messages::{ToKeeper, ToWorker};
 use crate::state::Bad;
+
+/// Kind of a VMM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It handshakes, and ends some time after it was served.
+    Honest,
+    /// Its handshake is refused, and a descriptor in it never closes.
+    Hostile,
+}
+
+/// A step of the operator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Uploads a newer version of all templates.
+    Upload,
+    /// Requests that new guests on this socket get the newest version.
+    Reload(u8),
+    /// Requests that this socket be removed.
+    Remove(u8),
+    /// Requests that the daemon take no further guest, and end.
+    Drain,
+}
 
 pub(super) const VMMS: usize = 3;
 pub(super) const SOCKETS: usize = 2;
@@ -39,7 +59,7 @@ pub struct State {
     pub(super) bad: Option<Bad>,
 }
 
-/// What the operator was told.
+/// The answers that the operator has got.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Told {
     pub removed: [bool; SOCKETS],
@@ -89,6 +109,29 @@ pub(super) enum Listener {
     Open,
     /// It has lost its path, and its queue is being accepted.
     Closes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum ToWorker {
+    Socket { socket: u8, version: u8, is_open: bool },
+    Guest { vmm: u8, version: u8, has_journal: bool },
+    Closes(u8),
+    Reload(u8),
+    All,
+    Drains,
+    Leaves,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum ToKeeper {
+    Ready,
+    Opened { socket: u8, version: u8, is_reload: bool },
+    Keep(u8),
+    Ends(u8),
+    // To the next keeper.
+    Socket { socket: u8, version: u8, is_open: bool },
+    Guest { vmm: u8, kept: Kept },
+    All { drains: bool },
 }
 
 /// A message that waits in the keeper. Its content is that of the moment at which it is sent.

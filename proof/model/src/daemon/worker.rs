@@ -1,7 +1,6 @@
 //! The worker: `worker.rs`, and its copy of what the keeper has, `keeper_state.rs`.
 
-use super::messages::{ToKeeper, ToWorker};
-use super::state::{Copied, Main, Opening, Phase, Thread, ThreadPc};
+use super::state::{Copied, Main, Opening, Phase, Thread, ThreadPc, ToKeeper, ToWorker};
 use super::{Bad, Bug, Daemon, Kept, Kind, SOCKETS, State, VmmAt, Worker};
 
 impl Daemon {

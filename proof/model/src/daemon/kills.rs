@@ -1,30 +1,7 @@
-//! The messages of both queues, and where they are lost.
+//! Kills of both processes, and the messages that they lose.
 
-use super::state::{Kept, ROOM, State, VmmAt};
+use super::state::{ROOM, State, ToWorker, VmmAt};
 use super::{Bad, Bug, Daemon};
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ToWorker {
-    Socket { socket: u8, version: u8, is_open: bool },
-    Guest { vmm: u8, version: u8, has_journal: bool },
-    Closes(u8),
-    Reload(u8),
-    All,
-    Drains,
-    Leaves,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ToKeeper {
-    Ready,
-    Opened { socket: u8, version: u8, is_reload: bool },
-    Keep(u8),
-    Ends(u8),
-    // To the next keeper.
-    Socket { socket: u8, version: u8, is_open: bool },
-    Guest { vmm: u8, kept: Kept },
-    All { drains: bool },
-}
 
 impl State {
     pub(super) fn has_room(&self) -> bool {
@@ -33,7 +10,7 @@ impl State {
 }
 
 impl Daemon {
-    /// Kills the worker. What it has sent stays in the queue.
+    /// Kills the worker. Its sent messages stay in the queue.
     pub(super) fn kill_worker(s: &mut State) {
         let serves = std::array::from_fn(|vmm| s.worker.threads[vmm].pc == super::state::ThreadPc::Serves);
         s.dying = Some(serves);
