@@ -8,7 +8,7 @@
 use crate::daemon::{Daemon, Twin, folder, is_offered, library};
 use crate::soak::number;
 use slat_pager::twin::{Image, Report};
-use slat_pager::{Listen, PATIENCE, Request, StoreError, ask};
+use slat_pager::{Listen, Request, StoreError, ask};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +23,8 @@ const TEMPLATES: [&str; 2] = ["twin", "other"];
 const LONGEST: Duration = Duration::from_secs(10);
 /// Longest outage of the store, or of its disk.
 const OUTAGE: Duration = Duration::from_millis(700);
+/// Age at which a lease has ended. A worker lives for a second.
+const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// A file system of its own for a store, which can be full.
@@ -135,7 +137,11 @@ impl Chaos {
         assert!(library.list().is_err());
         std::thread::sleep(Duration::from_millis(300));
         library.fsck(true).unwrap();
-        assert!(TEMPLATES.iter().all(|name| library.list().unwrap().iter().any(|other| other == name)));
+        let names = library.list().unwrap();
+        assert!(TEMPLATES.iter().all(|name| names.iter().any(|other| other == name)), "{names:?}");
+        // Older versions, which nothing names.
+        let recovered = names.iter().filter(|name| name.starts_with("recovered."));
+        recovered.for_each(|name| library.remove(name).unwrap());
         self.count("repairs");
     }
 
