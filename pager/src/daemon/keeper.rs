@@ -60,16 +60,23 @@ struct Socket {
     /// `None`: it is closed, or not open yet.
     listener: Option<UnixListener>,
     place: Option<Place>,
-    /// It has lost its path. The connections in its queue are accepted, then it is closed.
-    closes: bool,
+    stage: Stage,
     /// The version of the template that new guests get, also from later workers.
     version: Option<String>,
     /// It is of the command line.
     is_first: bool,
-    /// It is bound when the worker has opened its template.
-    is_pending: bool,
     /// The worker is asked for the newest version.
     reloads: bool,
+}
+
+/// The stage of a socket that is not simply open or closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is bound when the worker has opened its template.
+    Pending,
+    Settled,
+    /// It has lost its path. The connections in its queue are accepted, then it is closed.
+    Closes,
 }
 
 /// The control socket. It is removed when the keeper ends.
@@ -295,16 +302,15 @@ impl Keeper {
 }
 
 impl Socket {
-    /// Returns a socket that is not open.
+    /// Returns a socket that is not open. One that is added is pending.
     fn new(listen: Listen, is_first: bool) -> Self {
         Self {
             version: listen.version.clone(),
             listen,
             listener: None,
             place: None,
-            closes: false,
+            stage: if is_first { Stage::Settled } else { Stage::Pending },
             is_first,
-            is_pending: false,
             reloads: false,
         }
     }
@@ -313,12 +319,14 @@ impl Socket {
     /// it. Without a descriptor, its file is of no use.
     fn adopted(mut self, listener: Option<OwnedFd>, identity: Option<Identity>) -> Self {
         let place = Place::with(&self.listen.socket, identity);
-        match listener {
-            Some(listener) => {
-                self.closes = !place.is_there();
-                (self.listener, self.place) = (Some(listener.into()), Some(place));
+        self.stage = Stage::Settled;
+        if let Some(listener) = listener {
+            if !place.is_there() {
+                self.stage = Stage::Closes;
             }
-            None => place.remove(),
+            (self.listener, self.place) = (Some(listener.into()), Some(place));
+        } else {
+            place.remove();
         }
         self
     }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 4;
@@ -284,12 +285,14 @@ fn run(seconds: u64, seed: u64) -> Option<(BTreeMap<&'static str, u64>, Report)>
                 chaos.act(&mut random);
             }
         }));
-        while lasts() && !threads.iter().any(|thread| thread.is_finished()) {
+        while lasts() && !threads.iter().any(ScopedJoinHandle::is_finished) {
             std::thread::sleep(Duration::from_millis(500));
             daemon.kill();
             chaos.count("kills");
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
     });
     // The negative control: each image differs from the next version's.
     let wrong = daemon.twin_of(MIB, "--millis 100 --image-seed 1 --patience-ms 10000").report();

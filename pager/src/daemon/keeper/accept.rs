@@ -4,7 +4,7 @@
 
 use super::list::now;
 use super::serve::AT_ONCE;
-use super::{Event, Keeper, Kept};
+use super::{Event, Keeper, Kept, Stage};
 use crate::daemon::limits::{self, Limit};
 use crate::daemon::outbox::{Letter, Running};
 use crate::daemon::peer;
@@ -62,7 +62,11 @@ impl Keeper {
     /// Accepts the connections of the sockets that close, and closes those that have none left, while there is room in the
     /// channel.
     pub(super) fn accept_queues(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) {
-        let closing = self.sockets.iter().filter(|(_, socket)| socket.closes).map(|(number, _)| *number);
+        let closing = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.stage == Stage::Closes)
+            .map(|(number, _)| *number);
         for number in closing.collect::<Vec<_>>() {
             self.send_all(worker);
             if self.is_session_with_guest(number) {
@@ -86,7 +90,11 @@ impl Keeper {
 
     /// Refuses the connections that a daemon leaves in its sockets.
     pub(super) fn refuse_queues(&mut self, told: &mut impl FnMut(Event)) {
-        let closing = self.sockets.iter().filter(|(_, socket)| socket.closes).map(|(number, _)| *number);
+        let closing = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.stage == Stage::Closes)
+            .map(|(number, _)| *number);
         for number in closing.collect::<Vec<_>>() {
             self.refuse_queue(number, Limit::Ends, told);
         }

@@ -2,7 +2,7 @@
 //! next keeper get a copy.
 
 use super::clients::Waits;
-use super::{Event, Keeper, Socket};
+use super::{Event, Keeper, Socket, Stage};
 use crate::daemon::channel::Keep;
 use crate::daemon::outbox::{Letter, Running};
 use crate::daemon::request::{Listed, ListedSocket, Listen, Request, Session};
@@ -146,7 +146,7 @@ impl Keeper {
             return Err(error);
         }
         let is_taken = |socket: &Socket| {
-            (socket.is_open() || socket.is_pending) && socket.listen.socket == listen.socket
+            (socket.is_open() || socket.stage == Stage::Pending) && socket.listen.socket == listen.socket
         };
         if self.sockets.values().any(is_taken) {
             return Err(format!("{}: the daemon listens there already", listen.socket.display()));
@@ -157,7 +157,7 @@ impl Keeper {
     /// Inserts a socket that is not open.
     pub(super) fn insert(&mut self, listen: Listen, is_first: bool) -> usize {
         let number = self.next_socket;
-        self.sockets.insert(number, Socket { is_pending: !is_first, ..Socket::new(listen, is_first) });
+        self.sockets.insert(number, Socket::new(listen, is_first));
         self.next_socket += 1;
         number
     }
@@ -171,7 +171,7 @@ impl Keeper {
             place.remove();
             return Err(error);
         }
-        (socket.listener, socket.place, socket.is_pending) = (Some(listener), Some(place), false);
+        (socket.listener, socket.place, socket.stage) = (Some(listener), Some(place), Stage::Settled);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Keeper {
     /// Closes a socket whose queue is empty.
     pub(super) fn close(&mut self, number: usize, worker: &mut Running) {
         let Some(socket) = self.sockets.get_mut(&number) else { return };
-        (socket.listener, socket.place, socket.closes) = (None, None, false);
+        (socket.listener, socket.place, socket.stage) = (None, None, Stage::Settled);
         worker.outbox.push(Letter::Closes(number));
         self.forget(number, worker);
         if self.drains && !self.is_closing() {
@@ -195,12 +195,12 @@ impl Keeper {
 
     /// Returns whether the queue of a socket is being accepted before the socket closes.
     pub(super) fn is_closing(&self) -> bool {
-        self.sockets.values().any(|socket| socket.closes)
+        self.sockets.values().any(|socket| socket.stage == Stage::Closes)
     }
 
     /// Removes a closed socket from the list if it has no guest.
     pub(super) fn forget(&mut self, number: usize, worker: &mut Running) {
-        let is_needed = |socket: &Socket| socket.listener.is_some() || socket.is_pending;
+        let is_needed = |socket: &Socket| socket.listener.is_some() || socket.stage == Stage::Pending;
         if self.sockets.get(&number).is_none_or(is_needed)
             || self.kept.values().any(|kept| kept.socket == number)
         {
@@ -233,7 +233,7 @@ impl Keeper {
         // A session's version does not change.
         socket.version = socket.listen.version.clone().or(keep.version);
         socket.reloads &= !keep.is_reload;
-        if socket.is_pending {
+        if socket.stage == Stage::Pending {
             if error.is_none() {
                 error = self.open(number, false).err().map(|error| error.to_string());
             }
@@ -258,7 +258,11 @@ impl Keeper {
     /// As [`Keeper::begin_to_drain`], between two workers.
     pub(super) fn shut_all(&mut self, told: &mut impl FnMut(Event)) {
         self.drains = true;
-        let pending = self.sockets.iter().filter(|(_, socket)| socket.is_pending).map(|(number, _)| *number);
+        let pending = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.stage == Stage::Pending)
+            .map(|(number, _)| *number);
         for number in pending.collect::<Vec<_>>() {
             self.clients.opened(number, false, Some("the daemon drains: it takes no further guest"));
         }
@@ -270,11 +274,11 @@ impl Keeper {
 impl Socket {
     /// Returns whether VMMs can connect.
     pub(super) fn is_open(&self) -> bool {
-        self.listener.is_some() && !self.closes
+        self.listener.is_some() && self.stage != Stage::Closes
     }
 
     fn shut(&mut self) {
-        (self.closes, self.is_pending) = (self.listener.is_some(), false);
+        self.stage = if self.listener.is_some() { Stage::Closes } else { Stage::Settled };
         _ = self.place.take().map(|place| place.remove());
     }
 }

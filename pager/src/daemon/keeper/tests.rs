@@ -267,7 +267,8 @@ fn the_next_keeper_has_the_sockets_whose_paths_lead_to_it_and_removes_no_other()
     worker.send(&Take { what: TakeKind::All, ..Take::default() }, &[]).unwrap();
     let (_other, place) = bind(&replaced, true).unwrap();
     let mut keeper = Keeper::of_worker(theirs).unwrap();
-    let open: Vec<_> = keeper.sockets.values().map(|socket| (socket.is_open(), socket.closes)).collect();
+    let open: Vec<_> =
+        keeper.sockets.values().map(|socket| (socket.is_open(), socket.stage == Stage::Closes)).collect();
     assert_eq!(open, [(true, false), (false, true), (false, false)]);
     assert!(!session.exists(), "no process listens there");
     keeper.shut_all(&mut |_| {});

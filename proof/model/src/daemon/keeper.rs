@@ -116,7 +116,7 @@ impl Daemon {
         let socket = self.socket_of(vmm);
         let most = if self.makes(Bug::DaemonAcceptsAhead) { 2 } else { 1 };
         let is_busy = s.keeper.outbox.len() >= most;
-        let is_taken = self.sessions[socket] && self.has_guest(&s.keeper.kept, socket);
+        let is_taken = self.sessions[socket] && self.has_guest(s, socket);
         let waits = self.makes(Bug::DaemonCloseCounted) && s.closings > 0;
         let it = s.keeper.sockets[socket];
         if s.vmms[vmm].at != VmmAt::Queued || it.listener == Listener::Closed || is_busy || is_taken || waits
@@ -177,7 +177,7 @@ impl Daemon {
         if s.keeper.sockets[socket].listener != Listener::Closes || !is_removed {
             return false;
         }
-        let is_taken = self.sessions[socket] && self.has_guest(&s.keeper.kept, socket);
+        let is_taken = self.sessions[socket] && self.has_guest(s, socket);
         for vmm in 0..self.vmms.len() {
             if self.socket_of(vmm) == socket && s.vmms[vmm].at == VmmAt::Queued {
                 if is_taken {

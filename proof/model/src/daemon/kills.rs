@@ -33,7 +33,9 @@ impl Daemon {
         if lost.len() > 1 || lost.iter().any(|vmm| s.vmms[*vmm].has_begun) {
             s.bad = Some(Bad::GuestLost);
         }
-        lost.into_iter().for_each(|vmm| s.vmms[vmm].at = VmmAt::Lost);
+        for vmm in lost {
+            s.vmms[vmm].at = VmmAt::Lost;
+        }
         s.keeper = super::Keeper::default();
         s.resets[0] = !s.to_keeper.is_empty();
         s.to_keeper.clear();

@@ -39,7 +39,7 @@ mod worker;
 use crate::bug::Bug;
 use crate::state::Bad;
 pub use explore::Action;
-use state::{Keeper, Kept, Letter, Listener, SOCKETS, State, VMMS, VmmAt, Worker};
+use state::{Keeper, Kept, Letter, Listener, SOCKETS, State, VmmAt, Worker};
 pub use state::{Kind, Op};
 
 /// A scenario: the VMMs and their sockets, the operator's program, the kills, and perhaps a mistake.
@@ -118,8 +118,8 @@ impl Daemon {
     }
 
     /// Returns whether the keeper keeps a VMM of this socket.
-    fn has_guest(&self, kept: &[Option<Kept>; VMMS], socket: usize) -> bool {
-        (0..self.vmms.len()).any(|vmm| kept[vmm].is_some() && self.socket_of(vmm) == socket)
+    fn has_guest(&self, s: &State, socket: usize) -> bool {
+        (0..self.vmms.len()).any(|vmm| s.keeper.kept[vmm].is_some() && self.socket_of(vmm) == socket)
     }
 
     /// Returns the number of the operator's next step.

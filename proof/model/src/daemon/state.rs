@@ -180,6 +180,7 @@ pub(super) enum Request {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a process")]
 pub(super) struct Keeper {
     pub phase: Phase,
     pub sockets: [Socket; SOCKETS],
@@ -259,6 +260,7 @@ pub(super) struct Opening {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a process")]
 pub(super) struct Worker {
     pub lives: bool,
     /// It is a later worker.
