@@ -125,20 +125,28 @@ fn lingers(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (lingers, other)
 }
 
-/// More than the threads that close descriptors.
+/// Threads of a keeper that close descriptors.
+const THREADS: usize = 256;
+
 #[test]
 fn descriptors_whose_close_waits_delay_no_other_guest() {
     let Some(daemon) = Daemon::start("linger", "--per-process 512") else { return };
     let uffd = Uffd::new(Features::REMOVE).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let vmms = (0..300).map(|_| {
+    let vmms = (0..THREADS + 44).map(|_| {
         let (lingers, other) = lingers(&listener);
         let vmm = UnixStream::connect(daemon.socket()).unwrap();
         send(&vmm, "[1]", &[uffd.as_fd(), lingers.as_fd()]);
         (vmm, other)
     });
     let vmms: Vec<_> = vmms.collect();
-    daemon.find(|line| line.contains("not understood").then_some(()));
+    // Until each thread that closes descriptors waits, and the keeper has further ones to close.
+    let closed = || vmms.iter().filter(|(vmm, _)| (&mut &*vmm).write_all(b" ").is_err()).count();
+    assert!((0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        closed() >= THREADS
+    }));
+    std::thread::sleep(Duration::from_millis(300));
     // The next guest needs keeper and worker.
     let report = daemon.twin("--millis 100 --patience-ms 10000").report();
     assert!(report.is_right(), "{report:?}");
