@@ -214,7 +214,7 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 700, 1500, "cargo xtask explore --seeds 10000000 --minutes 10")
+            Line::new(NIGHTLY, 400, 1500, "cargo xtask explore --seeds 10000000 --minutes 5")
                 .hears(&["Explore"]),
         ],
     },
@@ -222,7 +222,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1200, 3000, "cargo xtask chaos --seconds 1100").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 840, 3000, "cargo xtask chaos --seconds 750").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),
