@@ -94,8 +94,8 @@ pub use cache::{Cache, CacheStats, Source};
 #[doc(hidden)]
 pub use config::flags;
 pub use daemon::{
-    Ageing, Event, FindTemplate, Guests, Keeper, Listed, ListedSocket, Listen, Moment, Monitor, Request,
-    Serving, Session, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
+    Ageing, Event, FindTemplate, Guests, Keeper, Limit, Listed, ListedSocket, Listen, Moment, Monitor,
+    Request, Serving, Session, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
 };
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,

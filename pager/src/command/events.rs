@@ -39,6 +39,7 @@ pub fn tell_waiting(monitor: Monitor) {
         let mut told: HashMap<u64, Instant> = HashMap::new();
         loop {
             std::thread::sleep(Duration::from_secs(1));
+            tell_refusals(false);
             let waiting = monitor.waiting();
             told.retain(|guest, _| {
                 let waits = waiting.iter().any(|(other, ..)| other == guest);
@@ -79,12 +80,25 @@ pub fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &
     }
 }
 
+/// Most refusals that are logged in a second.
+const MOST: usize = 20;
+
+/// The refusals since an instant.
+static COUNTED: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
+
+/// Logs the number of the refusals that were not logged, when no further one says it; or now.
+pub fn tell_refusals(now: bool) {
+    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((since, count)) = &mut *counted else { return };
+    if *count > MOST && (now || since.elapsed() > Duration::from_secs(1)) {
+        say("refused", serde_json::json!({ "more": *count - MOST }));
+        *count = MOST;
+    }
+}
+
 /// Counts a refusal. Returns whether to log it, with the number of those before it that were not logged: a process that
 /// is refused again and again must not fill the log.
 fn refusals() -> Option<usize> {
-    /// Most that are logged in a second.
-    const MOST: usize = 20;
-    static COUNTED: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
     let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let (since, count) = counted.get_or_insert_with(|| (Instant::now(), 0));
     let mut more = 0;

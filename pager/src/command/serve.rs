@@ -1,6 +1,6 @@
 //! `serve`: the keeper, and the worker that it starts.
 
-use super::events::{listen, tell_waiting, told};
+use super::events::{listen, tell_refusals, tell_waiting, told};
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::notify::notify;
@@ -30,7 +30,7 @@ The log, on standard error, has one JSON object a line. Its field `event` is one
   opened, not opened   the version of a template that new guests get after SIGHUP, or why it cannot be opened
   waits, goes on       a guest has faults that wait for the store or for memory, with the reason; or none any more
   ended, refused       a guest ended or was refused; at most 20 refusals a second are logged, and `more` counts the others
-  closes               connections were closed, because a process or a socket had too many
+  closes               connections were closed, because there were too many; `limit` says which limit the last one met
   takes over           another process listened on so many of the sockets
   not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
   no metrics yet       the address of --metrics is in use
@@ -92,7 +92,7 @@ pub struct Serve {
     /// Most memory of all guests of a template, or of all guests, together; the oldest pages over it are moved
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
-    /// Most connections of one process: a VMM has one for each guest
+    /// Most connections of one process, and at most half of all: a VMM has one for each guest
     #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
     per_process: usize,
     /// A socket for `ctl` and `checkpoint`: sockets and templates at run time, snapshots of running guests
@@ -200,8 +200,9 @@ impl Serve {
                 let end = status.map_or("it could not be started".into(), |status| status.to_string());
                 say("restarts", serde_json::json!({ "end": end, "pause": pause.as_secs_f64() }));
             }
-            Event::Closes(connections, pid) => {
-                say("closes", serde_json::json!({ "connections": connections, "pid": pid }));
+            Event::Closes(connections, pid, limit) => {
+                let limit = limit.to_string();
+                say("closes", serde_json::json!({ "connections": connections, "pid": pid, "limit": limit }));
             }
             Event::Drains(guests) => {
                 notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
@@ -301,6 +302,8 @@ impl Serve {
         log::flush();
         let served = worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache));
         worker.monitor.stop_listening();
+        tell_refusals(true);
+        log::flush();
         served.map_err(other)
     }
 }

@@ -1,6 +1,7 @@
 //! Messages between keeper and worker.
 
 use super::request::Request;
+use super::sockets::Identity;
 use crate::wire::{send_with, take};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
@@ -37,6 +38,12 @@ pub struct Take {
     /// Milliseconds since 1970 when the guest connected.
     #[serde(default)]
     pub since: u64,
+    /// The guest has a journal, although it may not have arrived.
+    #[serde(default)]
+    pub has_files: bool,
+    /// With [`TakeKind::Socket`]: the identity of the socket's file.
+    #[serde(default)]
+    pub place: Option<Identity>,
 }
 
 /// The kind of a keeper's message.
@@ -148,7 +155,9 @@ impl Channel {
         let got = loop {
             match take(self.0.as_fd(), &mut text, &mut fds, flags) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                // The other process was killed with unread messages. The kernel says so once, before it delivers the
+                // messages that the process had sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 got => break got?,
             }
         };
@@ -164,5 +173,26 @@ pub fn is_temporary(error: &io::Error) -> bool {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_process_that_was_killed_with_unread_messages_arrive() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let theirs = Channel::new(theirs);
+        let send = |channel: &Channel, connection| {
+            channel.try_send(&Keep { connection, ..Keep::default() }, &[]).unwrap();
+        };
+        send(&theirs, 1);
+        send(&theirs, 2);
+        // It is never read.
+        send(&ours, 3);
+        drop(theirs);
+        let receive = || ours.receive::<Keep>(true).unwrap().map(|(keep, _)| keep.connection);
+        assert_eq!([receive(), receive(), receive()], [Some(1), Some(2), None]);
     }
 }

@@ -1,5 +1,6 @@
 //! The keeper holds connections and journals, and restarts the worker.
 
+mod accept;
 mod clients;
 mod list;
 mod serve;
@@ -7,10 +8,10 @@ mod serve;
 mod tests;
 
 use super::channel::{Channel, Take, TakeKind};
-use super::limits::{self, Closed};
+use super::limits::{self, Closed, Limit};
 use super::peer;
 use super::request::{Listen, Request, daemons};
-use super::sockets::{Place, bind, is_in_use};
+use super::sockets::{Identity, Place, bind, is_in_use};
 use clients::Clients;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::collections::BTreeMap;
@@ -59,14 +60,23 @@ struct Socket {
     /// `None`: it is closed, or not open yet.
     listener: Option<UnixListener>,
     place: Option<Place>,
+    stage: Stage,
     /// The version of the template that new guests get, also from later workers.
     version: Option<String>,
     /// It is of the command line.
     is_first: bool,
-    /// It is bound when the worker has opened its template.
-    is_pending: bool,
     /// The worker is asked for the newest version.
     reloads: bool,
+}
+
+/// The stage of a socket that is not simply open or closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is bound when the worker has opened its template.
+    Pending,
+    Settled,
+    /// It has lost its path. The connections in its queue are accepted, then it is closed.
+    Closes,
 }
 
 /// The control socket. It is removed when the keeper ends.
@@ -103,9 +113,9 @@ pub enum Event {
     TakesOver(usize),
     /// The worker ended, or could not be started (`None`). The next one is started after the pause.
     Restarts(Option<ExitStatus>, Duration),
-    /// So many connections were closed since the last such event, because there were too many: of one process, of one
-    /// socket, or for the limit of descriptors. With the last one's process; 0: it is unknown. Told once a second.
-    Closes(usize, i32),
+    /// So many connections were closed since the last such event, because there were too many. With the last one's process
+    /// (0: it is unknown), and the limit that it met. Told once a second.
+    Closes(usize, i32, Limit),
 }
 
 #[derive(Debug)]
@@ -116,6 +126,8 @@ struct Kept {
     process: Option<Pid>,
     /// Journal, and swap file if there is one.
     files: Vec<OwnedFd>,
+    /// There is a journal, although it may not have arrived here.
+    has_files: bool,
     version: Option<String>,
     /// Milliseconds since 1970 when it connected.
     since: u64,
@@ -183,7 +195,9 @@ impl Keeper {
         for other in daemons(path).iter().filter(|other| !is_in_use(other)) {
             Place::of(other).remove();
         }
-        let number = u64::from(std::process::id());
+        // Another pid namespace may have a daemon of the same process id.
+        let mut numbers = u64::from(std::process::id())..;
+        let number = numbers.find(|number| !is_in_use(&own_name(path, *number))).unwrap_or_default();
         let name = own_name(path, number);
         let (listener, first, own) = if self.adopted.is_some() {
             let (listener, own) = bind(&name, false)?;
@@ -213,20 +227,19 @@ impl Keeper {
             let mut fds = fds.into_iter();
             match (take.what, fds.next()) {
                 (TakeKind::Guest, Some(connection)) => {
-                    let Take { connection: number, socket, version, since, .. } = take;
-                    let (process, files) = (peer::pid(&connection), fds.collect());
-                    let (waiting, reason) = (0, None);
-                    let kept = Kept { socket, connection, process, files, version, since, waiting, reason };
+                    let Take { connection: number, socket, version, since, has_files, .. } = take;
+                    let kept = Kept {
+                        process: peer::pid(&connection),
+                        files: fds.collect(),
+                        has_files,
+                        ..Kept::new(socket, connection, version, since)
+                    };
                     keeper.kept.insert(number, kept);
                 }
                 (TakeKind::Socket, listener) => {
                     let Some(Request::Add(listen)) = take.request else { continue };
-                    let listener = listener.map(UnixListener::from);
-                    let place = listener.as_ref().map(|_| Place::of(&listen.socket));
-                    let Take { version, is_first, .. } = take;
-                    let (is_pending, reloads) = (false, false);
-                    let socket = Socket { listen, listener, place, version, is_first, is_pending, reloads };
-                    keeper.sockets.insert(take.socket, socket);
+                    let socket = Socket { version: take.version, ..Socket::new(listen, take.is_first) };
+                    keeper.sockets.insert(take.socket, socket.adopted(listener, take.place));
                     keeper.next_socket = keeper.next_socket.max(take.socket + 1);
                 }
                 (TakeKind::Control, Some(listener)) => {
@@ -280,10 +293,49 @@ impl Keeper {
         Self { is_supervised, ..self }
     }
 
-    /// Sets the most connections of one process that are kept: 32 unless this is called. A VMM has one; a process that
-    /// connects for others needs more.
+    /// Sets the most connections of one process that are kept: 32 unless this is called, and at most half of all. A VMM has
+    /// one; a process that connects for others needs more.
     #[must_use]
     pub fn most_of_process(self, most: usize) -> Self {
         Self { most_of_process: most, ..self }
+    }
+}
+
+impl Socket {
+    /// Returns a socket that is not open. One that is added is pending.
+    fn new(listen: Listen, is_first: bool) -> Self {
+        Self {
+            version: listen.version.clone(),
+            listen,
+            listener: None,
+            place: None,
+            stage: if is_first { Stage::Settled } else { Stage::Pending },
+            is_first,
+            reloads: false,
+        }
+    }
+
+    /// The same with the descriptor that a worker has. If no path leads to the socket any more, the killed keeper was closing
+    /// it. Without a descriptor, its file is of no use.
+    fn adopted(mut self, listener: Option<OwnedFd>, identity: Option<Identity>) -> Self {
+        let place = Place::with(&self.listen.socket, identity);
+        self.stage = Stage::Settled;
+        if let Some(listener) = listener {
+            if !place.is_there() {
+                self.stage = Stage::Closes;
+            }
+            (self.listener, self.place) = (Some(listener.into()), Some(place));
+        } else {
+            place.remove();
+        }
+        self
+    }
+}
+
+impl Kept {
+    /// Returns a guest without a journal.
+    fn new(socket: usize, connection: OwnedFd, version: Option<String>, since: u64) -> Self {
+        let (files, has_files, waiting) = (Vec::new(), false, 0);
+        Self { socket, connection, process: None, files, has_files, version, since, waiting, reason: None }
     }
 }

@@ -4,6 +4,7 @@
 //! delays no other. If the keeper is killed in between, the next one gets the change with the rest.
 
 use super::channel::{Channel, Keep, Take, TakeKind};
+use super::request::Request;
 use crate::store::StoreError;
 use crate::wire::Foreign;
 use parking_lot::{Condvar, Mutex};
@@ -188,8 +189,16 @@ impl KeeperState {
             let mut parts = self.parts.lock();
             if let Some(guest) = parts.guests.get_mut(&connection) {
                 guest.take.version.clone_from(&version);
+                guest.take.has_files = true;
                 guest.fds.truncate(1);
                 guest.fds.extend(files.iter().cloned());
+                let socket = guest.take.socket;
+                // A session has its guest now, also if the guest ends before there is a next keeper.
+                if let Some(socket) = parts.sockets.get_mut(&socket)
+                    && matches!(&socket.take.request, Some(Request::Add(listen)) if listen.once)
+                {
+                    socket.fd = None;
+                }
             }
             parts.keeper.clone()
         };
@@ -261,4 +270,31 @@ impl KeeperState {
 /// Returns the beginning of a reason, which must fit into a message.
 fn short(text: &str) -> String {
     text.chars().take(500).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::request::Listen;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_session_whose_guest_has_begun_is_not_open_for_the_next_keeper() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let state = KeeperState::new(Channel::new(theirs));
+        let fd = || OwnedFd::from(UnixStream::pair().unwrap().0);
+        for (socket, once) in [(0, true), (1, false)] {
+            let listen = Listen { once, ..Listen::template("/run/a", "debian") };
+            let take = Take { socket, request: Some(Request::Add(listen)), ..Take::default() };
+            state.socket(take, Some(fd()));
+            let take = Take { connection: socket as u64, socket, ..Take::default() };
+            state.begins(&take, &[fd()]).unwrap();
+            state.keep(socket as u64, "1", vec![fd()]);
+            // The guest ends before there is a next keeper.
+            state.ends(socket as u64);
+        }
+        let open = state.parts.lock().sockets.values().map(|socket| socket.fd.is_some()).collect::<Vec<_>>();
+        assert_eq!(open, [false, true]);
+        drop(ours);
+    }
 }

@@ -13,6 +13,7 @@ mod keeper;
 mod keeper_state;
 mod limits;
 mod monitor;
+mod opening;
 mod outbox;
 mod peer;
 mod request;
@@ -20,11 +21,12 @@ mod sockets;
 mod worker;
 
 pub(crate) use channel::{Channel, Keep, Take};
-pub(crate) use worker::at;
+pub(crate) use opening::at;
 
 pub use ageing::Ageing;
 pub use control::Guests;
 pub use keeper::{Event, Keeper};
+pub use limits::Limit;
 pub use monitor::{Moment, Monitor, Serving};
 pub use request::{Listed, ListedSocket, Listen, Request, Session, ask, checkpoint, daemons, list};
 pub use sockets::accept_one;

@@ -47,8 +47,12 @@ impl Outbox {
         self.letters.push_back(letter);
     }
 
-    pub fn len(&self) -> usize {
-        self.letters.len()
+    pub fn is_empty(&self) -> bool {
+        self.letters.is_empty()
+    }
+
+    pub fn has(&self, letter: Letter) -> bool {
+        self.letters.contains(&letter)
     }
 
     /// Sends messages by `send`, which must not wait, while there is room.

@@ -10,9 +10,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The path of a socket, and the identity of its file: device and inode.
+/// The device and the inode of a file. The inode is not used again while a process listens on the socket.
+pub type Identity = (u64, u64);
+
+/// The path of a socket, and the identity of its file.
 #[derive(Debug)]
-pub struct Place(PathBuf, Option<(u64, u64)>);
+pub struct Place(PathBuf, Option<Identity>);
 
 impl Place {
     /// Returns the place of the socket that is at this path now.
@@ -25,15 +28,31 @@ impl Place {
         Self(path.into(), self.1)
     }
 
-    /// Removes the socket, unless another process has put one of its own there.
+    /// Returns the place of the socket of this identity, which may be at the path no longer.
+    pub fn with(path: &Path, identity: Option<Identity>) -> Self {
+        Self(path.into(), identity)
+    }
+
+    pub fn identity(&self) -> Option<Identity> {
+        self.1
+    }
+
+    /// Returns whether the socket is at its path.
+    pub fn is_there(&self) -> bool {
+        self.1.is_some() && identity(&self.0) == self.1
+    }
+
+    /// Removes the socket, unless another process has put one of its own there. Call it while this process listens.
     pub fn remove(&self) {
-        if self.1.is_some() && identity(&self.0) == self.1 {
+        // Between the look and the removal, another daemon does not replace the socket.
+        let _lock = lock(&self.0);
+        if self.is_there() {
             _ = std::fs::remove_file(&self.0);
         }
     }
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<Identity> {
     let about = std::fs::symlink_metadata(path).ok()?;
     about.file_type().is_socket().then(|| (about.dev(), about.ino()))
 }

@@ -4,15 +4,15 @@ use super::channel::{Channel, Take, TakeKind};
 use super::control::Guests;
 use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
+use super::opening::{Opening, Sources, at, opening};
 use super::peer;
 use super::request::{Listen, Request};
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
-use crate::store::{StoreError, Template, TemplateSource};
+use crate::store::{StoreError, TemplateSource};
 use crate::uffd::PAGE;
 use crate::wire::{Foreign, Wire, WireError};
-use parking_lot::Mutex;
 use rustix::fs::fcntl_get_seals;
 use std::collections::BTreeMap;
 use std::io;
@@ -26,9 +26,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Finds the template of a socket's guests. It opens nothing.
 pub type FindTemplate = Box<dyn Fn(&Listen) -> TemplateSource + Send + Sync>;
-
-/// The sources of the sockets' templates, by the sockets' numbers.
-type Sources = Mutex<BTreeMap<usize, TemplateSource>>;
 
 /// The process that serves guests. It may be killed at any instant.
 pub struct Worker<W> {
@@ -165,11 +162,11 @@ impl<W: Wire> Worker<W> {
                     continue;
                 }
                 // A socket is removed after the end of its last guest.
-                let source = sources.lock().get(&socket).cloned();
+                let source = opening(sources, keeper_state, guests, Some(socket));
                 let serve = move || {
                     let mut pid = 0;
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, source.as_ref(), keeper_state, guests, &mut pid);
+                    let end = self.serve(&take, fds, &source, keeper_state, guests, &mut pid);
                     done(pid, end, peer);
                 };
                 // Likewise without a thread.
@@ -191,7 +188,7 @@ impl<W: Wire> Worker<W> {
         if let Some(version) = take.version.as_ref().or(listen.version.as_ref()) {
             source.pin(version);
         }
-        sources.insert(take.socket, source);
+        sources.insert(take.socket, (source, Arc::default()));
         true
     }
 
@@ -200,26 +197,33 @@ impl<W: Wire> Worker<W> {
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
-        source: Option<&TemplateSource>,
+        source: &Opening,
         keeper_state: &KeeperState,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
         let mut fds = fds.into_iter();
-        let (Some(connection), Some(template)) = (fds.next(), source) else {
+        // Without its journal a guest would get pages again that it has removed.
+        let is_whole = count > usize::from(take.has_files);
+        let (true, Some(connection), Some((socket, template, _))) =
+            (is_whole, fds.next(), source.sources.first())
+        else {
             return Err(WorkerError::Keeper(count, take.socket));
         };
         let connection = UnixStream::from(connection);
         *pid = peer::pid(&connection).map_or(0, |peer| peer.as_raw_nonzero().get());
         let mut handshake = self.wire.handshake(&connection, HANDSHAKE)?;
         let mut more = Foreign(std::mem::take(&mut handshake.more));
+        let life = life(connection, pid);
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) => {
-                at(template, version, |error| guests.tell_template(&template.name(), Err(error)))?
+                let waits = |error: &StoreError| guests.tell_template(&template.name(), Err(error));
+                at(template, version, waits, |pause| life.ends_within(pause))?
             }
-            _ => template.open()?,
+            // A later worker serves the same version.
+            _ => source.one(*socket, false)?,
         };
         let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next();
@@ -241,7 +245,6 @@ impl<W: Wire> Worker<W> {
             files.extend(backing.swap().map(|swap| swap.try_clone_to_owned()).transpose()?);
             keeper_state.keep(take.connection, template.version(), files);
         }
-        let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
         let guest = Guest::serve_on(parts, backing, self.options)?;
@@ -250,61 +253,6 @@ impl<W: Wire> Worker<W> {
         let stats = guest.wait();
         self.monitor.ends(take.connection, &stats);
         Ok(stats)
-    }
-}
-
-/// Opens the templates of sockets.
-struct Opening {
-    sources: Vec<(usize, TemplateSource)>,
-    guests: Guests,
-    keeper_state: Arc<KeeperState>,
-}
-
-/// Prepares the opening of one socket's template, or of all.
-fn opening(
-    sources: &Sources,
-    keeper_state: &Arc<KeeperState>,
-    guests: &Guests,
-    socket: Option<usize>,
-) -> Opening {
-    let is_it = |number: &usize| socket.is_none_or(|socket| socket == *number);
-    let mut all: Vec<_> = sources.lock().iter().map(|(number, source)| (*number, source.clone())).collect();
-    all.retain(|(number, _)| is_it(number));
-    Opening { sources: all, guests: guests.clone(), keeper_state: keeper_state.clone() }
-}
-
-impl Opening {
-    /// Opens each one. Ends at the first error.
-    fn all(&self) -> Result<(), StoreError> {
-        self.sources.iter().try_for_each(|(socket, source)| self.one(*socket, source, false).map(drop))
-    }
-
-    /// Opens them in a thread of its own, for which nothing waits, not even the end of this process: each guest opens what
-    /// it needs. Tells why some cannot be opened. If it is a reload, opens the newest versions, and tells them.
-    fn begin(self, is_reload: bool) {
-        let open = move || {
-            for (socket, source) in &self.sources {
-                match self.one(*socket, source, is_reload) {
-                    Ok(template) if is_reload => {
-                        self.guests.tell_template(&source.name(), Ok(template.version()));
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        self.guests.tell_template(&source.name(), Err(&error));
-                        self.keeper_state.not_opened(*socket, is_reload, &error);
-                    }
-                }
-            }
-        };
-        _ = std::thread::Builder::new().name("templates".into()).spawn(open);
-    }
-
-    fn one(&self, socket: usize, source: &TemplateSource, is_reload: bool) -> Result<Template, StoreError> {
-        let template = if is_reload { source.reload() } else { source.open() }?;
-        let shared = |error| StoreError::Io { key: source.name(), error };
-        self.guests.share(&template).map_err(shared)?;
-        self.keeper_state.opened(socket, Some(template.version()), is_reload);
-        Ok(template)
     }
 }
 
@@ -349,28 +297,6 @@ fn tell_waiting(monitor: Monitor, keeper_state: &Arc<KeeperState>) {
 /// that itself. Another file system may be the VMM's own, and never answer.
 fn is_memory(file: &OwnedFd) -> bool {
     fcntl_get_seals(file).is_ok()
-}
-
-/// Opens the template with which a guest began. It waits while the store is out of reach, because no other process
-/// serves the guest. Calls `waits` once if it does.
-pub(crate) fn at(
-    template: &TemplateSource,
-    version: &str,
-    waits: impl FnOnce(&StoreError),
-) -> Result<Template, StoreError> {
-    let (mut pause, mut waits) = (Duration::from_millis(50), Some(waits));
-    loop {
-        match template.at(version) {
-            Err(error) if error.may_pass() => {
-                if let Some(waits) = waits.take() {
-                    waits(&error);
-                }
-                std::thread::sleep(pause);
-            }
-            found => return found,
-        }
-        pause = (pause * 2).min(Duration::from_secs(5));
-    }
 }
 
 /// Returns the means to see the end of the VMM: its process, or the connection if the process is in another pid

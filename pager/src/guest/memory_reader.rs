@@ -3,11 +3,13 @@
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::uffd::PAGE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// Means to see the end of a guest's process.
 #[derive(Debug)]
@@ -16,6 +18,19 @@ pub enum Life {
     Process(OwnedFd),
     /// The connection, which the kernel closes when the process ends.
     Connection(OwnedFd),
+}
+
+impl Life {
+    /// Waits for the end of the process. Returns whether it has ended.
+    pub(crate) fn ends_within(&self, time: Duration) -> bool {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let mut fds = [match self {
+            Self::Process(process) => PollFd::new(process, PollFlags::IN),
+            Self::Connection(connection) => PollFd::new(connection, PollFlags::empty()),
+        }];
+        // If it is interrupted, the caller tries again earlier.
+        poll(&mut fds, Some(&time)).is_ok() && !fds[0].revents().is_empty()
+    }
 }
 
 /// The source of the reads.

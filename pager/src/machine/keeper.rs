@@ -319,7 +319,11 @@ fn go_on(
     with: &Restore,
 ) -> Result<GuestStats, MigrationError> {
     // The template may have been replaced since the machine began.
-    let template = at(template, version, |_| {})?;
+    let pause = |pause| {
+        std::thread::sleep(pause);
+        false
+    };
+    let template = at(template, version, |_| {}, pause)?;
     let serving = Serving::again(&template, files, || Ok(relay(channel, machine)?))?;
     // The guest has already touched its first pages.
     let with = Restore { record: None, ..*with };

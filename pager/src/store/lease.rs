@@ -100,15 +100,27 @@ impl Lease {
         self.pin_all(vec![name.into()])
     }
 
+    /// As [`Lease::pin`], for a guest that runs already. A store that takes no write, because it is full, does not stop the
+    /// guest: the lease of the process that served it before pins the manifest for as long as [`PATIENCE`], and the renewals
+    /// write this one later.
+    pub fn pin_of_guest(&self, name: &str) -> Pin {
+        self.pin_these(vec![name.into()]).0
+    }
+
     /// Pins several objects: manifests by their names, packs by their keys.
     pub fn pin_all(&self, names: Vec<String>) -> Result<Pin, StoreError> {
+        let (pin, written) = self.pin_these(names);
+        written.map(|()| pin)
+    }
+
+    fn pin_these(&self, names: Vec<String>) -> (Pin, Result<(), StoreError>) {
         let mut pins = self.0.pins.lock();
         for name in &names {
             *pins.counts.entry(name.clone()).or_default() += 1;
         }
         let pin = Pin { lease: self.clone(), names };
         let written = self.0.write(&mut pins);
-        if written.is_ok() && !pins.is_renewed {
+        if !pins.is_renewed {
             let inner = Arc::downgrade(&self.0);
             // Without the thread the lease ends early, but a collection with the default patience does not see that for
             // an hour.
@@ -116,7 +128,7 @@ impl Lease {
                 std::thread::Builder::new().name("lease".into()).spawn(move || renew(&inner)).is_ok();
         }
         drop(pins);
-        written.map(|()| pin)
+        (pin, written)
     }
 }
 
@@ -250,7 +262,7 @@ impl Drop for Pin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Entry, Folder, Version};
+    use crate::store::{Entry, Folder, Library, Version};
 
     #[test]
     fn a_store_that_does_not_find_where_to_write_a_lease_is_out_of_reach() {
@@ -292,6 +304,46 @@ mod tests {
             drop((first, second));
             assert_eq!(store.list(LEASES).unwrap().len(), leases - 1, "the older one ends by its age");
         }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+    /// A store that takes no write.
+    struct Full(Folder);
+
+    fn full<T>(key: &str) -> Result<T, StoreError> {
+        Err(StoreError::Io { key: key.into(), error: std::io::ErrorKind::StorageFull.into() })
+    }
+
+    impl Store for Full {
+        fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
+            self.0.read(key, most)
+        }
+
+        fn put(&self, key: &str, _: &[u8]) -> Result<(), StoreError> {
+            full(key)
+        }
+
+        fn put_if(&self, key: &str, _: &[u8], _: Option<&Version>) -> Result<bool, StoreError> {
+            full(key)
+        }
+
+        fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+            self.0.entries(kind)
+        }
+
+        fn delete(&self, key: &str) -> Result<(), StoreError> {
+            full(key)
+        }
+    }
+
+    #[test]
+    fn a_guest_of_before_is_served_while_its_store_is_full() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-full-{}", std::process::id()));
+        let library = Library::new(Folder::open(&folder).unwrap());
+        library.snapshot("a", &[7; 4096][..], 4096, 4096).unwrap();
+        let version = library.open("a").unwrap().version().to_owned();
+        let library = Library::new(Full(Folder::open(&folder).unwrap()));
+        assert_eq!(library.open_version("a", &version).unwrap().version(), version);
+        assert!(library.open("a").is_err(), "a new guest has no lease of before");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

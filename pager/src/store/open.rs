@@ -44,7 +44,7 @@ impl Library {
         if Name::parse(version).is_none() {
             return Err(StoreError::Name(version.into()));
         }
-        let pin = self.lease.pin(version)?;
+        let pin = self.lease.pin_of_guest(version);
         let manifest = self.manifest(version)?;
         let template = Template::new(name, version, manifest, self.clone(), pin);
         // A record of it would replace that of the current version.

@@ -1,14 +1,19 @@
 //! Descriptors of other processes. Closing one may take long: the file system may be the sender's own, and a TCP socket may
-//! linger. So a thread of its own closes them.
+//! linger. So threads of their own close them, and nothing waits for those threads.
 
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of threads that close descriptors.
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// Most threads that close descriptors. Further descriptors stay open until one of the threads is free.
+const MOST_THREADS: usize = 256;
 
-/// Most such threads before a daemon accepts no further connection.
-pub(crate) const MOST_CLOSING: usize = 256;
+struct Closing {
+    waiting: VecDeque<Vec<OwnedFd>>,
+    threads: usize,
+}
+
+static CLOSING: Mutex<Closing> = Mutex::new(Closing { waiting: VecDeque::new(), threads: 0 });
 
 /// Descriptors of another process, or connections that may hold some in their buffers.
 #[derive(Debug, Default)]
@@ -33,19 +38,25 @@ impl Drop for Foreign {
         if fds.is_empty() {
             return;
         }
-        CLOSING.fetch_add(1, Ordering::Relaxed);
-        let close = move || {
-            drop(fds);
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
-        };
-        if std::thread::Builder::new().name("close".into()).stack_size(64 << 10).spawn(close).is_err() {
-            // The descriptors were closed here.
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
+        let mut closing = CLOSING.lock();
+        closing.waiting.push_back(fds);
+        if closing.threads < MOST_THREADS {
+            // If no thread can be started, the next drop tries again.
+            let thread = std::thread::Builder::new().name("close".into()).stack_size(64 << 10).spawn(close);
+            closing.threads += usize::from(thread.is_ok());
         }
     }
 }
 
-/// Returns the number of threads that close descriptors.
-pub(crate) fn closing() -> usize {
-    CLOSING.load(Ordering::Relaxed)
+/// Closes descriptors while some wait.
+fn close() {
+    loop {
+        let mut closing = CLOSING.lock();
+        let Some(fds) = closing.waiting.pop_front() else {
+            closing.threads -= 1;
+            return;
+        };
+        drop(closing);
+        drop(fds);
+    }
 }

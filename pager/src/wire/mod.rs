@@ -7,7 +7,7 @@ mod receive;
 
 pub use firecracker::Firecracker;
 pub(crate) use firecracker::mappings;
-pub(crate) use foreign::{Foreign, MOST_CLOSING, closing};
+pub(crate) use foreign::Foreign;
 pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
 pub use migration::{MOST_FAULT, MigrationError};
 pub(crate) use receive::{receive, send, send_with, take};

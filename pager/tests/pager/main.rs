@@ -2,6 +2,7 @@
 
 mod bluegreen;
 mod burst;
+mod chaos;
 mod clones;
 mod cloud;
 mod control;

@@ -269,6 +269,25 @@ fn guests_go_on_when_their_store_is_back_after_a_kill() {
 }
 
 #[test]
+fn a_daemon_drains_although_a_guest_ended_while_its_template_was_out_of_reach() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("unmounted-end");
+    let (store, away) = (folder.join("store"), folder.join("away"));
+    let flags = format!("{SLOW} --metrics {}", folder.join("metrics").display());
+    let mut daemon = Daemon::in_folder(folder, &flags);
+    let twin = daemon.twin("--millis 120000 --patience-ms 120000");
+    has_guests(&daemon, 1);
+    std::fs::rename(&store, &away).unwrap();
+    daemon.kill();
+    daemon.find(|line| line.contains("there is no folder").then_some(()));
+    drop(twin);
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(0));
+}
+
+#[test]
 fn a_template_that_is_lost_concerns_its_own_guests_alone() {
     let lose = |folder: &Path| {
         let library = library(folder);

@@ -29,7 +29,7 @@ macro_rules! bugs {
 impl Bug {
     /// Whether it is a mistake of [`Scenario`](crate::Scenario)s, which [`walk`](crate::walk)s draw, too.
     pub fn is_walked(self) -> bool {
-        !["nested", "primary", "fleet"].iter().any(|other| self.scenario().starts_with(other))
+        !["nested", "primary", "fleet", "daemon"].iter().any(|other| self.scenario().starts_with(other))
     }
 
     /// Returns the mistake with this name.
@@ -164,6 +164,30 @@ bugs! {
     FleetLeaseRevived "fleet: stalled: open, close, open, close | remove | collect" "a host that stalled renews its lease after the lease has ended",
     FleetManifestByContent "fleet: stalled: upload | remove, upload of it | collect" "manifests that list the same content under different names have one name",
     FleetUploadKept "fleet: stalled: upload | collect" "an upload of a dead host stays in the catalog",
+    // The daemon of the pager.
+    DaemonLockstep "daemon: a burst: two guests, hostile" "keeper and worker wait for room in their queues, the worker with its state locked",
+    DaemonResetIsEnd "daemon: two guests | kill of the worker, twice" "a receiver takes the error of a reset for the end of the messages",
+    DaemonKeepLate "daemon: two guests | kill of the worker, twice" "a worker reads a guest's first event before the keeper has its journal",
+    DaemonHandshakeTaken "daemon: two guests | kill of the worker, twice" "a worker takes the handshake out of the socket",
+    DaemonNotedAfterSend "daemon: two guests | kill of both in turn" "a worker sends a change, then notes it in its copy",
+    DaemonChangesFirst "daemon: two guests | kill of both in turn" "a worker sends changes to the next keeper before it has sent its copy",
+    DaemonReadyEarly "daemon: two guests | kill of both in turn" "a worker says that it is ready before it has all guests",
+    DaemonTwoWorkers "daemon: two guests | kill of the worker, twice" "the next worker starts while the last one is not dead",
+    DaemonVersionUnpinned "daemon: upload, reload | guest | kill of the worker" "a later worker serves a guest with the version of new guests",
+    DaemonOpenedOutOfOrder "daemon: upload, reload | guest | kill of the worker" "two openings of a template are told in any order",
+    DaemonOneTemplateForAll "daemon: guests of two templates, one wedged | kill of the worker" "a later worker opens all templates before it takes guests",
+    DaemonDeadVmmWaits "daemon: guest of a wedged template dies | drain | kill of the worker" "a thread that waits for a template does not see the end of its VMM",
+    DaemonClosesInPlace "daemon: a burst: two guests, hostile" "the keeper closes a VMM's descriptors itself",
+    DaemonCloseCounted "daemon: a burst: two guests, hostile" "the keeper accepts no VMM while a close of another one waits",
+    DaemonAcceptsAhead "daemon: two guests | kill of the keeper, twice" "the keeper accepts guests while messages wait",
+    DaemonBacklogDropped "daemon: remove | two guests | kill of the keeper" "a socket closes although VMMs wait in its queue",
+    DaemonSocketStolen "daemon: remove | guest | kill of the keeper | another daemon" "a daemon binds the path of another one that lives",
+    DaemonPlaceOfPath "daemon: drain | guest | kill of the keeper | another daemon, which replaces" "a keeper that a worker started takes the file at its path for its own",
+    DaemonRemovedUnlocked "daemon: drain | guest | kill of the keeper | another daemon, which replaces" "a daemon looks whether a file is its own, and removes it later",
+    DaemonAnsweredEarly "daemon: drain | guest | kill of both" "an operator is answered before the worker was sent the change",
+    DaemonDrainForgotten "daemon: drain | guest | kill of both" "the next worker is not told that the daemon drains",
+    DaemonReloadForgotten "daemon: upload, reload | guest | kill of the worker" "the next worker is not told of a reload under way",
+    DaemonSessionReopened "daemon: session of two guests | kill of both" "the next keeper accepts a second guest of a session",
     // The memo of a vCPU.
     SlotChangedStampKept "memo: slot 1 deleted | clear of its page | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp of the old slot",
     TableRemembered "memo: zap all | faults on 0, 1" "a vCPU uses the table that it remembers although the epoch has moved",

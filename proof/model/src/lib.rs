@@ -28,6 +28,7 @@
 //! | [`nested`] | shadows of nested guests: scenarios and a check of their own |
 //! | [`primary`] | a primary MMU whose faults read versions of the mappings: likewise |
 //! | [`fleet`] | hosts that share a store by conditional writes: likewise |
+//! | [`daemon`] | the pager's keeper and worker, and kills of both: likewise |
 //! | [`bug`] | seeded mistakes, each of which the check must find |
 //!
 //! A dead table is never overwritten, so that a walk inside it does no harm there. The model shows that.
@@ -36,6 +37,7 @@ mod active;
 pub mod bug;
 pub mod check;
 pub mod copy;
+pub mod daemon;
 mod edit;
 mod fault;
 pub mod fleet;
@@ -59,6 +61,7 @@ pub mod walk;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};
+pub use daemon::Daemon;
 pub use fleet::Fleet;
 pub use nested::Nested;
 pub use primary::Primary;

@@ -9,7 +9,7 @@
 //! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
-use slat_model::{Bug, Checked, Family, fleet, library, nested, primary, refine, walk};
+use slat_model::{Bug, Checked, Family, daemon, fleet, library, nested, primary, refine, walk};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -87,11 +87,13 @@ fn main() -> ExitCode {
         let own = check(library::families(), name) & check(nested::scenarios::families(), name);
         let own = own & check(primary::scenarios::families(), name);
         let own = own & check(nested::parts::families(), name);
-        own & check(fleet::scenarios::families(), name)
+        let own = own & check(fleet::scenarios::families(), name);
+        own & check(daemon::scenarios::families(), name)
     };
     let full = |name| {
         let more = check(library::large_families(), name) & check(nested::scenarios::large_families(), name);
         let more = more & check(fleet::scenarios::large_families(), name);
+        let more = more & check(daemon::scenarios::large_families(), name);
         small(name) & more
     };
     let good = match arguments.first().map(String::as_str) {

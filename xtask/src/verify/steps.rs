@@ -163,8 +163,8 @@ pub const STEPS: &[Step] = &[
         lines: &[
             // As the suite has built it; `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
-            Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(PUSH, 110, 400, "target/debug/slat-model push").hears(&["Model"]),
+            Line::new(NIGHTLY, 180, 900, "target/debug/slat-model").hears(&["Model"]),
             Line::new(NIGHTLY, 130, 400, "target/debug/slat-model walk --walks 1000000 --minutes 2"),
             Line::new(
                 NIGHTLY,
@@ -214,7 +214,7 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 40, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 700, 1500, "cargo xtask explore --seeds 10000000 --minutes 10")
+            Line::new(NIGHTLY, 400, 1500, "cargo xtask explore --seeds 10000000 --minutes 5")
                 .hears(&["Explore"]),
         ],
     },
@@ -222,7 +222,7 @@ pub const STEPS: &[Step] = &[
         name: "chaos",
         about: "every public operation at once, with callbacks that panic, under the sanitizers",
         lines: &[
-            Line::new(NIGHTLY, 1200, 3000, "cargo xtask chaos --seconds 1100").hears(&["Sanitizer"]),
+            Line::new(NIGHTLY, 840, 3000, "cargo xtask chaos --seconds 750").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 500, 1200, "cargo xtask chaos --threads --seconds 300").hears(&["Sanitizer"]),
             Line::new(NIGHTLY, 240, 1200, "cargo xtask chaos --mistakes --seconds 90").hears(&["Sanitizer"]),
             Line::new(PUSH, 130, 600, "cargo xtask chaos --seconds 60"),
@@ -303,6 +303,9 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 90, 400, "cargo test --locked --test pager -- burst:: turns:: --nocapture")
                 .within("pager")
                 .with(&[("SLAT_PAGER_SOAK_BURST", "4000"), ("SLAT_PAGER_SOAK_SEEDS", "20")]),
+            Line::new(NIGHTLY, 630, 1000, "cargo test --locked --test pager -- chaos:: --nocapture")
+                .within("pager")
+                .with(&[("SLAT_PAGER_CHAOS_SECONDS", "600")]),
             // The server is moto's. If it is not installed, the tests print that.
             Line::new(NIGHTLY, 150, 600, "cargo test --features s3 --locked --test pager -- s3::")
                 .within("pager"),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use crate::daemon::outbox::Letter;
 use crate::daemon::request::{MOST_REQUEST, Request};
 
 /// Most connections. If one more comes, the oldest one is closed.
@@ -35,6 +36,9 @@ pub enum Waits {
     Nothing,
     /// These sockets' templates are opened, or their newest versions. With the errors so far.
     Opens { sockets: BTreeSet<usize>, is_reload: bool, errors: Vec<String> },
+    /// This answer comes when this message is sent to the worker: a kill of the keeper does not undo what an operator was
+    /// told.
+    Sent(Letter, Value),
     /// The request will be passed to the worker.
     Request(Request),
 }
@@ -114,6 +118,30 @@ impl Clients {
     pub fn wait(&mut self, number: u64, waits: Waits) {
         if let Some(client) = self.clients.get_mut(&number) {
             client.waits = waits;
+        }
+    }
+
+    /// Answers those that waited for a message that is sent now. Returns whether there were any.
+    pub fn sent(&mut self, is_sent: impl Fn(Letter) -> bool) -> bool {
+        let answers = self.clients.iter().filter_map(|(number, client)| match &client.waits {
+            Waits::Sent(letter, answer) if is_sent(*letter) => Some((*number, answer.clone())),
+            _ => None,
+        });
+        let answers: Vec<_> = answers.collect();
+        let any = !answers.is_empty();
+        for (number, answer) in answers {
+            self.answer(number, &Ok(answer));
+        }
+        any
+    }
+
+    /// Notes that an added socket is open. The worker must be sent it before the operator is answered.
+    pub fn opens(&mut self, socket: usize) {
+        for client in self.clients.values_mut() {
+            let Waits::Opens { sockets, is_reload: false, .. } = &client.waits else { continue };
+            if sockets.contains(&socket) {
+                client.waits = Waits::Sent(Letter::Socket(socket), json!({}));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! next keeper get a copy.
 
 use super::clients::Waits;
-use super::{Event, Keeper, Socket};
+use super::{Event, Keeper, Socket, Stage};
 use crate::daemon::channel::Keep;
 use crate::daemon::outbox::{Letter, Running};
 use crate::daemon::request::{Listed, ListedSocket, Listen, Request, Session};
@@ -60,9 +60,9 @@ impl Keeper {
                     self.sockets.iter().find(|(_, other)| other.is_open() && other.listen.socket == socket);
                 match found.map(|(socket, _)| *socket) {
                     Some(found) => {
-                        self.close(found, worker);
-                        self.forget(found, worker);
-                        Ok(json!({}))
+                        self.shut(found);
+                        self.clients.wait(number, Waits::Sent(Letter::Closes(found), json!({})));
+                        return None;
                     }
                     None => Err(format!("{}: the daemon does not listen there", socket.display())),
                 }
@@ -78,11 +78,16 @@ impl Keeper {
                 }
             }
             Request::Drain => {
-                if !self.drains {
-                    self.begin_to_drain(told);
-                    worker.outbox.push(Letter::Drains);
+                let is_told = self.drains && !self.is_closing() && !worker.outbox.has(Letter::Drains);
+                let answer = json!({ "guests": self.kept.len() });
+                if !is_told {
+                    if !self.drains {
+                        self.begin_to_drain(worker, told);
+                    }
+                    self.clients.wait(number, Waits::Sent(Letter::Drains, answer));
+                    return None;
                 }
-                Ok(json!({ "guests": self.kept.len() }))
+                Ok(answer)
             }
             Request::Yield if self.sockets.values().any(|socket| socket.is_first && socket.is_open()) => {
                 Err("this daemon takes further guests: drain it first".into())
@@ -111,8 +116,8 @@ impl Keeper {
         let time = now();
         let sessions = self.kept.iter().map(|(number, kept)| {
             let listen = self.sockets.get(&kept.socket).map(|socket| &socket.listen);
-            let state = match (kept.files.is_empty(), kept.waiting) {
-                (true, _) => "connects",
+            let state = match (kept.has_files, kept.waiting) {
+                (false, _) => "connects",
                 (_, 0) => "runs",
                 _ => "waits",
             };
@@ -141,7 +146,7 @@ impl Keeper {
             return Err(error);
         }
         let is_taken = |socket: &Socket| {
-            (socket.is_open() || socket.is_pending) && socket.listen.socket == listen.socket
+            (socket.is_open() || socket.stage == Stage::Pending) && socket.listen.socket == listen.socket
         };
         if self.sockets.values().any(is_taken) {
             return Err(format!("{}: the daemon listens there already", listen.socket.display()));
@@ -151,11 +156,8 @@ impl Keeper {
 
     /// Inserts a socket that is not open.
     pub(super) fn insert(&mut self, listen: Listen, is_first: bool) -> usize {
-        let (number, version) = (self.next_socket, listen.version.clone());
-        let (listener, place) = (None, None);
-        let (is_pending, reloads) = (!is_first, false);
-        self.sockets
-            .insert(number, Socket { listen, listener, place, version, is_first, is_pending, reloads });
+        let number = self.next_socket;
+        self.sockets.insert(number, Socket::new(listen, is_first));
         self.next_socket += 1;
         number
     }
@@ -169,20 +171,36 @@ impl Keeper {
             place.remove();
             return Err(error);
         }
-        (socket.listener, socket.place, socket.is_pending) = (Some(listener), Some(place), false);
+        (socket.listener, socket.place, socket.stage) = (Some(listener), Some(place), Stage::Settled);
         Ok(())
     }
 
-    /// Closes and removes a socket.
+    /// Removes a socket's file, so that no further VMM connects. The keeper accepts those that have connected, then closes it.
+    pub(super) fn shut(&mut self, number: usize) {
+        if let Some(socket) = self.sockets.get_mut(&number) {
+            socket.shut();
+        }
+    }
+
+    /// Closes a socket whose queue is empty.
     pub(super) fn close(&mut self, number: usize, worker: &mut Running) {
         let Some(socket) = self.sockets.get_mut(&number) else { return };
-        socket.shut();
+        (socket.listener, socket.place, socket.stage) = (None, None, Stage::Settled);
         worker.outbox.push(Letter::Closes(number));
+        self.forget(number, worker);
+        if self.drains && !self.is_closing() {
+            worker.outbox.push(Letter::Drains);
+        }
+    }
+
+    /// Returns whether the queue of a socket is being accepted before the socket closes.
+    pub(super) fn is_closing(&self) -> bool {
+        self.sockets.values().any(|socket| socket.stage == Stage::Closes)
     }
 
     /// Removes a closed socket from the list if it has no guest.
     pub(super) fn forget(&mut self, number: usize, worker: &mut Running) {
-        let is_needed = |socket: &Socket| socket.is_open() || socket.is_pending;
+        let is_needed = |socket: &Socket| socket.listener.is_some() || socket.stage == Stage::Pending;
         if self.sockets.get(&number).is_none_or(is_needed)
             || self.kept.values().any(|kept| kept.socket == number)
         {
@@ -215,32 +233,36 @@ impl Keeper {
         // A session's version does not change.
         socket.version = socket.listen.version.clone().or(keep.version);
         socket.reloads &= !keep.is_reload;
-        if socket.is_pending {
+        if socket.stage == Stage::Pending {
             if error.is_none() {
                 error = self.open(number, false).err().map(|error| error.to_string());
             }
             if error.is_none() {
                 worker.outbox.push(Letter::Socket(number));
-            } else {
-                self.sockets.remove(&number);
-                worker.outbox.push(Letter::Forgets(number));
+                return self.clients.opens(number);
             }
+            self.sockets.remove(&number);
+            worker.outbox.push(Letter::Forgets(number));
         }
         self.clients.opened(number, keep.is_reload, error.as_deref());
     }
 
-    /// Returns whether the keeper accepts connections on a socket now. One for one guest has one connection.
-    pub(super) fn is_accepting(&self, number: usize) -> bool {
-        let has_guest = || self.kept.values().any(|kept| kept.socket == number);
-        self.sockets
-            .get(&number)
-            .is_some_and(|socket| socket.is_open() && !(socket.listen.once && has_guest()))
+    /// Closes the sockets.
+    pub(super) fn begin_to_drain(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) {
+        self.shut_all(told);
+        if !self.is_closing() {
+            worker.outbox.push(Letter::Drains);
+        }
     }
 
-    /// Closes and removes the sockets.
-    pub(super) fn begin_to_drain(&mut self, told: &mut impl FnMut(Event)) {
+    /// As [`Keeper::begin_to_drain`], between two workers.
+    pub(super) fn shut_all(&mut self, told: &mut impl FnMut(Event)) {
         self.drains = true;
-        let pending = self.sockets.iter().filter(|(_, socket)| socket.is_pending).map(|(number, _)| *number);
+        let pending = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.stage == Stage::Pending)
+            .map(|(number, _)| *number);
         for number in pending.collect::<Vec<_>>() {
             self.clients.opened(number, false, Some("the daemon drains: it takes no further guest"));
         }
@@ -250,12 +272,13 @@ impl Keeper {
 }
 
 impl Socket {
+    /// Returns whether VMMs can connect.
     pub(super) fn is_open(&self) -> bool {
-        self.listener.is_some()
+        self.listener.is_some() && self.stage != Stage::Closes
     }
 
     fn shut(&mut self) {
-        (self.listener, self.is_pending) = (None, false);
+        self.stage = if self.listener.is_some() { Stage::Closes } else { Stage::Settled };
         _ = self.place.take().map(|place| place.remove());
     }
 }

@@ -5,26 +5,21 @@
 //! other.
 
 use super::clients::Waits;
-use super::list::now;
-use super::{Event, Keeper, Kept};
+use super::{Event, Keeper};
 use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
-use crate::daemon::limits;
 use crate::daemon::outbox::{Letter, Outbox, Process, Running, second_signal};
-use crate::daemon::peer;
 use crate::daemon::request::Request;
-use crate::wire::{Foreign, MOST_CLOSING, closing};
+use crate::daemon::sockets::Place;
+use crate::wire::Foreign;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Most messages that wait for the worker before further connections wait in their sockets.
-const MOST_WAITING: usize = 32;
 /// Most connections, and most messages of the worker, that are taken before the keeper looks around again.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 /// Time in which a worker without guests ends before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -56,6 +51,7 @@ impl Keeper {
                 Err(error) => return Err(error),
             }
             if self.drains && self.kept.is_empty() {
+                self.refuse_queues(&mut told);
                 return Ok(());
             }
             if !self.was_ready
@@ -70,6 +66,7 @@ impl Keeper {
             told(Event::Restarts(status, pause));
             self.pause(pause, &mut told)?;
             if self.drains && self.kept.is_empty() {
+                self.refuse_queues(&mut told);
                 return Ok(());
             }
         }
@@ -92,15 +89,14 @@ impl Keeper {
                 return Err(second_signal());
             }
             if ready.next() == Some(true) {
-                self.begin_to_drain(told);
-                // The next worker learns it from the sockets that it does not get.
+                self.shut_all(told);
                 return Ok(());
             }
         }
     }
 
     /// Returns the worker that started this keeper, or starts one.
-    fn next_worker(&mut self, command: &impl Fn() -> Command) -> io::Result<Running> {
+    pub(super) fn next_worker(&mut self, command: &impl Fn() -> Command) -> io::Result<Running> {
         let mut outbox = Outbox::default();
         if let Some((channel, process)) = self.adopted.take() {
             return Ok(Running { channel, process: Process::Other(process), outbox, is_ready: true });
@@ -114,8 +110,17 @@ impl Keeper {
         if !self.is_supervised && self.control.is_some() {
             outbox.push(Letter::Control);
         }
+        if self.drains && !self.is_closing() {
+            outbox.push(Letter::Drains);
+        }
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
         outbox.push(Letter::All);
+        // No process has what an operator wanted to be closed.
+        let sockets = &self.sockets;
+        self.clients.sent(|letter| match letter {
+            Letter::Closes(number) => sockets.get(&number).is_none_or(|socket| socket.listener.is_none()),
+            _ => false,
+        });
         // Reloads that the last worker has not done.
         let reloads = self.sockets.iter().filter(|(_, socket)| socket.reloads);
         reloads.for_each(|(number, _)| outbox.push(Letter::Reload(*number)));
@@ -130,7 +135,9 @@ impl Keeper {
         loop {
             // First: a request to drain may come from an operator who has gone since, and then nothing else wakes the keeper.
             self.serve_clients(worker, told);
-            if self.drains && self.kept.is_empty() && kill_at.is_none() {
+            self.accept_queues(worker, told);
+            let is_last = self.kept.is_empty() && !(worker.is_ready && self.is_closing());
+            if self.drains && is_last && kill_at.is_none() {
                 // Otherwise the worker would wait. One that does not serve yet may wait for its store, or for an image,
                 // for ever, and has nothing to lose.
                 if worker.is_ready {
@@ -140,8 +147,10 @@ impl Keeper {
                 }
                 kill_at = Some(Instant::now() + PATIENCE);
             }
-            self.send_all(worker);
-            let accepts = worker.outbox.len() < MOST_WAITING && closing() < MOST_CLOSING;
+            if self.send_all(worker) {
+                // An operator who was answered may have sent the next request already.
+                continue;
+            }
             let channel = &worker.channel;
             let room = if worker.outbox.waits_for_room() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = vec![PollFd::new(channel, PollFlags::IN | room)];
@@ -155,14 +164,13 @@ impl Keeper {
             let clients = self.clients.all();
             fds.extend(clients.map(|(_, connection, flags)| PollFd::new(connection, flags)));
             let sockets_at = fds.len();
-            let accepting: Vec<usize> =
-                self.sockets.keys().copied().filter(|number| accepts && self.is_accepting(*number)).collect();
+            let accepts = |number: &usize| worker.outbox.is_empty() && self.is_accepting(*number);
+            let accepting: Vec<usize> = self.sockets.keys().copied().filter(accepts).collect();
             let listeners = accepting.iter().filter_map(|number| self.sockets[number].listener.as_ref());
             fds.extend(listeners.map(|listener| PollFd::new(listener, PollFlags::IN)));
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
-            let left = left.or((closing() >= MOST_CLOSING).then_some(REFUSED));
-            let tell = |count, process| told(Event::Closes(count, process));
+            let tell = |count, process, limit| told(Event::Closes(count, process, limit));
             let left = left.or(self.closed.tell(tell)).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
@@ -180,8 +188,7 @@ impl Keeper {
                 kill_at = Some(Instant::now() + PATIENCE);
             }
             if ready[1] && self.drain.is_some() && !self.drains {
-                self.begin_to_drain(told);
-                worker.outbox.push(Letter::Drains);
+                self.begin_to_drain(worker, told);
                 continue;
             }
             if ready[3] && self.has_to_reload() {
@@ -212,19 +219,23 @@ impl Keeper {
         }
     }
 
-    /// Sends the waiting messages for which there is room. An operator's connection belongs to the worker then.
-    fn send_all(&mut self, worker: &mut Running) {
-        let mut passed = Vec::new();
+    /// Sends the waiting messages for which there is room. The connection of an operator's request belongs to the worker
+    /// then. Returns whether an operator was answered.
+    pub(super) fn send_all(&mut self, worker: &mut Running) -> bool {
+        let mut sent = Vec::new();
         worker.outbox.send(|letter| {
             self.send(&worker.channel, letter)?;
-            if let Letter::Request(number) = letter {
-                passed.push(number);
-            }
+            sent.push(letter);
             Ok(())
         });
-        for number in passed {
-            self.clients.remove(number);
+        let mut answers = false;
+        for letter in sent {
+            match letter {
+                Letter::Request(number) => self.clients.remove(number),
+                _ => answers |= self.clients.sent(|other| other == letter),
+            }
         }
+        answers
     }
 
     /// Returns the request that is to be passed on for an operator.
@@ -236,7 +247,7 @@ impl Keeper {
     /// Ends at once, and returns the reason. The worker starts no other keeper.
     fn leave(&self, worker: &mut Running) -> io::Error {
         let until = Instant::now() + Duration::from_secs(1);
-        if !worker.is_ready && self.kept.values().all(|kept| kept.files.is_empty()) {
+        if !worker.is_ready && !self.kept.values().any(|kept| kept.has_files) {
             // It serves no guest, and may wait for its store for ever.
             worker.process.kill();
             return second_signal();
@@ -263,6 +274,7 @@ impl Keeper {
                 (take.what, take.socket, take.is_first) = (TakeKind::Socket, number, socket.is_first);
                 take.request = Some(Request::Add(socket.listen.clone()));
                 take.version.clone_from(&socket.version);
+                take.place = socket.place.as_ref().and_then(Place::identity);
                 // The keeper that systemd starts gets the sockets of the command line.
                 let is_shared = !(self.is_supervised && socket.is_first);
                 fds.extend(socket.listener.iter().filter(|_| is_shared).map(AsFd::as_fd));
@@ -287,6 +299,7 @@ impl Keeper {
                     socket: kept.socket,
                     version: kept.version.clone(),
                     since: kept.since,
+                    has_files: kept.has_files,
                     ..take
                 };
                 fds.push(kept.connection.as_fd());
@@ -316,27 +329,19 @@ impl Keeper {
                         (kept.waiting, kept.reason) = (keep.waiting.unwrap_or_default(), keep.reason);
                     }
                 }
-                Ok(Some((keep, files))) if files.is_empty() => {
-                    // Without a descriptor to spare, the files of a guest do not arrive. The guest is still there.
-                    if !keep.has_files
-                        && let Some(kept) = self.kept.remove(&keep.connection)
-                    {
+                Ok(Some((keep, files))) if keep.has_files => {
+                    if let Some(kept) = self.kept.get_mut(&keep.connection) {
+                        // Without a descriptor to spare, the files of a guest do not arrive.
+                        (kept.files, kept.has_files, kept.version) = (files, true, keep.version);
+                        let socket = kept.socket;
+                        self.end_session(socket, worker, told);
+                    }
+                }
+                Ok(Some((keep, _))) => {
+                    if let Some(kept) = self.kept.remove(&keep.connection) {
                         self.forget(kept.socket, worker);
                         // It may hold descriptors of the VMM, which the kernel closes with it.
                         drop(Foreign::from(kept.connection));
-                    }
-                }
-                Ok(Some((keep, files))) => {
-                    if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                        (kept.files, kept.version) = (files, keep.version);
-                        let socket = kept.socket;
-                        if self
-                            .sockets
-                            .get(&socket)
-                            .is_some_and(|socket| socket.is_open() && socket.listen.once)
-                        {
-                            self.close(socket, worker);
-                        }
                     }
                 }
                 Ok(None) => return false,
@@ -344,54 +349,6 @@ impl Keeper {
             }
         }
         true
-    }
-
-    fn accept(&mut self, socket: usize, worker: &mut Running, told: &mut impl FnMut(Event)) {
-        // Not forever, although a process may connect again and again.
-        for _ in 0..AT_ONCE {
-            if worker.outbox.len() >= MOST_WAITING || closing() >= MOST_CLOSING {
-                return;
-            }
-            if !self.is_accepting(socket) {
-                return;
-            }
-            let listening = self.sockets.get(&socket);
-            let Some((listener, version)) =
-                listening.and_then(|socket| Some((socket.listener.as_ref()?, socket.version.clone())))
-            else {
-                return;
-            };
-            let connection = match listener.accept() {
-                Ok((connection, _)) => connection,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // For instance, no descriptor is left. The connection waits in the socket, and the pause avoids a busy
-                // loop.
-                Err(_) => return std::thread::sleep(Duration::from_millis(10)),
-            };
-            let process = peer::pid(&connection);
-            if !self.has_room(socket, process) {
-                drop(Foreign::from(OwnedFd::from(connection)));
-                self.closed.add(process);
-                _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
-                continue;
-            }
-            // From here to its end the guest has this version, whatever happens.
-            let (connection, files, since) = (connection.into(), Vec::new(), now());
-            let (waiting, reason) = (0, None);
-            let kept = Kept { socket, connection, process, files, version, since, waiting, reason };
-            self.kept.insert(self.next, kept);
-            worker.outbox.push(Letter::Guest(self.next));
-            self.next += 1;
-        }
-    }
-
-    /// Returns whether one more connection of this process is kept.
-    pub(super) fn has_room(&self, socket: usize, process: Option<Pid>) -> bool {
-        let kept = || self.kept.values().map(|kept| (kept.socket, kept.process));
-        let most = self.sockets.get(&socket).and_then(|socket| socket.listen.most).unwrap_or(usize::MAX);
-        let open = self.sockets.values().filter(|socket| socket.is_open()).count();
-        kept().filter(|(at, _)| *at == socket).count() < most
-            && limits::has_room(kept(), open, socket, process, self.most_of_process)
     }
 }
 

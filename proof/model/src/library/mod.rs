@@ -15,7 +15,7 @@ use crate::bug::Bug;
 use crate::check::{Checked, Verdict};
 use crate::scenario::{Family, Scenario};
 use crate::state::{Op, Range};
-use crate::{fleet, nested, primary};
+use crate::{daemon, fleet, nested, primary};
 use terms::{Clear, Protect, Unmap, gfns, hvas, initial_states, slow};
 
 /// Returns all families.
@@ -108,6 +108,10 @@ pub fn find(bug: Bug) -> (&'static str, Verdict) {
     }
     let fleet = fleet::scenarios::families().into_iter().flat_map(|family| family.scenarios);
     if let Some(scenario) = { fleet }.find(|scenario| scenario.name == name) {
+        return (name, scenario.with(bug).check());
+    }
+    let daemon = daemon::scenarios::families().into_iter().flat_map(|family| family.scenarios);
+    if let Some(scenario) = { daemon }.find(|scenario| scenario.name == name) {
         return (name, scenario.with(bug).check());
     }
     let mut all = families().into_iter().chain(large_families()).flat_map(|family| family.scenarios);

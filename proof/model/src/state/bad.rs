@@ -51,4 +51,20 @@ pub enum Bad {
     PinLost,
     /// At the end, collections leave objects that no template has.
     Garbage,
+    /// Two workers serve a VMM at the same time.
+    ServedTwice,
+    /// A guest is served with another version than that with which it began.
+    VersionsMixed,
+    /// A guest is served from an empty journal although a worker has read its events.
+    JournalLost,
+    /// An honest VMM has lost its connection, and no line says so.
+    GuestLost,
+    /// A session's socket serves a second guest.
+    SessionTwice,
+    /// A daemon has taken a live socket without being asked to.
+    SocketStolen,
+    /// A daemon has removed the socket of another one.
+    SocketDeleted,
+    /// An operator was told that something is done, and it is not so any more.
+    Undone,
 }
