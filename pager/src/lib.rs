@@ -95,8 +95,10 @@ pub use cache::{Cache, CacheStats, Source};
 pub use config::flags;
 pub use daemon::{
     Ageing, Event, FindTemplate, Guests, Keeper, Listed, ListedSocket, Listen, Moment, Monitor, Request,
-    Serving, Session, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
+    Serving, Session, WaitingGuest, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
 };
+#[doc(hidden)]
+pub use daemon::{Family, Kind};
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,
     Options, Parts, Stored, swap_file,
@@ -109,9 +111,9 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Fsck, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE,
-    Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version,
-    WorkingSet,
+    Entry, Folder, Fsck, Gc, Hash, ImageFile, LeaseStats, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd,
+    PATIENCE, Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateLoss, TemplateSource,
+    Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

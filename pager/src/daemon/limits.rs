@@ -38,6 +38,8 @@ pub fn has_room(
 #[derive(Debug, Default)]
 pub struct Closed {
     count: usize,
+    /// All since the keeper began.
+    pub total: u64,
     process: i32,
     told: Option<Instant>,
 }
@@ -45,6 +47,7 @@ pub struct Closed {
 impl Closed {
     pub fn add(&mut self, process: Option<Pid>) {
         self.count += 1;
+        self.total += 1;
         self.process = process.map_or(0, |pid| pid.as_raw_nonzero().get());
     }
 

@@ -3,7 +3,7 @@
 use super::channel::{Channel, Take, TakeKind};
 use super::control::Guests;
 use super::keeper_state::KeeperState;
-use super::monitor::Monitor;
+use super::monitor::{Monitor, WaitingGuest};
 use super::peer;
 use super::request::{Listen, Request};
 use crate::cache::Cache;
@@ -89,14 +89,18 @@ impl<W: Wire> Worker<W> {
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
         let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper)));
-        let (ended, sources, mut has_all) = (&ended, &Sources::default(), false);
+        let (ended, sources) = (&ended, &Sources::default());
         tell_waiting(self.monitor.clone(), keeper_state);
         std::thread::scope(|scope| {
             loop {
-                let Some((mut take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
+                let Some((take, fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
                     // The keeper was killed.
+                    self.monitor.0.health.has_keeper(false);
                     match guests.start_keeper() {
-                        Some(start) if keeper_state.next_keeper(start)? => continue,
+                        Some(start) if keeper_state.next_keeper(start)? => {
+                            self.monitor.0.health.has_keeper(true);
+                            continue;
+                        }
                         _ => return Ok(()),
                     }
                 };
@@ -104,45 +108,8 @@ impl<W: Wire> Worker<W> {
                 match take.what {
                     TakeKind::Guest => {}
                     TakeKind::Leaves => return Ok(()),
-                    what => {
-                        match what {
-                            TakeKind::Socket => {
-                                let is_new = self.note(sources, &take);
-                                keeper_state.socket(take, fds.pop());
-                                if is_new && has_all {
-                                    opening(sources, keeper_state, guests, Some(socket)).begin(false);
-                                }
-                            }
-                            TakeKind::Closes => keeper_state.closes(socket),
-                            TakeKind::Forgets => {
-                                keeper_state.forgets(socket);
-                                sources.lock().remove(&socket);
-                            }
-                            TakeKind::Control => {
-                                fds.drain(..).for_each(|fd| keeper_state.control(take.connection, fd));
-                            }
-                            TakeKind::Drains => keeper_state.drains(),
-                            TakeKind::Reload => {
-                                opening(sources, keeper_state, guests, Some(socket)).begin(true);
-                            }
-                            TakeKind::Request => {
-                                if let Some(connection) = fds.pop() {
-                                    guests.answer(take.request.take(), connection);
-                                }
-                            }
-                            TakeKind::Yields => self.monitor.stop_listening(),
-                            TakeKind::All => {
-                                has_all = true;
-                                let opening = opening(sources, keeper_state, guests, None);
-                                if take.is_first {
-                                    opening.all().map_err(io::Error::other)?;
-                                } else {
-                                    opening.begin(false);
-                                }
-                                keeper_state.tell_ready();
-                            }
-                            TakeKind::Guest | TakeKind::Leaves => {}
-                        }
+                    _ => {
+                        self.notes(take, fds, sources, keeper_state, guests)?;
                         continue;
                     }
                 }
@@ -150,6 +117,8 @@ impl<W: Wire> Worker<W> {
                 let kills = self.options.on_failure == OnFailure::Kill;
                 let done = move |pid, end: Result<GuestStats, WorkerError>, peer: Option<OwnedFd>| {
                     guests.remove(connection);
+                    self.monitor.waits_for_template(connection, None);
+                    _ = end.as_ref().inspect_err(|error| self.monitor.refuses(error.reason()));
                     let (end, killed) = match end {
                         Err(error) if kills => may_kill(error, peer),
                         end => (end, None),
@@ -178,6 +147,64 @@ impl<W: Wire> Worker<W> {
                 }
             }
         })
+    }
+
+    /// Notes a message of the keeper that is about no guest.
+    fn notes(
+        &self,
+        mut take: Take,
+        mut fds: Vec<OwnedFd>,
+        sources: &Sources,
+        keeper_state: &Arc<KeeperState>,
+        guests: &Guests,
+    ) -> io::Result<()> {
+        let (socket, health) = (take.socket, &self.monitor.0.health);
+        let opening = |socket| opening(sources, keeper_state, guests, &self.monitor, socket);
+        match take.what {
+            TakeKind::Socket => {
+                let is_new = self.note(sources, &take);
+                if take.is_open {
+                    health.socket(socket, sources.lock().get(&socket).cloned());
+                }
+                keeper_state.socket(take, fds.pop());
+                if is_new && health.has_all() {
+                    opening(Some(socket)).begin(false);
+                }
+            }
+            TakeKind::Closes => {
+                health.socket(socket, None);
+                keeper_state.closes(socket);
+            }
+            TakeKind::Forgets => {
+                health.socket(socket, None);
+                keeper_state.forgets(socket);
+                sources.lock().remove(&socket);
+            }
+            TakeKind::Control => fds.drain(..).for_each(|fd| keeper_state.control(take.connection, fd)),
+            TakeKind::Counts => health.set_counts(take.counts.unwrap_or_default()),
+            TakeKind::Drains => {
+                health.drains();
+                keeper_state.drains();
+            }
+            TakeKind::Reload => opening(Some(socket)).begin(true),
+            TakeKind::Request => match (fds.pop(), take.request.take()) {
+                (Some(connection), Some(Request::Health)) => self.monitor.answer_health(connection),
+                (Some(connection), request) => guests.answer(request, connection),
+                (None, _) => {}
+            },
+            TakeKind::Yields => self.monitor.stop_listening(),
+            TakeKind::All => {
+                health.set_all();
+                if take.is_first {
+                    opening(None).all().map_err(io::Error::other)?;
+                } else {
+                    opening(None).begin(false);
+                }
+                keeper_state.tell_ready();
+            }
+            TakeKind::Guest | TakeKind::Leaves => {}
+        }
+        Ok(())
     }
 
     /// Notes the template of a socket. Returns whether the socket is new.
@@ -217,7 +244,14 @@ impl<W: Wire> Worker<W> {
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) => {
-                at(template, version, |error| guests.tell_template(&template.name(), Err(error)))?
+                let opened = at(template, version, |error| {
+                    self.monitor.waits_for_template(take.connection, Some(&template.name()));
+                    keeper_state.waits(take.connection, 1, &error.to_string());
+                    guests.tell_template(&template.name(), Err(error));
+                })?;
+                self.monitor.waits_for_template(take.connection, None);
+                keeper_state.waits(take.connection, 0, "");
+                opened
             }
             _ => template.open()?,
         };
@@ -258,6 +292,7 @@ struct Opening {
     sources: Vec<(usize, TemplateSource)>,
     guests: Guests,
     keeper_state: Arc<KeeperState>,
+    monitor: Monitor,
 }
 
 /// Prepares the opening of one socket's template, or of all.
@@ -265,12 +300,14 @@ fn opening(
     sources: &Sources,
     keeper_state: &Arc<KeeperState>,
     guests: &Guests,
+    monitor: &Monitor,
     socket: Option<usize>,
 ) -> Opening {
     let is_it = |number: &usize| socket.is_none_or(|socket| socket == *number);
     let mut all: Vec<_> = sources.lock().iter().map(|(number, source)| (*number, source.clone())).collect();
     all.retain(|(number, _)| is_it(number));
-    Opening { sources: all, guests: guests.clone(), keeper_state: keeper_state.clone() }
+    let (guests, keeper_state, monitor) = (guests.clone(), keeper_state.clone(), monitor.clone());
+    Opening { sources: all, guests, keeper_state, monitor }
 }
 
 impl Opening {
@@ -291,6 +328,7 @@ impl Opening {
                     Ok(_) => {}
                     Err(error) => {
                         self.guests.tell_template(&source.name(), Err(&error));
+                        self.monitor.0.health.not_opened(*socket, &error);
                         self.keeper_state.not_opened(*socket, is_reload, &error);
                     }
                 }
@@ -326,13 +364,13 @@ fn tell_waiting(monitor: Monitor, keeper_state: &Arc<KeeperState>) {
         while let Some(keeper_state) = keeper_state.upgrade() {
             let waiting = monitor.waiting();
             told.retain(|guest, _| {
-                let waits = waiting.iter().any(|(other, ..)| other == guest);
+                let waits = waiting.iter().any(|other| other.guest == *guest);
                 if !waits {
                     keeper_state.waits(*guest, 0, "");
                 }
                 waits
             });
-            for (guest, _, faults, reason) in waiting {
+            for WaitingGuest { guest, faults, reason, .. } in waiting {
                 if told.insert(guest, faults) != Some(faults) {
                     keeper_state.waits(guest, faults, &reason);
                 }

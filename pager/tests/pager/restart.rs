@@ -53,7 +53,8 @@ fn has_guests(daemon: &Daemon, count: u64) {
     let has_them = || {
         let Ok(stream) = std::os::unix::net::UnixStream::connect(&metrics) else { return false };
         let text = get(stream, "/metrics");
-        value(&text, "slat_pager_guests") + value(&text, "slat_pager_guests_ended_total") >= count
+        let of_twin = |name: &str| value(&text, &format!("{name}{{template=\"twin\"}}"));
+        of_twin("slat_pager_guests") + of_twin("slat_pager_guests_ended_total") >= count
     };
     assert!((0..6000).any(|_| has_them() || {
         std::thread::sleep(Duration::from_millis(5));

@@ -7,7 +7,7 @@
 use super::clients::Waits;
 use super::list::now;
 use super::{Event, Keeper, Kept};
-use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
+use crate::daemon::channel::{Channel, Counts, Keep, REFUSED, Take, TakeKind, is_temporary};
 use crate::daemon::limits;
 use crate::daemon::outbox::{Letter, Outbox, Process, Running, second_signal};
 use crate::daemon::peer;
@@ -67,6 +67,7 @@ impl Keeper {
             // A worker that ends quickly is not restarted forever at once. Connections wait in the sockets.
             quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
             let pause = Duration::from_millis(1 << quick.min(if is_ready { 10 } else { 13 }));
+            self.restarts += 1;
             told(Event::Restarts(status, pause));
             self.pause(pause, &mut told)?;
             if self.drains && self.kept.is_empty() {
@@ -115,6 +116,7 @@ impl Keeper {
             outbox.push(Letter::Control);
         }
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
+        outbox.push(Letter::Counts);
         outbox.push(Letter::All);
         // Reloads that the last worker has not done.
         let reloads = self.sockets.iter().filter(|(_, socket)| socket.reloads);
@@ -162,8 +164,16 @@ impl Keeper {
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
             let left = left.or((closing() >= MOST_CLOSING).then_some(REFUSED));
-            let tell = |count, process| told(Event::Closes(count, process));
-            let left = left.or(self.closed.tell(tell)).map(timespec);
+            let mut has_told = false;
+            let next = self.closed.tell(|count, process| {
+                has_told = true;
+                told(Event::Closes(count, process));
+            });
+            if has_told {
+                worker.outbox.push(Letter::Counts);
+                continue;
+            }
+            let left = left.or(next).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
@@ -261,6 +271,7 @@ impl Keeper {
                 // It may have been removed meanwhile.
                 let Some(socket) = self.sockets.get(&number) else { return Ok(()) };
                 (take.what, take.socket, take.is_first) = (TakeKind::Socket, number, socket.is_first);
+                take.is_open = socket.is_open();
                 take.request = Some(Request::Add(socket.listen.clone()));
                 take.version.clone_from(&socket.version);
                 // The keeper that systemd starts gets the sockets of the command line.
@@ -294,6 +305,10 @@ impl Keeper {
             }
             Letter::Reload(number) => (take.what, take.socket) = (TakeKind::Reload, number),
             Letter::All => (take.what, take.is_first) = (TakeKind::All, !self.was_ready),
+            Letter::Counts => {
+                let (restarts, closed, drains) = (self.restarts, self.closed.total, self.drains);
+                (take.what, take.counts) = (TakeKind::Counts, Some(Counts { restarts, closed, drains }));
+            }
             Letter::Drains => take.what = TakeKind::Drains,
             Letter::Leaves => take.what = TakeKind::Leaves,
         }
@@ -372,7 +387,10 @@ impl Keeper {
             if !self.has_room(socket, process) {
                 drop(Foreign::from(OwnedFd::from(connection)));
                 self.closed.add(process);
-                _ = self.closed.tell(|count, process| told(Event::Closes(count, process)));
+                _ = self.closed.tell(|count, process| {
+                    worker.outbox.push(Letter::Counts);
+                    told(Event::Closes(count, process));
+                });
                 continue;
             }
             // From here to its end the guest has this version, whatever happens.
