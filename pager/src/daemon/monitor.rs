@@ -24,6 +24,15 @@ const OTHERS: &str = "(others)";
 const NOTABLE: Duration = Duration::from_secs(1);
 
 /// The guests of a worker, its cache and its store. A clone of the value refers to the same ones.
+///
+/// ```
+/// # use slat_pager::*;
+/// # use std::sync::Arc;
+/// let monitor = Monitor::new(Arc::new(Cache::new(64 << 20)), None);
+/// assert_eq!(monitor.is_healthy(), Ok(()));
+/// // No worker runs yet.
+/// assert_eq!(monitor.is_ready(), Err("the worker starts".into()));
+/// ```
 #[derive(Clone)]
 pub struct Monitor(pub(super) Arc<Inner>);
 
@@ -97,6 +106,7 @@ pub struct Moment {
     /// Counters of the store, if there is one.
     pub store: Option<StoreStats>,
     /// Templates of which chunks were missing or damaged.
+    #[serde(default)]
     pub losses: Vec<TemplateLoss>,
     /// Other daemons with the same control path, such as one that drains.
     #[serde(default)]
@@ -116,6 +126,7 @@ pub struct Serving {
     /// Counters of the guest.
     pub stats: GuestStats,
     /// Seconds for which its oldest fault has waited.
+    #[serde(default)]
     pub oldest: f64,
 }
 

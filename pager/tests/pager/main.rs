@@ -2,6 +2,7 @@
 
 mod bluegreen;
 mod burst;
+mod chapter;
 mod clones;
 mod cloud;
 mod control;

@@ -137,8 +137,10 @@ fn a_guest_that_waits_for_its_store_is_logged_with_the_reason() {
         return;
     }
     let folder = with_template("waits");
-    for chunk in std::fs::read_dir(folder.join("store/chunks")).unwrap() {
-        std::fs::write(chunk.unwrap().path(), "other").unwrap();
+    let paths = std::fs::read_dir(folder.join("store/chunks")).unwrap().map(|chunk| chunk.unwrap().path());
+    let chunks: Vec<_> = paths.map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+    for (_, path) in &chunks {
+        std::fs::write(path, "other").unwrap();
     }
     let metrics = folder.join("metrics");
     let daemon = Daemon::in_folder(folder, &format!("--metrics {}", metrics.display()));
@@ -159,6 +161,15 @@ fn a_guest_that_waits_for_its_store_is_logged_with_the_reason() {
     assert!(of_twin("chunks_lost") > 0.0 && value(&text, "slat_pager_store_up") == 1, "{text}");
     let damaged = "slat_pager_chunk_read_errors_total{template=\"twin\",reason=\"damaged\"}";
     assert!(value(&text, damaged) > 0);
+    // An operator copies them back.
+    for (content, path) in &chunks {
+        std::fs::write(path, content).unwrap();
+    }
+    daemon.find(|line| line.contains("\"goes on\"").then_some(()));
+    assert!(twin.report().is_right());
+    let text = get(UnixStream::connect(&metrics).unwrap(), "/metrics");
+    let of_twin = |name: &str| value(&text, &format!("slat_pager_{name}{{template=\"twin\"}}"));
+    assert_eq!((of_twin("chunks_lost"), of_twin("faults_waiting")), (0, 0), "{text}");
 }
 
 #[test]
