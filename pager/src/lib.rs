@@ -62,7 +62,7 @@
 //! | `journal` | settled pages: those whose content is no longer the template's |
 //! | `guest` | faults and their answers |
 //! | `machine` | whole machines of Cloud Hypervisor, received and restored |
-//! | `latency` | times of faults |
+//! | `latency` | histograms of times |
 //! | `daemon` | keeper and worker |
 //! | `fuzzing` | entry points for the fuzzer |
 //! | `twin` | a process that behaves as a VMM, for tests and the demonstration |

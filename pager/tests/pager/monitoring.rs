@@ -1,13 +1,14 @@
 //! The view of operators: metrics, health, the log, and the files in `monitoring`.
 
-use crate::control::ctl;
-use crate::daemon::{Daemon, is_offered, with_template};
+use crate::control::{ctl, listed};
+use crate::daemon::{Daemon, MIB, Twin, is_offered, with_template};
 use crate::exposition::{Family, parse};
 use crate::operations::{get, value};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use slat_pager::{Cache, Monitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -162,15 +163,62 @@ fn a_daemon_is_ready_while_its_store_answers_and_until_it_drains() {
 #[test]
 fn a_daemon_whose_worker_stands_still_is_not_healthy() {
     let Some(daemon) = daemon("still", "") else { return };
-    let worker = rustix::process::Pid::from_raw(daemon.worker).unwrap();
-    rustix::process::kill_process(worker, rustix::process::Signal::STOP).unwrap();
+    let worker = Pid::from_raw(daemon.worker).unwrap();
+    kill_process(worker, Signal::STOP).unwrap();
     let said = ctl(&daemon, &["health"]).unwrap_err();
     assert!(said.contains("not healthy: no worker answers within 5s"), "{said}");
-    rustix::process::kill_process(worker, rustix::process::Signal::CONT).unwrap();
+    kill_process(worker, Signal::CONT).unwrap();
     assert_eq!(ctl(&daemon, &["health"]), Ok("healthy\n".into()));
     std::fs::remove_file(daemon.folder.join("control")).unwrap();
     let none = ctl(&daemon, &["health"]).unwrap_err();
     assert!(none.contains("not healthy: ") && none.contains("/control: No such file"), "{none}");
+}
+
+#[test]
+fn a_fault_whose_read_does_not_return_is_seen() {
+    let Some(daemon) = daemon("hangs", "--store-delay-ms 20000") else { return };
+    let _guest = daemon.twin("--millis 60000 --patience-ms 60000");
+    let said = daemon.find(|line| line.contains("\"waits\"").then(|| line.to_owned()));
+    assert!(said.contains("the store has not answered yet"), "{said}");
+    let text = metrics(&daemon).0;
+    let of_twin = |name: &str| value(&text, &format!("slat_pager_{name}{{template=\"twin\"}}"));
+    assert!(of_twin("faults_waiting") >= 1 && of_twin("fault_oldest_wait_seconds") >= 1, "{text}");
+    let waits = |listed: &slat_pager::Listed| listed.sessions.iter().any(|session| session.state == "waits");
+    listed(&daemon.folder.join("control"), waits);
+}
+
+/// A daemon whose log is a pipe that nothing reads.
+struct Unread {
+    folder: std::path::PathBuf,
+    keeper: std::process::Child,
+    log: std::fs::File,
+}
+
+impl Unread {
+    fn start(name: &str) -> Self {
+        let folder = with_template(name);
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        // The least that there is.
+        rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        serve.arg("serve").arg("--store").arg(folder.join("store")).arg("--guest");
+        serve.arg(format!("{}=twin", folder.join("socket").display()));
+        serve.arg("--metrics").arg(folder.join("metrics"));
+        let keeper = serve.process_group(0).stderr(writer).stdin(Stdio::null()).spawn().unwrap();
+        Self { folder, keeper, log: reader.into() }
+    }
+
+    fn signal(&self, signal: Signal) {
+        _ = kill_process_group(Pid::from_child(&self.keeper), signal);
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        _ = self.keeper.wait();
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
 }
 
 /// A reader of the log that stands still stops neither the daemon nor its guests, nor the end of the daemon.
@@ -179,28 +227,19 @@ fn a_log_that_is_not_read_stops_nothing_and_lines_of_one_event_have_a_limit() {
     if !is_offered() {
         return;
     }
-    let folder = with_template("unread");
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-    serve.arg("serve").arg("--store").arg(folder.join("store")).arg("--guest");
-    serve.arg(format!("{}=twin", folder.join("socket").display()));
-    serve.arg("--metrics").arg(folder.join("metrics"));
-    let (reader, writer) = rustix::pipe::pipe().unwrap();
-    // The least that there is.
-    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
-    let mut keeper = serve.process_group(0).stderr(writer).stdin(Stdio::null()).spawn().unwrap();
-    drop(serve);
-    let socket = folder.join("socket");
+    let mut daemon = Unread::start("unread");
+    let [socket, metrics] = ["socket", "metrics"].map(|name| daemon.folder.join(name));
     let began = Instant::now();
     let is_in_time = || assert!(began.elapsed() < BOUND);
-    let refused = || {
-        let text = get(UnixStream::connect(folder.join("metrics")).unwrap(), "/metrics");
-        value(&text, "slat_pager_refusals_total{reason=\"handshake\"}")
-    };
-    while UnixStream::connect(folder.join("metrics")).is_err() || !socket.exists() {
+    while UnixStream::connect(&metrics).is_err() || !socket.exists() {
         is_in_time();
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Some lines for each second, more than the pipe has room for.
+    let refused = || {
+        let text = get(UnixStream::connect(&metrics).unwrap(), "/metrics");
+        value(&text, "slat_pager_refusals_total{reason=\"handshake\"}")
+    };
+    // More lines than the pipe has room for.
     while refused() < 500 {
         is_in_time();
         for _ in 0..20 {
@@ -210,19 +249,16 @@ fn a_log_that_is_not_read_stops_nothing_and_lines_of_one_event_have_a_limit() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let report = crate::daemon::Twin::at(&socket, crate::daemon::MIB, "--millis 200").report();
+    let report = Twin::at(&socket, MIB, "--millis 200").report();
     assert!(report.is_right(), "{report:?}");
-    let group = rustix::process::Pid::from_child(&keeper);
-    rustix::process::kill_process(group, rustix::process::Signal::TERM).unwrap();
-    while keeper.try_wait().unwrap().is_none() {
+    daemon.signal(Signal::TERM);
+    while daemon.keeper.try_wait().unwrap().is_none() {
         is_in_time();
         std::thread::sleep(Duration::from_millis(10));
     }
-    let log = std::io::read_to_string(std::fs::File::from(reader)).unwrap();
-    let lines = log.lines().filter(|line| line.contains("\"refused\""));
-    assert!(lines.count() < 400, "{log}");
-    _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    std::fs::remove_dir_all(folder).unwrap();
+    let mut log = String::new();
+    daemon.log.read_to_string(&mut log).unwrap();
+    assert!(log.lines().filter(|line| line.contains("\"refused\"")).count() < 400, "{log}");
 }
 
 /// Returns a file of this package or of the repository. `None`: the package is alone.
