@@ -12,10 +12,13 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most bytes of a request.
 const MOST: usize = 8 << 10;
+/// Most clients at a time.
+const MOST_CLIENTS: usize = 32;
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -53,8 +56,9 @@ impl Monitor {
         }
     }
 
-    /// Answers the connections that `accept` returns, in a thread of its own, until [`Monitor::stop_listening`].
-    fn answer_all<S: Read + Write>(
+    /// Answers the connections that `accept` returns, each in a thread of its own, until [`Monitor::stop_listening`]. So a
+    /// client that is slow delays no other, unless there are many.
+    fn answer_all<S: Read + Write + Send + 'static>(
         &self,
         socket: OwnedFd,
         place: Option<Place>,
@@ -62,10 +66,20 @@ impl Monitor {
     ) -> io::Result<()> {
         *self.0.listening.lock() = Some(Listening { socket, place });
         let monitor = self.clone();
+        let slots = Arc::new(());
         let answer = move || {
             while monitor.is_listening() {
                 match accept() {
-                    Ok(stream) => _ = monitor.answer(stream),
+                    // Without a slot or a thread it is closed.
+                    Ok(stream) if Arc::strong_count(&slots) <= MOST_CLIENTS => {
+                        let (monitor, slot) = (monitor.clone(), slots.clone());
+                        let answer = move || {
+                            _ = monitor.answer(stream);
+                            drop(slot);
+                        };
+                        _ = std::thread::Builder::new().name("answer".into()).spawn(answer);
+                    }
+                    Ok(_) => {}
                     // For instance, no descriptor is left.
                     Err(_) => std::thread::sleep(REFUSED),
                 }

@@ -336,3 +336,17 @@ fn line(
     let pairs = if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) };
     _ = writeln!(text, "{name}{suffix}{pairs} {value}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        let samples = vec![(vec!["/a \"b\\\n".to_owned()], Sample::Number(0.5))];
+        let (name, kind, labels, help) = ("c".to_owned(), Kind::Gauge, &["template"], "Help.");
+        let family = Family { name, kind, labels, help, samples };
+        let expected = "# HELP c Help.\n# TYPE c gauge\nc{template=\"/a \\\"b\\\\\\n\"} 0.5\n";
+        assert_eq!(text(&[family]), expected);
+    }
+}

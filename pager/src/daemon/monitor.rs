@@ -173,7 +173,7 @@ impl Monitor {
 
     pub(super) fn begins(&self, guest: u64, pid: i32, template: &str, watch: Watch) {
         let mut guests = self.0.guests.lock();
-        let label = guests.label(template);
+        let label = label(&guests.ended, template);
         guests.ended.entry(label.clone()).or_default();
         guests.live.insert(guest, Live { pid, template: template.into(), label, watch });
     }
@@ -195,7 +195,7 @@ impl Monitor {
         let mut guests = self.0.guests.lock();
         match template {
             Some(template) => {
-                let label = guests.label(template);
+                let label = label(&guests.ended, template);
                 guests.ended.entry(label.clone()).or_default();
                 guests.without_template.insert(guest, (label, Instant::now()));
             }
@@ -236,7 +236,7 @@ impl Monitor {
         let (mut times, mut prefetch) = (guests.times.clone(), guests.prefetch.clone());
         let mut templates = guests.ended.clone();
         for template in self.0.health.templates() {
-            templates.entry(guests.label(&template)).or_default();
+            templates.entry(label(&templates, &template)).or_default();
         }
         for live in guests.live.values() {
             let totals = templates.entry(live.label.clone()).or_default();
@@ -264,7 +264,7 @@ impl Monitor {
 
     /// Returns the name of a template in the metrics.
     pub(super) fn label(&self, template: &str) -> String {
-        self.0.guests.lock().label(template)
+        label(&self.0.guests.lock().ended, template)
     }
 
     /// Returns the guests with faults that have waited for a second.
@@ -316,11 +316,10 @@ impl Monitor {
     }
 }
 
-impl Guests {
-    fn label(&self, template: &str) -> String {
-        let is_known = self.ended.contains_key(template) || self.ended.len() < MOST_TEMPLATES;
-        if is_known { template.into() } else { OTHERS.into() }
-    }
+/// Returns the name of a template in the metrics, which have `known` names so far.
+fn label(known: &BTreeMap<String, Totals>, template: &str) -> String {
+    let is_known = known.contains_key(template) || known.len() < MOST_TEMPLATES;
+    if is_known { template.into() } else { OTHERS.into() }
 }
 
 impl Totals {
@@ -335,5 +334,23 @@ impl Totals {
         stats.poisoned += more.poisoned;
         stats.reclaimed += more.reclaimed;
         stats.waiting += more.waiting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_series_has_a_limit_however_many_templates_there_are() {
+        let monitor = Monitor::new(Arc::new(Cache::new(0)), None);
+        for number in 0..3 * MOST_TEMPLATES as u64 {
+            monitor.waits_for_template(number, Some(&format!("/images/{number}")));
+        }
+        let templates = monitor.sums().templates;
+        assert_eq!(templates.len(), MOST_TEMPLATES + 1);
+        assert_eq!(templates[OTHERS].without_template, 2 * MOST_TEMPLATES as u64);
+        (0..3 * MOST_TEMPLATES as u64).for_each(|number| monitor.waits_for_template(number, None));
+        assert!(monitor.sums().templates.values().all(|totals| totals.without_template == 0));
     }
 }
