@@ -114,7 +114,8 @@ fn refusals_and_restarts_are_counted_by_reason() {
     daemon.kill();
     let text = metrics(&daemon).0;
     assert_eq!(value(&text, "slat_pager_worker_restarts_total"), 1);
-    assert_eq!(refused(&text, "connections"), found[2], "the keeper counts them");
+    // The keeper counts them, and tells the worker once a second.
+    assert!(refused(&text, "connections") >= found[2], "{text}");
 }
 
 #[test]
