@@ -71,7 +71,7 @@ enum Chore {
     Clients(Words),
     /// Boot Debian's kernel plain and under slat, and compare
     Boot(boot::Args),
-    /// Look at a report in headless Chromium, at 400 and 1400 pixels, light and dark
+    /// Check the page of a report in headless Chromium, at 400, 800 and 1280 pixels, light and dark
     Page(page::Args),
 }
 

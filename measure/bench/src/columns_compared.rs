@@ -9,7 +9,6 @@ use crate::threads::samples::Series;
 use clap::Args;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
-use slat_machine::Costs;
 
 use crate::parts::point::Point;
 use crate::parts::setting::{Setting, Work};
@@ -33,11 +32,10 @@ impl Flags for ColumnFlags {
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! { "as_simulated": as_simulated, "runs": asked.runs };
         for &vcpus in vcpus {
-            say(format_args!("{vcpus} vCPUs: {} rounds of {} policies", asked.runs, columns.len()));
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} columns", asked.runs, columns.len()));
             let points = Lineup::run(asked.runs, columns.iter().copied(), |&column| {
                 let work = if *as_simulated { Work::default() } else { Work::none() };
-                let setting = Setting { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work };
-                (scenario.simulated.run)(&setting).map_err(Error::Machine)
+                (scenario.simulated.run)(&Setting::real(column, vcpus, work)).map_err(Error::Machine)
             })?;
             let rows = rows(vcpus, &points).into_iter();
             report.rows.extend(rows.map(|row| row.answering(scenario.series)));
@@ -68,10 +66,10 @@ fn rows(vcpus: u32, points: &Lineup<Column, Point>) -> Vec<Row> {
     rows
 }
 
-/// The checks of one policy. A check holds if it held in all rounds.
-fn add_checks(all: &mut Vec<Check>, policy: Column, vcpus: u32, points: &[Point]) {
+/// The checks of one column. A check holds if it held in all rounds.
+fn add_checks(all: &mut Vec<Check>, column: Column, vcpus: u32, points: &[Point]) {
     for check in points.iter().flat_map(|point| &point.checks) {
-        let name = format!("{}, {vcpus} vCPUs: {}", policy.name, check.name);
+        let name = format!("{}, {vcpus} vCPUs: {}", column.name, check.name);
         Check { name, ok: check.ok, detail: check.detail.clone() }.add_to(all);
     }
 }
@@ -98,8 +96,7 @@ mod tests {
     fn a_check_that_fails_once_fails() {
         let bench = crate::scenarios::by_name("pre-fault").unwrap();
         let column = bench.simulated.columns[0];
-        let setting =
-            Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: true, seed: 1, work: Work::none() };
+        let setting = Setting { quick: true, ..Setting::real(column, 1, Work::none()) };
         let mut points = vec![(bench.simulated.run)(&setting).unwrap(); 3];
         let held = |points: &[Point]| {
             let mut checks = Vec::new();

@@ -3,14 +3,16 @@
 use crate::levers::{Cell, Grid, Params};
 use crate::threads::bench_report::Row;
 use crate::threads::samples::factor_interval;
+use serde::Serialize;
 use std::fmt::{self, Write as _};
 
 /// A figure of a grid: the median of its rounds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// Of the rounds.
     pub median: f64,
     /// Of each round.
+    #[serde(skip)]
     pub samples: Vec<f64>,
     /// How much less it is than the first column's; none of the first.
     pub factor: Option<f64>,
@@ -75,26 +77,19 @@ impl Grid {
         };
         self.columns.iter().enumerate().filter_map(of).collect()
     }
-
-    /// Whether a result has each of its figures. One that was kept before the table was thought of has not.
-    pub fn is_in(&self, rows: &[Row]) -> bool {
-        self.fill(rows).iter().flatten().all(Option::is_some)
-    }
 }
 
 /// A factor below this is printed as less than 1.
 const GAINS: f64 = 0.995;
 
-/// Writes the grids of a result as Markdown; `show` prints a median with its samples.
-///
-/// Of a grid whose figures the result lacks it names the `command` that makes them.
+/// Writes the grids of a result as Markdown; `show` prints a median with its samples. A figure that the result lacks is a dash.
 pub fn markdown(
     text: &mut String,
-    (grids, rows, command): (&[Grid], &[Row], &str),
+    grids: &[Grid],
+    rows: &[Row],
     show: impl Fn(f64, &[f64]) -> String,
 ) -> fmt::Result {
-    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(rows));
-    for grid in kept {
+    for grid in grids {
         let heads: Vec<_> = grid.columns.iter().map(|(name, _)| *name).collect();
         let line = "---|".repeat(heads.len());
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
@@ -102,7 +97,11 @@ pub fn markdown(
         for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
             let unit: &str = if *unit == "us" { "µs" } else { unit };
             write!(text, "\n| {name}, {unit} |")?;
-            for figure in figures.iter().flatten() {
+            for figure in figures {
+                let Some(figure) = figure else {
+                    text.write_str(" – |")?;
+                    continue;
+                };
                 write!(text, " {}", show(figure.median, &figure.samples))?;
                 if let Some(factor) = figure.factor {
                     write!(text, "; {factor:.2}×{}", figure.sign())?;
@@ -114,9 +113,6 @@ pub fn markdown(
         for loses in grid.no_gain(&filled) {
             write!(text, "\n{loses}\n")?;
         }
-    }
-    for grid in missing {
-        write!(text, "\n*{}*: not in the kept result; `slat bench {command}` makes it.\n", grid.what)?;
     }
     Ok(())
 }
@@ -183,16 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_that_a_result_lacks_names_its_command() {
-        let mut rows = vec![row(1, 6.0, 3.0)];
-        let text = |rows: &[Row]| {
-            let mut text = String::new();
-            markdown(&mut text, (&[GRID], rows, "x --runs 9"), |median, _| median.to_string()).unwrap();
-            text
-        };
-        assert_eq!(text(&rows), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
-        rows.push(row(2, 8.0, 4.0));
-        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00× |"), "{}", text(&rows));
+    fn a_figure_that_a_result_lacks_is_a_dash() {
+        let mut text = String::new();
+        markdown(&mut text, &[GRID], &[row(2, 8.0, 4.0)], |median, _| median.to_string()).unwrap();
+        assert!(text.contains("| 1 vCPU, ms | – | – |\n| 2 vCPUs, ms | 8 | 4; 2.00× |"), "{text}");
     }
 
     #[test]

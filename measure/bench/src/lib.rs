@@ -24,6 +24,7 @@ mod by_name;
 mod calibrate;
 mod columns_compared;
 mod cost_sheet;
+pub mod figure_text;
 pub mod lever_tables;
 pub mod levers;
 pub mod parts;

@@ -1,15 +1,18 @@
 //! A row of the validation, and one run of it in each of the two worlds: one source, two crates, two types of the same name.
 
 use crate as on_threads;
+use serde::Serialize;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 
 /// The work around the engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub enum Around {
     /// The default work of `slat sim`: guests leave, hosts work and zero pages.
+    #[serde(rename = "as simulated")]
     Default,
     /// Nothing: only what the engine does takes time.
+    #[serde(rename = "engine only")]
     Nothing,
 }
 
@@ -33,7 +36,7 @@ const NOT_JUDGED: &[(&str, &str)] =
     &[("memslot-perf", "beside a vCPU a real move takes up to 1.5 times as long as a simulated one")];
 
 /// A row of the validation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct RowSpec {
     pub bench: &'static str,
     pub policy: &'static str,

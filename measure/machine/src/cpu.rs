@@ -12,6 +12,7 @@ use crate::lines::Lines;
 use crate::prices::{Prices, Ps};
 use crate::schedule::Explorer;
 use core::cell::{Cell, RefCell};
+use core::ptr::NonNull;
 use corosensei::Yielder;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 pub const AHEAD: Ps = 500_000;
 
 /// The state of a CPU, except the clock of the CPU that runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cpu {
     pub clock: Cell<Ps>,
     /// The number of the valid queue entry. An interrupt adds an earlier entry, which makes the old one invalid.
@@ -40,7 +41,7 @@ pub struct Cpu {
     /// Lines transferred to this CPU.
     pub transfers: Cell<u64>,
     /// The suspender of this CPU's coroutine, set when the coroutine begins.
-    yielder: Cell<*const Yielder<(), Paused>>,
+    yielder: Cell<Option<NonNull<Yielder<(), Paused>>>>,
 }
 
 /// Why a coroutine suspends itself.
@@ -132,18 +133,7 @@ pub fn with<T>(f: impl FnOnce(&Machine) -> T) -> Option<T> {
 
 impl Machine {
     pub fn new(costs: &Costs, vcpus: impl Iterator<Item = Option<u32>>) -> Self {
-        let cpu = |vcpu| Cpu {
-            clock: Cell::new(0),
-            turn: Cell::new(0),
-            vcpu,
-            interruptible: Cell::new(false),
-            handed: Cell::new(false),
-            enters: Cell::new(0),
-            waiting: Cell::new(0),
-            asleep: Cell::new(0),
-            transfers: Cell::new(0),
-            yielder: Cell::new(core::ptr::null()),
-        };
+        let cpu = |vcpu| Cpu { vcpu, ..Cpu::default() };
         let cpus: Box<[Cpu]> = vcpus.map(cpu).collect();
         let prices = Prices::new(costs);
         let sockets = (cpus.len() as u32).div_ceil(prices.cpus_per_socket);
@@ -225,13 +215,14 @@ impl Machine {
     pub fn pause(&self, paused: Paused) {
         let cpu = self.cpu();
         cpu.clock.set(self.clock());
+        let yielder = cpu.yielder.get().expect("its coroutine has begun");
         // SAFETY: the running coroutine set this pointer to its own suspender, which it borrows while it runs.
-        unsafe { &*cpu.yielder.get() }.suspend(paused);
+        unsafe { yielder.as_ref() }.suspend(paused);
     }
 
     /// Registers the coroutine of the running CPU.
     pub fn begin(&self, yielder: &Yielder<(), Paused>) {
-        self.cpu().yielder.set(yielder);
+        self.cpu().yielder.set(Some(NonNull::from(yielder)));
     }
 
     /// Lets the blocked or sleeping `cpu` continue at `then`, or at its clock if that is later.

@@ -174,10 +174,10 @@ fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges
         ))
     };
     let [range, yielding, page, batched] = [
-        numa::balancing_columns::RANGE,
-        numa::balancing_columns::RANGE_YIELDING,
-        numa::balancing_columns::PAGE,
-        numa::balancing_columns::PAGE_BATCHED,
+        numa::used_pages::RANGE,
+        numa::used_pages::RANGE_YIELDING,
+        numa::used_pages::PAGE,
+        numa::used_pages::PAGE_BATCHED,
     ]
     .map(cost);
     assert!(page < yielding, "what the series says: {page} and {yielding}");

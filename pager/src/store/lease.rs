@@ -198,7 +198,13 @@ impl Inner {
 /// do, is out of reach: it has lost no object, and its guests can wait.
 fn not_lost(error: StoreError) -> StoreError {
     match error {
-        StoreError::Missing(key) => StoreError::Io { error: std::io::ErrorKind::NotFound.into(), key },
+        StoreError::Missing(key) => {
+            let error = std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "the store answers a write with: not found",
+            );
+            StoreError::Io { key, error }
+        }
         error => error,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::control::listed;
 use crate::daemon::{Daemon, MIB, Twin, is_offered, with_template};
-use crate::operations::get;
+use crate::operations::try_get;
 use rustix::process::{Pid, Signal, kill_process_group};
 use slat_pager::{checkpoint, daemons, list};
 use std::os::unix::net::UnixStream;
@@ -26,8 +26,9 @@ fn of_twin(guests: usize) -> String {
 fn metrics(folder: &Path, text: &str) -> String {
     let mut last = String::new();
     for _ in 0..3000 {
-        if let Ok(stream) = UnixStream::connect(folder.join("metrics")) {
-            last = get(stream, "/metrics");
+        let stream = UnixStream::connect(folder.join("metrics"));
+        if let Ok(answer) = stream.and_then(|stream| try_get(stream, "/metrics")) {
+            last = answer;
             if last.contains(text) {
                 return last;
             }

@@ -8,11 +8,15 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
 use std::time::Duration;
 
-pub fn get(mut stream: UnixStream, path: &str) -> String {
-    write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+pub fn get(stream: UnixStream, path: &str) -> String {
+    try_get(stream, path).unwrap()
+}
+
+/// As `get`, of a daemon that may end, or give its address to another one.
+pub fn try_get(mut stream: UnixStream, path: &str) -> std::io::Result<String> {
+    write!(stream, "GET {path} HTTP/1.1\r\n\r\n")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer).map(|_| answer)
 }
 
 /// Returns the value of a series.

@@ -51,8 +51,7 @@ fn guests_go_on_while_the_program_is_replaced_and_while_it_is_broken() {
     let first = daemon.twin(GOES_ON);
     // A daemon without guests ends with its keeper.
     let stays = daemon.twin("--millis 120000 --patience-ms 120000 --seed 9");
-    is_served(&first);
-    is_served(&stays);
+    [&first, &stays].into_iter().for_each(is_served);
     replace(&program, Path::new(PROGRAM));
     daemon.kill();
     daemon.kill_keeper();

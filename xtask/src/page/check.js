@@ -23,6 +23,7 @@ function check(frame) {
     seen.plots = plots.length;
     seen.texts = texts(view, page, find);
     self_contained(view, page, find);
+    complete(page, find);
   } catch (error) {
     find(`the checks failed: ${error}`);
   }
@@ -131,6 +132,27 @@ function self_contained(view, page, find) {
   for (const entry of view.performance.getEntriesByType("resource")) find(`fetched: ${entry.name}`);
   for (const element of page.querySelectorAll("script, link, img, iframe, object, embed, video, audio, source, image, use")) {
     const from = element.getAttribute("src") || element.getAttribute("href") || element.getAttribute("data") || "";
-    if (element.tagName.toLowerCase() === "script" || !/^(data:|#|$)/.test(from)) find(`needs something else: ${from}`, element);
+    if (!/^(data:|#|$)/.test(from)) find(`needs something else: ${from}`, element);
   }
+}
+
+// The page shows all rows and checks of its data, and each figure of a sentence is in a table.
+function complete(page, find) {
+  const cells = new Set([...page.querySelectorAll("td")].map(cell => cell.textContent.replace(/^[✓✗○] /, "")));
+  for (const figure of page.querySelectorAll("b.figure")) {
+    if (!cells.has(figure.textContent)) find(`"${figure.textContent}" is in no table`, figure);
+  }
+  const json = page.getElementById("data");
+  if (!json) return;
+  const data = JSON.parse(json.textContent);
+  const shown = caption => [...page.querySelectorAll("details")].filter(fold => fold.firstElementChild.textContent === caption)
+    .reduce((rows, fold) => rows + fold.querySelector("tbody").rows.length, 0);
+  for (const { command, outcome } of data.parts) {
+    const [kind, { rows }] = Object.entries(outcome)[0];
+    if (kind !== "bench" && kind !== "sim") continue;
+    const caption = `Every ${kind === "bench" ? "row" : "figure"} of slat ${command}`;
+    if (shown(caption) < rows.length) find(`${caption}: ${shown(caption)} of ${rows.length} rows`);
+  }
+  const verdicts = page.querySelectorAll("#checks tbody tr").length;
+  if (verdicts !== data.checks.length) find(`${verdicts} of ${data.checks.length} checks`);
 }

@@ -1,9 +1,9 @@
 //! The figures of the documents, from `measure/results/`: `cargo run -p slat-bench --bin figures` writes the book's chapter of
 //! benchmarks, and the table in `README.md`. The tests compare both with the results, byte by byte.
 
-use indicatif::HumanCount;
+use slat_bench::figure_text::digits;
 use slat_bench::lever_tables;
-use slat_bench::levers;
+use slat_bench::levers::Params;
 use slat_bench::registry::{self, Kept};
 use slat_bench::results::{Report, Row};
 use slat_bench::scenario::Headline;
@@ -18,100 +18,44 @@ const END: &str = "<!-- end of figures -->\n";
 const CHAPTER: &str = "book/src/benchmarks.md";
 
 /// Rows that the chapter shows of a file beside its tables of what brings what and its lines of the README.
-const MORE: &[(&str, &[Headline])] = &[
+#[rustfmt::skip]
+const MORE: &[(&str, Headline)] = &[
     ("demand-paging", TOUCHED),
     ("demand-paging-prefilled", TOUCHED),
     ("demand-paging-minor", TOUCHED),
     ("demand-paging-missing", TOUCHED),
-    (
-        "aging-pass",
-        &[
-            Headline {
-                what: "an idle pass that looks at every table",
-                against: "reading the same memory",
-                row: "idle, every table looked at",
-                params: AGED,
-            },
-            Headline {
-                what: "an idle pass that skips idle tables by their links",
-                against: "reading the same memory",
-                row: "idle, passed over by links",
-                params: AGED,
-            },
-        ],
-    ),
-    (
-        "dirty-log-perf",
-        &[
-            Headline {
-                what: "vCPUs store to all memory again, log by write protection",
-                against: LOGGED,
-                row: "dirty memory, later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "write protection"), ("test", "log")],
-            },
-            Headline {
-                what: "the same, log by D bits",
-                against: LOGGED,
-                row: "dirty memory, later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "D bits"), ("test", "log")],
-            },
-            Headline {
-                what: "a harvest of that log, by D bits",
-                against: LOGGED,
-                row: "get (and clear), later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "D bits"), ("test", "log")],
-            },
-            Headline {
-                what: "a harvest of that log, by rings",
-                against: LOGGED,
-                row: "get (and clear), later",
-                params: &[("exit", "0 ns"), ("pages", "4k"), ("slat", "ring"), ("test", "log")],
-            },
-            Headline {
-                what: "a log of pages of 2 MiB is switched on, with an eager split",
-                against: LOGGED,
-                row: "enable",
-                params: &[("exit", "0 ns"), ("pages", "2m"), ("slat", "D bits"), ("test", "log")],
-            },
-        ],
-    ),
-    (
-        "migrate",
-        &[Headline {
-            what: "the whole migration",
-            against: "halt first, then send",
-            row: "whole migration",
-            params: &[("baseline", "halt first, send everything")],
-        }],
-    ),
-    (
-        "reclaim",
-        &[
-            Headline {
-                what: "pages of `cc1` that are brought in again",
-                against: "aging that asks no guest",
-                row: "walk-secondary off: before",
-                params: REFAULTED,
-            },
-            Headline { what: "the same", against: "exact LRU", row: "exact LRU", params: REFAULTED },
-            Headline {
-                what: "the same, with the future known",
-                against: "Belady's optimum",
-                row: "Belady's optimum",
-                params: REFAULTED,
-            },
-        ],
-    ),
+    ("aging-pass", line("an idle pass that looks at every table", MEMORY, "idle, every table looked at", AGED)),
+    ("aging-pass", line("an idle pass that skips idle tables by their links", MEMORY, "idle, passed over by links", AGED)),
+    ("dirty-log-perf", line("vCPUs store to all memory again, log by write protection", LOGGED, "dirty memory, later", &by("write protection"))),
+    ("dirty-log-perf", line("the same, log by D bits", LOGGED, "dirty memory, later", &by("D bits"))),
+    ("dirty-log-perf", line("a harvest of that log, by D bits", LOGGED, "get (and clear), later", &by("D bits"))),
+    ("dirty-log-perf", line("a harvest of that log, by rings", LOGGED, "get (and clear), later", &by("ring"))),
+    ("dirty-log-perf", line("a log of pages of 2 MiB is switched on, with an eager split", LOGGED, "enable",
+        &[("exit", "0 ns"), ("pages", "2m"), ("slat", "D bits"), ("test", "log")])),
+    ("migrate", line("the whole migration", "halt first, then send", "whole migration", &[("baseline", "halt first, send everything")])),
+    ("reclaim", line("pages of `cc1` that are brought in again", "aging that asks no guest", "walk-secondary off: before", REFAULTED)),
+    ("reclaim", line("the same", "exact LRU", "exact LRU", REFAULTED)),
+    ("reclaim", line("the same, with the future known", "Belady's optimum", "Belady's optimum", REFAULTED)),
 ];
-const TOUCHED: &[Headline] = &[Headline {
-    what: "all vCPUs have touched their memory",
-    against: "the same engine under one mutex",
-    row: "one mutex: before",
-    params: &[("figure", "time")],
-}];
-const AGED: levers::Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
+const TOUCHED: Headline = line(
+    "all vCPUs have touched their memory",
+    "the same engine under one mutex",
+    "one mutex: before",
+    &[("figure", "time")],
+);
+const MEMORY: &str = "reading the same memory";
+const AGED: Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
 const LOGGED: &str = "write protection under one mutex";
-const REFAULTED: levers::Params = &[("figure", "pages brought in again"), ("guest", "cc1"), ("limit", "50%")];
+const REFAULTED: Params = &[("figure", "pages brought in again"), ("guest", "cc1"), ("limit", "50%")];
+
+const fn line(what: &'static str, against: &'static str, row: &'static str, params: Params) -> Headline {
+    Headline { what, against, row, params }
+}
+
+/// A log of pages of 4 KiB.
+const fn by(slat: &'static str) -> [(&'static str, &'static str); 4] {
+    [("exit", "0 ns"), ("pages", "4k"), ("slat", slat), ("test", "log")]
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -121,11 +65,6 @@ fn read(file: &str) -> Report {
     let path = root().join(format!("measure/results/{file}-2-cores.json"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// The kept results, in the order of the registry.
-fn kept() -> Vec<Kept> {
-    registry::kept().collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -144,7 +83,8 @@ fn with_figures(readme: &str) -> Result<String, fmt::Error> {
 /// The table of the README: a line for each headline of the registry.
 fn figures() -> Result<String, fmt::Error> {
     let machine = machine();
-    let lines: Vec<Line> = kept().iter().flat_map(|kept| lines(kept, kept.headlines)).collect();
+    let lines: Vec<Line> =
+        registry::kept().flat_map(|kept| lines(&kept, kept.headlines.iter().copied())).collect();
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
     for line in &lines {
@@ -155,13 +95,13 @@ fn figures() -> Result<String, fmt::Error> {
 
 /// The machine of all kept results.
 fn machine() -> String {
-    read(kept()[0].file).machine.to_string()
+    registry::kept().next().map_or_else(String::new, |kept| read(kept.file).machine.to_string())
 }
 
 /// A figure beside its baseline's, with the row that has it.
 struct Line {
     command: String,
-    figure: &'static Headline,
+    figure: Headline,
     row: Row,
     unit: String,
 }
@@ -178,21 +118,21 @@ impl Line {
 }
 
 /// The rows of a kept result that these headlines name.
-fn lines(Kept { file, command, .. }: &Kept, headlines: &'static [Headline]) -> Vec<Line> {
+fn lines(Kept { file, command, .. }: &Kept, headlines: impl Iterator<Item = Headline>) -> Vec<Line> {
     let Report { machine: measured_on, rows, .. } = read(file);
     assert_eq!(measured_on.to_string(), machine(), "{file}: another machine");
-    let line = |figure: &'static Headline| {
+    let line = |figure: Headline| {
         let row = rows.iter().find(|row| row.is(figure.row, figure.params));
         let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row)).clone();
         let unit = row.unit.replace("/fault", "").replace("/iteration", "").replace("us", "µs");
         Line { command: command.clone(), figure, row, unit }
     };
-    headlines.iter().map(line).collect()
+    headlines.map(line).collect()
 }
 
 /// The lines that the chapter shows of a kept result: those whose figures no table of it has.
 fn shown(kept: &Kept) -> Vec<Line> {
-    let more = MORE.iter().find(|(file, _)| *file == kept.file).map_or(&[][..], |(_, more)| more);
+    let more = MORE.iter().filter(|(file, _)| *file == kept.file).map(|(_, more)| *more);
     let rows = read(kept.file).rows;
     let has = |figures: &[Option<lever_tables::Figure>], samples: &[f64]| {
         figures.iter().flatten().any(|figure| figure.samples == samples)
@@ -202,8 +142,8 @@ fn shown(kept: &Kept) -> Vec<Line> {
         let baseline = row.baseline_samples.as_deref().unwrap_or_default();
         filled.into_iter().any(|figures| has(&figures, &row.slat_samples) && has(&figures, baseline))
     };
-    let lines = [kept.headlines, more].into_iter().flat_map(|headlines| lines(kept, headlines));
-    lines.filter(|line| !is_in_grid(&line.row)).collect()
+    let lines = lines(kept, kept.headlines.iter().copied().chain(more));
+    lines.into_iter().filter(|line| !is_in_grid(&line.row)).collect()
 }
 
 /// Whether the two may as well be equal.
@@ -229,7 +169,7 @@ fn chapter() -> Result<String, fmt::Error> {
          prints every row of a run; `slat bench NAME --json` prints what `measure/results/` keeps.\n",
         machine()
     );
-    for kept in kept() {
+    for kept in registry::kept() {
         section(&mut text, &kept, &read(kept.file))?;
     }
     Ok(text)
@@ -241,7 +181,7 @@ fn section(text: &mut String, kept: &Kept, result: &Report) -> fmt::Result {
     let (runs, checks) = (&result.params["runs"], result.checks.len());
     write!(text, "\n## {file}\n\n{question}\n\n")?;
     writeln!(text, "`slat bench {command}`; {runs} runs; {holds} of {checks} checks hold.")?;
-    lever_tables::markdown(text, (levers, &result.rows, command), measured_of)?;
+    lever_tables::markdown(text, levers, &result.rows, measured_of)?;
     let lines = shown(kept);
     if !lines.is_empty() {
         write!(text, "\n| what | unit | baseline | slat |\n|---|---|---|---|\n")?;
@@ -262,27 +202,11 @@ fn measured(row: &Row) -> [String; 2] {
 /// A median with its samples.
 fn measured_of(median: f64, samples: &[f64]) -> String {
     let samples = || samples.iter().copied();
-    let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(number));
+    let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(digits));
     match range {
-        [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", number(median)),
-        _ => number(median),
+        [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", digits(median)),
+        _ => digits(median),
     }
-}
-
-/// Three digits that count, or all before the point.
-fn number(value: f64) -> String {
-    let decimals = match value.abs() {
-        0.0 => 0,
-        below if below < 1.0 => 3,
-        below if below < 9.995 => 2,
-        below if below < 99.95 => 1,
-        _ => 0,
-    };
-    if decimals > 0 {
-        return format!("{value:.decimals$}");
-    }
-    let minus = if value < 0.0 { "-" } else { "" };
-    format!("{minus}{}", HumanCount(value.abs().round_ties_even() as u64))
 }
 
 #[cfg(test)]
@@ -329,13 +253,13 @@ mod tests {
 
     #[test]
     fn every_result_is_shown_with_the_runs_that_its_command_asks_for() {
-        let mut named: Vec<_> = kept().iter().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
+        let mut named: Vec<_> = registry::kept().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
         let files = fs::read_dir(root().join("measure/results")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         named.sort();
         files.sort();
         assert_eq!(named, files);
-        for Kept { file, command, .. } in kept() {
+        for Kept { file, command, .. } in registry::kept() {
             let result = read(file);
             assert_eq!(command.split(' ').next(), Some(&*result.bench), "{file}");
             if let Some((_, runs)) = command.split_once("--runs ") {
@@ -345,9 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_or_all_before_the_point() {
-        let numbers = [0.0, 0.3747, 3.1035, 9.996, 55.84, 99.96, 982_539.278, -1234.0].map(number);
-        assert_eq!(numbers, ["0", "0.375", "3.10", "10.0", "55.8", "100", "982,539", "-1,234"]);
+    fn a_median_has_its_range() {
         assert_eq!([measured_of(1.0, &[1.0, 2.0]), measured_of(7.5, &[])], ["1.00 (1.00–2.00)", "7.50"]);
     }
 }

@@ -30,7 +30,8 @@ use slat_cli::error::Error;
 use slat_cli::{interrupt, temporary};
 use slat_machine::Costs;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,16 +116,8 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         let half = own_costs::wake_up() / 2.0;
         (half, half)
     };
-    let mut measured = vec![
-        ("load", own_costs::load(busy)),
-        ("store", own_costs::store(busy)),
-        ("rmw", own_costs::rmw(busy)),
-        ("fence", own_costs::fenced(busy)),
-        ("clock", own_costs::clock(busy)),
-        ("zero", own_costs::zero(busy)),
-        ("read", own_costs::read(busy)),
-        ("word", own_costs::word(busy)),
-        ("copy", own_costs::copy(busy)),
+    let mut measured = own_costs::probes(busy);
+    measured.extend([
         ("bandwidth", PAGE * cpus as f64 / own_costs::zero(cpus)),
         ("pause", pause),
         // A waiter for a lock of `parking_lot`'s looks after 2, 4 and 8 pauses, then seven times after giving its CPU away.
@@ -132,7 +125,7 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("park_after", 14.0 * pause + 7.0 * give_away),
         ("wake", call),
         ("wake_arrives", arrives),
-    ];
+    ]);
     if cpus > 1 {
         measured.push(("near", pair_costs::transfer()));
     }

@@ -13,11 +13,8 @@ use slat_cli::thread::joined;
 use slat_machine::Costs;
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
-    fence,
-};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
 use std::time::Instant;
 
@@ -59,35 +56,33 @@ fn on(cpus: usize, probe: impl Fn() -> f64 + Sync) -> f64 {
     all / cpus as f64
 }
 
-/// A load from a line that the CPU has.
-pub fn load(cpus: usize) -> f64 {
-    on(cpus, || {
-        let cell = Cell::default();
-        // ORDER(price): nothing pairs with it; the walker's loads are such loads.
-        each(20_000, || black_box(&cell).0.load(Acquire))
-    })
+/// Each operation that a CPU does alone, by the name of its cost, on each of the first `cpus` CPUs.
+pub fn probes(cpus: usize) -> Vec<(&'static str, f64)> {
+    // ORDER(price): nothing pairs with any of these.
+    vec![
+        // As a walker's loads, the store that leaves a section, and the installation of a leaf.
+        ("load", of_cell(cpus, 20_000, |cell| cell.load(Acquire))),
+        ("store", of_cell(cpus, 20_000, |cell| cell.store(1, Release))),
+        ("rmw", of_cell(cpus, 5000, |cell| cell.fetch_add(1, AcqRel))),
+        ("fence", fenced(cpus)),
+        ("clock", on(cpus, || each(500, Instant::now))),
+        ("zero", zero(cpus)),
+        ("read", in_jobs(cpus, 100, world::read_page)),
+        ("word", word(cpus)),
+        ("copy", copy(cpus)),
+    ]
 }
 
-/// A store to one.
-pub fn store(cpus: usize) -> f64 {
+/// An access to a line that the CPU has.
+fn of_cell<T>(cpus: usize, times: u32, access: impl Fn(&AtomicU64) -> T + Sync) -> f64 {
     on(cpus, || {
         let cell = Cell::default();
-        // ORDER(price): nothing pairs with it; leaving a section is such a store.
-        each(20_000, || black_box(&cell).0.store(1, Release))
-    })
-}
-
-/// A read-modify-write of one.
-pub fn rmw(cpus: usize) -> f64 {
-    on(cpus, || {
-        let cell = Cell::default();
-        // ORDER(price): nothing pairs with it; installing a leaf is as strong.
-        each(5000, || black_box(&cell).0.fetch_add(1, AcqRel))
+        each(times, || access(black_box(&cell.0)))
     })
 }
 
 /// A full fence, after a store that it has to wait for.
-pub fn fenced(cpus: usize) -> f64 {
+fn fenced(cpus: usize) -> f64 {
     on(cpus, || {
         let cell = Cell::default();
         let both = each(5000, || {
@@ -98,11 +93,6 @@ pub fn fenced(cpus: usize) -> f64 {
         // ORDER(price): as above.
         (both - each(5000, || black_box(&cell).0.store(1, Release))).max(0.0)
     })
-}
-
-/// A look at the clock.
-pub fn clock(cpus: usize) -> f64 {
-    on(cpus, || each(500, Instant::now))
 }
 
 /// `work`, while all but one of the first `busy` CPUs compute by the clock, as a guest or a host does between two operations of
@@ -132,18 +122,18 @@ pub fn while_busy<T>(busy: usize, work: impl FnOnce() -> T) -> T {
 
 /// The time of `act` on each of the first `cpus` CPUs, as a job of the world that scenarios run in.
 fn in_jobs(cpus: usize, times: u32, act: impl Fn() + Sync) -> f64 {
-    let told = Mutex::new(0.0);
+    let sum = Mutex::new(0.0);
     let job = |_| {
-        let (told, act) = (&told, &act);
+        let (sum, act) = (&sum, &act);
         Job::new("probe", move || {
             // Values that are made at their first use are made now.
             act();
             let time = each(times, act);
-            *told.lock() += time;
+            *sum.lock() += time;
         })
     };
     world::run(&Costs::SERVER, (0..cpus).map(job).collect());
-    told.into_inner() / cpus as f64
+    sum.into_inner() / cpus as f64
 }
 
 /// Zeroing a page that is in no cache.
@@ -151,14 +141,9 @@ pub fn zero(cpus: usize) -> f64 {
     in_jobs(cpus, 100, world::zero_page)
 }
 
-/// Reading one.
-pub fn read(cpus: usize) -> f64 {
-    in_jobs(cpus, 100, world::read_page)
-}
-
 /// A look at one of 512 words in a row, for one bit, in a table that no first-level cache holds: as a dead table is looked
 /// through.
-pub fn word(cpus: usize) -> f64 {
+fn word(cpus: usize) -> f64 {
     const WORDS: usize = 512;
     const TABLES: usize = 64;
     on(cpus, || {
@@ -178,7 +163,7 @@ pub fn word(cpus: usize) -> f64 {
 /// Copying a line of a node of sixteen lines, as a change of the memslots copies nodes of their trees: into memory that is allocated
 /// for it, while the oldest of some copies is freed. The order of the nodes is one that no processor foresees, and no first-level
 /// cache holds them.
-pub fn copy(cpus: usize) -> f64 {
+fn copy(cpus: usize) -> f64 {
     const LINES: usize = 16;
     const NODES: usize = 512;
     on(cpus, || {

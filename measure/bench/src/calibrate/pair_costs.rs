@@ -14,10 +14,8 @@ use parking_lot::Mutex;
 use rustix::thread::{MembarrierCommand, membarrier};
 use slat_cli::thread::joined;
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,7 +118,7 @@ pub fn barrier(_cpus: usize) -> Option<f64> {
 
 /// Waking a thread that sleeps on another CPU: the call, and from its end until the sleeper runs.
 pub fn wake_up() -> (f64, f64) {
-    let (told, over, woken) = (&AtomicU64::new(0), &AtomicBool::new(false), &Mutex::new(None));
+    let (noticed, over, woken) = (&AtomicU64::new(0), &AtomicBool::new(false), &Mutex::new(None));
     thread::scope(|scope| {
         let sleeper = slat_cli::thread::start(scope, move || {
             pin(1);
@@ -129,7 +127,7 @@ pub fn wake_up() -> (f64, f64) {
                 thread::park();
                 *woken.lock() = Some(Instant::now());
                 // ORDER(woken): pairs with the Acquire of the waking thread, which then looks at the time.
-                told.fetch_add(1, Release);
+                noticed.fetch_add(1, Release);
             }
         });
         let wakes = slat_cli::thread::start(scope, move || {
@@ -140,7 +138,7 @@ pub fn wake_up() -> (f64, f64) {
                 sleeper.thread().unpark();
                 let called = Instant::now();
                 // ORDER(woken): pairs with the Release of the sleeper.
-                while told.load(Acquire) <= turn {
+                while noticed.load(Acquire) <= turn {
                     spin_loop();
                 }
                 let woken = woken.lock().unwrap_or(called);

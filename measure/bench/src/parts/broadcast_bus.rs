@@ -1,12 +1,10 @@
 //! A flush that hardware broadcasts, and the TLBs of the processors that it reaches.
 
-use super::processor::Tlb;
-use super::setting::Setting;
+use crate::parts::processor::Tlb;
+use crate::parts::setting::Setting;
 use crate::world::{Mutex, compute, elapsed, now, pause};
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use slat::{Gfn, Span, Translations as _};
 use std::sync::TryLockError;
 

@@ -7,6 +7,9 @@ use slat::{Access, Format, Gfn, Level, PAGE_SIZE, Pfn, Vm};
 use slat_mm::{AddressSpace, Backing, HostView, Place, Prot};
 use std::sync::Arc;
 
+/// The fill of a freed frame: a guest that still reads the frame finds this.
+pub const POISON: u8 = 0xdd;
+
 /// A registered VM whose guest memory is so many new bytes of `space`, with this backing. `with` sets further options.
 pub fn machine<F: Format>(
     space: &Arc<AddressSpace>,

@@ -100,8 +100,8 @@ impl Against {
     }
 }
 
-/// The figure `name` of the point of so many vCPUs under `policy`, if there is one.
-pub fn figure(points: &[Point], vcpus: u32, policy: Column, name: &str) -> Option<f64> {
-    let point = points.iter().find(|point| (point.vcpus, point.column) == (vcpus, policy))?;
+/// The figure `name` of the point of so many vCPUs under `column`, if there is one.
+pub fn figure(points: &[Point], vcpus: u32, column: Column, name: &str) -> Option<f64> {
+    let point = points.iter().find(|point| (point.vcpus, point.column) == (vcpus, column))?;
     point.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
 }

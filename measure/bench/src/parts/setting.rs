@@ -34,7 +34,7 @@ pub const NONE: Column = Column::lockless("none");
 /// The columns of scenarios that compare MMU locks.
 pub const MMU_LOCKS: &[Column] = &[EXCLUSIVE, READ_WRITE, NONE];
 
-/// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
+/// One point of a simulation: how many vCPUs, in which column, on what kind of machine.
 #[derive(Clone, Debug)]
 pub struct Setting<'s> {
     /// The costs of operations.
@@ -49,6 +49,13 @@ pub struct Setting<'s> {
     pub seed: u64,
     /// The work around the engine.
     pub work: Work,
+}
+
+impl Setting<'static> {
+    /// A run on threads, where no costs are needed.
+    pub fn real(column: Column, vcpus: u32, work: Work) -> Self {
+        Self { costs: &Costs::SERVER, vcpus, column, quick: false, seed: 1, work }
+    }
 }
 
 impl Setting<'_> {
@@ -81,7 +88,7 @@ pub struct Work {
     /// 4 KiB was measured at 1,400 ns, zeroing included.
     pub host_ns: u64,
     /// Whether the host's page is made present before the engine is asked, as a kernel does before it takes its MMU lock. Else
-    /// the engine asks for it in the middle of the fault and looks again: under a baseline policy that takes the lock three
+    /// the engine asks for it in the middle of the fault and looks again: under a baseline lock that takes the lock three
     /// times, and makes slat look better than its baselines deserve.
     pub host_first: bool,
     /// Whether a handler thread for each vCPU serves its faults, as in the TDP MMU series, while the vCPU sleeps.

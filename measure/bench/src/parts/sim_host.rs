@@ -8,7 +8,7 @@
 //! too. The frame of a page that was never moved is its place plus a constant, so that a check can say which one is right. No
 //! data is behind any of it.
 
-use super::broadcast_bus::Processors;
+use crate::parts::broadcast_bus::Processors;
 use crate::parts::setting::Work;
 use crate::parts::word_lines::Words;
 use crate::world::Ordering::Relaxed;

@@ -1,7 +1,7 @@
 //! Settings of tests, and the checks that fail in them.
 
-use super::point::Check;
-use super::setting::{Column, Setting, Work};
+use crate::parts::point::Check;
+use crate::parts::setting::{Column, Setting, Work};
 use crate::world::Costs;
 
 /// A quick run with two vCPUs.

@@ -219,23 +219,21 @@ mod tests {
     use super::*;
     use crate::parts::setting::NONE;
     use crate::parts::vcpu_parts::Parts;
-    use crate::parts::vm_setup::{builder, idle, with_one_slot};
+    use crate::parts::vm_setup::{idle, sim_vm};
 
     use crate::parts::setting::Setting;
-    use crate::world::Costs;
+    use crate::parts::test_settings::setting;
     use slat::Translations as _;
 
     /// An aging pass clears the links that it comes through, and passes over those that no walk has come through since.
     #[test]
     fn an_access_that_goes_on_sets_accessed_in_links_and_a_fault_alone_does_not() {
-        let (column, work) = (NONE, Work::default());
-        let setting =
-            &Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: true, seed: 1, work: work.clone() };
+        let setting = &Setting { vcpus: 1, ..setting(NONE) };
+        let work = &setting.work;
         let parts = Parts::new(setting, 8);
         let all = parts.all();
-        let vm =
-            with_one_slot(builder(SimHost::new(all.len(), &work), setting, column.lock), all.len()).unwrap();
-        let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
+        let vm = sim_vm(SimHost::new(all.len(), work), setting, all.len()).unwrap();
+        let (mut guest, mut idle) = (Guest::new(&vm, 0, work).unwrap(), idle().unwrap());
         let young = |idle: &mut Idle| {
             let mut young = 0;
             vm.memory().lockless(idle).age(all, |seen| young += seen.count());

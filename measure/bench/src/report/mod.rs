@@ -1,43 +1,36 @@
 //! `slat report`: the benches, the simulations and a watched replay, as one page.
 //!
 //! ```text
-//! steps ──▶ bench, sim, replay ──▶ Data ──page──▶ Doc ──┬─▶ index.html    one file, which needs nothing else
-//!                                   │                   ├─▶ report.md     the same figures, plots in files beside it
-//!                                   └─▶ data.json       └─▶ *.svg
+//! steps ──▶ bench, sim, replay ──▶ Data ──▶ facts ──▶ sections: sentences, claims ──┬─▶ data.json
+//!                                   └───────────────────────────────────────────────┼─▶ index.html    page/ around data.json
+//!                                                                                   └─▶ report.md     sentences and claims
 //! ```
 //! | file | idea |
 //! |---|---|
 //! | `report_commands` | the commands of a quick and of a full report |
 //! | `replay` | a guest whose memory is watched while it runs |
-//! | `report_data` | all results; `--from` draws the page anew from them |
-//! | `verdict` | whether a series' figure is reproduced |
-//! | `page_sections`, `series`, `scaling_plots`, `simulation_trust`, `latency_plot`, `replay_plots` | the sections of the page |
-//! | `page_model` | the page as a value, which both formats are made from |
-//! | `page_html`, `page_markdown`, `page.css` | the formats |
-//! | `plot`, `figure_text` | plots as SVG; figures as people read them |
-//! | `report_folder` | the folder of its files |
+//! | `report_data` | all results; `--from` makes the page anew from them |
+//! | `facts` | rows of every source as one kind of row |
+//! | `published` | the series: texts, and published figures |
+//! | `claims` | a published figure beside ours, and the verdict |
+//! | `sentences` | templates: which row, which words |
+//! | `sections` | what the page says of each series |
+//! | `page`, `page/` | the files; the static page, which draws tables and plots of the data |
 
-mod figure_text;
-mod latency_plot;
-mod page_html;
-mod page_markdown;
-mod page_model;
-mod page_sections;
-mod plot;
+mod claims;
+mod facts;
+mod page;
+mod published;
 mod replay;
-mod replay_plots;
 mod report_commands;
 pub mod report_data;
-mod report_folder;
-mod scaling_plots;
-mod series;
-mod simulation_trust;
+mod sections;
+mod sentences;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
+use crate::report::page::Folder;
 use crate::report::report_data::{Data, Part};
-use crate::report::report_folder::Folder;
 use crate::threads::machine_info::Machine;
 use report_commands::RunLine;
 use slat_cli::error::Error;
@@ -54,7 +47,7 @@ use std::time::{Duration, Instant};
   slat report --quick -o /tmp/report
   slat report --from slat-report/data.json -o elsewhere
 
-Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
+Writes index.html, which needs no other file and no network; data.json, the data in it; and report.md, its sentences and claims.
 
 Exit status: 0 every check holds; 1 one does not, or a ratio does not name its sides; 2 bad input; 130 interrupted.")]
 pub struct Report {
@@ -131,7 +124,7 @@ impl Report {
 
 /// Whether every check holds, and every ratio names what it divides by what.
 fn sound(data: &Data) -> bool {
-    data.checks().all(|(_, check)| check.ok) && page_sections::ratios_without_sides(data).is_empty()
+    data.checks().all(|(_, check)| check.ok) && page::ratios_without_sides(data).is_empty()
 }
 
 fn read(file: &Path) -> Result<Data, Error> {

@@ -77,6 +77,13 @@ pub struct Stretch {
     pub resident: u64,
 }
 
+impl Stretch {
+    /// Pages that a second of the guest's own time makes dirty.
+    pub fn dirty_rate(&self) -> f64 {
+        self.dirty as f64 * 1e3 / self.ms.max(1e-6)
+    }
+}
+
 impl Replay {
     /// Replays the bundled trace of this name, up to so many accesses.
     pub fn run(name: &str, most: usize, stopped: impl Fn() -> bool) -> Result<Self, Error> {

@@ -1,10 +1,10 @@
-//! Everything that the page is made of: `data.json`.
+//! Everything that a report has measured: the keys of `data.json` from which the others follow.
 //!
 //! The reports of `slat bench` and `slat sim` are kept as the JSON objects that these commands print, and read by the
-//! keys that are promised for them ([`Bench`], [`Sim`]). So a page can be drawn anew, elsewhere and later (`--from`).
+//! keys that are promised for them ([`Bench`], [`Sim`]). So a page can be made anew, elsewhere and later (`--from`).
 
 use crate::report::replay::Replay;
-pub use crate::sim::sim_report::{Row as SimRow, SimReport as Sim, Swept};
+pub use crate::sim::sim_report::{Row as SimRow, SimReport as Sim};
 pub use crate::threads::bench_report::{Check, Report as Bench, Row};
 pub use crate::threads::machine_info::Machine;
 use serde::{Deserialize, Serialize};
@@ -45,30 +45,25 @@ pub enum Outcome {
 }
 
 impl Data {
-    /// The benches of this name that were run, with the commands that run them.
-    pub fn benches<'d>(&'d self, name: &'d str) -> impl Iterator<Item = (&'d str, &'d Bench)> {
-        self.parts.iter().filter_map(move |part| match &part.outcome {
-            Outcome::Bench(bench) if bench.bench == name => Some((part.command.as_str(), bench)),
+    /// The benches.
+    pub fn benches(&self) -> impl Iterator<Item = &Bench> {
+        self.parts.iter().filter_map(|part| match &part.outcome {
+            Outcome::Bench(bench) => Some(bench),
             _ => None,
         })
     }
 
-    /// The rows of all of them.
-    pub fn rows<'d>(&'d self, bench: &'d str) -> impl Iterator<Item = &'d Row> {
-        self.benches(bench).flat_map(|(_, bench)| &bench.rows)
-    }
-
-    /// The simulations, with the commands that run them.
-    pub fn sims(&self) -> impl Iterator<Item = (&str, &Sim)> {
+    /// The simulations.
+    pub fn sims(&self) -> impl Iterator<Item = &Sim> {
         self.parts.iter().filter_map(|part| match &part.outcome {
-            Outcome::Sim(sim) => Some((part.command.as_str(), sim)),
+            Outcome::Sim(sim) => Some(sim),
             _ => None,
         })
     }
 
     /// The simulation of this name, if it was run.
-    pub fn sim(&self, name: &str) -> Option<(&str, &Sim)> {
-        self.sims().find(|(_, sim)| sim.sim == name)
+    pub fn sim(&self, name: &str) -> Option<&Sim> {
+        self.sims().find(|sim| sim.sim == name)
     }
 
     /// The replay, if it was run.

@@ -1,109 +1,236 @@
-//! A page of figures that were taken once (`measure/bench/tests/report.data.json`, cut down): its two faces, and what they say.
+//! A report of figures that were taken once (`measure/bench/tests/report.data.json`, cut down), and of the kept results.
 
-use crate::report::page_html;
-use crate::report::page_markdown;
-use crate::report::page_model::{Block, Doc, Mark, Plot, Table};
-use crate::report::page_sections;
-use crate::report::plot;
+use crate::figure_text::{ns, plain, times, with};
+use crate::report::facts::Source;
+use crate::report::page::Page;
+use crate::report::published::{TEXTS, published};
 use crate::report::report_data::{Data, Outcome, Part};
-use crate::report::series::answers;
-use crate::report::series::series_answer::Answer;
+use crate::report::sections::{Section, sections};
+use crate::report::sentences::Sentence;
+use crate::sim::sim_report::Against;
 use crate::threads::bench_report::Check;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
+const FIXTURE: &str = include_str!("../../tests/report.data.json");
+
 fn fixture() -> Data {
-    serde_json::from_str(include_str!("../../tests/report.data.json")).unwrap()
+    serde_json::from_str(FIXTURE).unwrap()
 }
 
-/// Everything, with what is folded.
-fn blocks(doc: &Doc) -> Vec<&Block> {
-    fn inside(block: &Block) -> Vec<&Block> {
-        match block {
-            Block::Fold(_, blocks) => std::iter::once(block).chain(blocks.iter().flat_map(inside)).collect(),
-            _ => vec![block],
+/// The kept results, as if a report had measured them.
+fn kept() -> Data {
+    let result = |kept: crate::registry::Kept| {
+        let path = format!("{}/../results/{}-2-cores.json", env!("CARGO_MANIFEST_DIR"), kept.file);
+        let bench = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        Part { command: format!("bench {}", kept.command), seconds: 1.0, outcome: Outcome::Bench(bench) }
+    };
+    Data { parts: crate::registry::kept().map(result).collect(), ..fixture() }
+}
+
+/// The figures that rows of a source have, and the settings of rows: computed from the rows alone.
+#[derive(Default)]
+struct Rows {
+    figures: BTreeSet<String>,
+    settings: BTreeSet<String>,
+}
+
+impl Rows {
+    /// A ratio is that of its figures, or of its row, as far as it was rounded.
+    fn pair(&mut self, before: Option<f64>, after: Option<f64>, unit: &str, ratio: Option<f64>) {
+        self.figures.extend([before, after].into_iter().flatten().map(|value| with(value, unit)));
+        let quotient = before.zip(after).map(|(before, after)| before / after);
+        let near = |ratio: &f64| quotient.is_some_and(|quotient| (ratio / quotient - 1.0).abs() < 2e-3);
+        self.figures.extend(ratio.filter(near).or(quotient).map(times));
+    }
+
+    fn setting(&mut self, text: &str) {
+        self.settings.extend(text.split_whitespace().map(|word| word.trim_matches(['`', ',']).to_owned()));
+    }
+
+    fn of(data: &Data, from: Source) -> Self {
+        let mut rows = Self::default();
+        match from {
+            Source::Series => {
+                for fact in TEXTS.iter().flat_map(|text| published(text.series)) {
+                    rows.pair(fact.before, fact.after, &fact.unit, None);
+                    fact.params.values().for_each(|value| rows.setting(value));
+                }
+            }
+            Source::Here => {
+                for bench in data.benches() {
+                    for row in &bench.rows {
+                        rows.pair(row.baseline, Some(row.slat), &row.unit, row.ratio);
+                        let settings = bench.params.values().chain(row.params.values());
+                        settings.for_each(|value| rows.setting(value.to_string().trim_matches('"')));
+                    }
+                }
+                rows.replay(data);
+            }
+            Source::Simulated => {
+                for row in data.sims().flat_map(|sim| &sim.rows) {
+                    let figures = row.figures.iter().map(|figure| with(figure.value, &figure.unit));
+                    rows.figures.extend(figures.chain([with(row.waiting, "share")]));
+                    row.figures.iter().for_each(|figure| rows.setting(&figure.name));
+                    rows.setting(&row.vcpus.to_string());
+                }
+            }
+        }
+        rows
+    }
+
+    fn replay(&mut self, data: &Data) {
+        let Some(replay) = data.replay() else { return };
+        self.setting(&replay.trace);
+        self.setting("p50 p99.99");
+        self.figures.extend(replay.quantiles.iter().map(|(_, time)| ns(*time as f64)));
+        self.figures.extend(replay.causes.iter().map(|cause| with(cause.flushes as f64, "flushes")));
+        let rate = |dirty: u64, ms: f64| plain((dirty as f64 / (ms / 1e3)).round()) + " pages";
+        self.figures.extend(replay.stretches.iter().map(|stretch| rate(stretch.dirty, stretch.ms)));
+        let ages: Vec<f32> = replay.heat.ages.concat().into_iter().flatten().collect();
+        let count =
+            |young: bool| ages.iter().filter(|age| if young { **age < 1.5 } else { **age >= 7.5 }).count();
+        self.figures
+            .extend([true, false].map(|young| with(count(young) as f64 / ages.len() as f64, "share")));
+    }
+
+    /// Figures and settings of a sentence that no row has. Figures stand between `**`.
+    fn missing(&self, sentence: &Sentence) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (nth, part) in sentence.text.split("**").enumerate() {
+            if nth % 2 == 1 {
+                missing.extend((!self.figures.contains(part)).then(|| part.to_owned()));
+                continue;
+            }
+            // Behind this the numbers of vCPUs stand where slat loses.
+            let words = part.split_whitespace().map(|word| word.trim_matches([',', '.', ';', ':', '`']));
+            let numbers = words.filter(|word| word.contains(|c: char| c.is_ascii_digit()));
+            missing.extend(numbers.filter(|word| !self.settings.contains(*word)).map(str::to_owned));
+        }
+        missing
+    }
+}
+
+fn all_missing(data: &Data, sections: &[Section]) -> Vec<String> {
+    let sentences = sections.iter().flat_map(|section| &section.sentences);
+    sentences.flat_map(|sentence| Rows::of(data, sentence.from).missing(sentence)).collect()
+}
+
+#[test]
+fn every_figure_of_a_sentence_is_that_of_a_row() {
+    for (data, least) in [(fixture(), 30), (kept(), 8)] {
+        let sections = sections(&data);
+        assert_eq!(all_missing(&data, &sections), [""; 0]);
+        let sentences: usize = sections.iter().map(|section| section.sentences.len()).sum();
+        assert!(sentences >= least, "{sentences}");
+    }
+}
+
+#[test]
+fn negative_control_a_sentence_with_a_figure_that_no_row_has_is_found() {
+    let data = fixture();
+    let found = |change: &dyn Fn(&mut Sentence)| {
+        let mut sections = sections(&data);
+        let changed =
+            sections[0].sentences.iter_mut().find(|sentence| sentence.from == Source::Here).unwrap();
+        change(changed);
+        all_missing(&data, &sections)
+    };
+    assert_eq!(found(&|sentence| sentence.text += " It takes **12.3456 ms**."), ["12.3456 ms"]);
+    assert_eq!(found(&|sentence| sentence.text += " With 77 vCPUs."), ["77"]);
+    let text =
+        |sentence: &mut Sentence| sentence.text = sentence.text.replacen("**11.4 ms**", "**11.5 ms**", 1);
+    assert_eq!(found(&text), ["11.5 ms"]);
+    // A row that changes after the sentences were made.
+    let sections = sections(&data);
+    let mut other = fixture();
+    let benches = other.parts.iter_mut().filter_map(|part| match &mut part.outcome {
+        Outcome::Bench(bench) => Some(bench),
+        _ => None,
+    });
+    benches.flat_map(|bench| &mut bench.rows).for_each(|row| row.slat *= 1.1);
+    assert!(all_missing(&other, &sections).len() > 5);
+}
+
+#[test]
+fn both_figures_of_a_claim_are_those_of_rows() {
+    for data in [fixture(), kept()] {
+        let rows = [Source::Series, Source::Here].map(|from| Rows::of(&data, from).figures);
+        let claims = sections(&data).into_iter().flat_map(|section| section.claims);
+        let here: Vec<_> = claims.filter(|claim| claim.from == Source::Here).collect();
+        assert!(here.len() >= 8, "{here:?}");
+        for claim in here {
+            let [published, ours] = [claim.published, claim.ours].map(|value| with(value, &claim.unit));
+            // Single figures are typed beside their claims.
+            assert!(
+                rows[0].contains(&published) || claim.published == 0.0 || claim.unit.starts_with('%'),
+                "{claim:?}"
+            );
+            // Two baselines of the NUMA protection series are compared, and no row has their ratio.
+            assert!(rows[1].contains(&ours) || claim.what.contains("KVM with the series"), "{claim:?}");
         }
     }
-    doc.sections.iter().flat_map(|section| &section.blocks).flat_map(inside).collect()
 }
 
-fn plots(doc: &Doc) -> Vec<&Plot> {
-    let plots = blocks(doc).into_iter().filter_map(|block| match block {
-        Block::Plots(plots) => Some(plots),
-        _ => None,
-    });
-    plots.flatten().collect()
-}
-
-fn tables(doc: &Doc) -> Vec<&Table> {
-    let tables = blocks(doc).into_iter().filter_map(|block| match block {
-        Block::Table(table) => Some(table),
-        _ => None,
-    });
-    tables.collect()
-}
-
-/// A text without the part between these.
-fn without(mut text: String, from: &str, to: &str) -> String {
-    while let Some(start) = text.find(from) {
-        let end = text[start..].find(to).map_or(text.len(), |end| start + end + to.len());
-        text.replace_range(start..end, " ");
+#[test]
+fn no_gain_is_said_of_factors_below_one() {
+    for ideas in sections(&kept()).iter().flat_map(|section| &section.ideas) {
+        let figures = ideas.rows.iter().flat_map(|row| row.2.iter().flatten());
+        let lost: Vec<String> = figures
+            .filter_map(|figure| figure.factor.filter(|factor| *factor < 0.995))
+            .map(|factor| format!("({factor:.2} ×"))
+            .collect();
+        let said: usize = ideas.no_gain.iter().map(|text| text.matches(" ×").count()).sum();
+        assert_eq!(said, lost.len(), "{:?}", ideas.no_gain);
+        assert!(lost.iter().all(|factor| ideas.no_gain.iter().any(|text| text.contains(factor))));
     }
-    text
 }
 
-/// Every word with a digit in it.
-fn figures(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| c.is_whitespace() || "|*#`()\u{a0}".contains(c));
-    let figures = words.filter(|word| word.contains(|c: char| c.is_ascii_digit()));
-    figures.map(|word| word.trim_matches([',', '.', ':', ';']).to_owned()).collect()
-}
-
-fn of_html(doc: &Doc) -> BTreeSet<String> {
-    let page = ["style", "svg", "nav"]
-        .iter()
-        .fold(page_html::page(doc), |page, tag| without(page, &format!("<{tag}"), &format!("</{tag}>")));
-    let text = without(page, "<", ">").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
-    figures(&text.replace("&amp;", "&"))
-}
-
-fn of_markdown(doc: &Doc) -> BTreeSet<String> {
-    let text: Vec<String> =
-        page_markdown::page(doc).lines().filter(|line| !line.starts_with("![")).map(str::to_owned).collect();
-    let text = without(text.join("\n").replace("<details><summary>", " "), "</", ">").replace("\\|", "|");
-    figures(&text.replace("&lt;", "<").replace("&amp;", "&"))
+/// Whether `whole` has every key and every value of `part`.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(key, value)| whole.get(key).is_some_and(|has| contains(has, value)))
+        }
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| contains(whole, part))
+        }
+        _ => whole == part,
+    }
 }
 
 #[test]
-fn both_faces_have_the_same_figures() {
-    let doc = page_sections::doc(&fixture());
-    let (html, markdown) = (of_html(&doc), of_markdown(&doc));
-    let only =
-        |one: &BTreeSet<String>, other: &BTreeSet<String>| one.difference(other).cloned().collect::<Vec<_>>();
-    assert_eq!((only(&html, &markdown), only(&markdown, &html)), (vec![], vec![]));
-    assert!(html.len() > 300, "{}", html.len());
+fn no_key_and_no_figure_of_the_data_is_lost() {
+    let page: Value = serde_json::from_str(&Page::new(&fixture()).json().unwrap()).unwrap();
+    let mut data: Value = serde_json::from_str(FIXTURE).unwrap();
+    assert!(contains(&page, &data));
+    data["parts"][0]["seconds"] = 17.into();
+    assert!(!contains(&page, &data), "negative control");
 }
 
 #[test]
-fn a_figure_that_one_face_lacks_is_noticed() {
-    let mut doc = page_sections::doc(&fixture());
-    let html = of_html(&doc);
-    doc.sections[0].blocks.push(Block::Text("it takes 123.456 ns".into()));
-    assert_ne!(html, of_markdown(&doc));
+fn the_page_has_the_same_data_and_needs_nothing_else() {
+    let data = fixture();
+    let [one, other] = [(); 2].map(|()| Page::new(&data).html().unwrap());
+    assert_eq!(one, other);
+    let (_, rest) = one.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
+    let (json, rest) = rest.split_once("</script>").unwrap();
+    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    assert_eq!(read(json), read(&Page::new(&data).json().unwrap()));
+    assert!(["/* page", "/* figures", "/* plots"].iter().all(|mark| !rest.contains(mark)));
+    assert!(!rest.contains("src=") && !one.contains("@import") && !one.contains("url("));
 }
 
 #[test]
-fn the_same_data_are_the_same_page() {
-    let pages = [(); 2].map(|()| {
-        let doc = page_sections::doc(&fixture());
-        (page_html::page(&doc), page_markdown::page(&doc))
-    });
-    assert_eq!(pages[0], pages[1]);
-}
-
-#[test]
-fn no_figure_is_none() {
+fn text_in_the_data_cannot_end_the_script() {
     let mut data = fixture();
-    // A quotient by zero must not show.
+    data.slat = "</script><script>alert(1)</script>".into();
+    assert_eq!(Page::new(&data).html().unwrap().matches("</script>").count(), 2);
+}
+
+#[test]
+fn a_sentence_has_no_quotient_by_zero() {
+    let mut data = fixture();
     for part in &mut data.parts {
         match &mut part.outcome {
             Outcome::Bench(bench) => {
@@ -114,61 +241,27 @@ fn no_figure_is_none() {
             Outcome::Failed(_) => {}
         }
     }
-    for data in [data, fixture()] {
-        let doc = page_sections::doc(&data);
-        for text in [page_html::page(&doc), page_markdown::page(&doc)] {
-            for none in ["NaN", "inf ", "inf<", "Infinity"] {
-                assert!(!text.contains(none), "{none}");
-            }
-        }
-    }
+    let text = Page::new(&data).markdown();
+    assert!(["NaN", "inf ", "–**"].iter().all(|none| !text.contains(none)), "{text}");
 }
 
 #[test]
-fn every_plot_is_a_file_of_its_own() {
-    let doc = page_sections::doc(&fixture());
-    let plots = plots(&doc);
-    let names: BTreeSet<&str> = plots.iter().map(|plot| plot.id.as_str()).collect();
-    assert!(names.len() == plots.len() && plots.len() >= 10, "{names:?}");
-    for one in plots {
-        let file = plot::file(&one.svg);
-        assert!(
-            file.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ")
-                && file.contains("prefers-color-scheme")
-        );
-        assert!(one.about.len() > 40 && one.title.len() > 20 && !one.from.is_empty(), "{}", one.id);
-        assert!(page_markdown::page(&doc).contains(&format!("({}.svg)", one.id)));
-    }
-}
-
-#[test]
-fn tables_have_a_cell_for_each_column() {
-    for table in tables(&page_sections::doc(&fixture())) {
-        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
-        assert!(!table.caption.is_empty());
-    }
-}
-
-#[test]
-fn what_does_not_hold_is_red_and_what_is_missing_is_said() {
-    let sound = page_sections::doc(&fixture());
-    assert!(!blocks(&sound).iter().any(|block| matches!(block, Block::Alarm(_))));
+fn a_failed_check_and_missing_parts_are_alarms() {
+    assert!(Page::new(&fixture()).alarms.is_empty());
     let mut data = fixture();
     data.interrupted = true;
     let outcome = Outcome::Failed("out of memory".into());
     data.parts.push(Part { command: "bench zap".into(), seconds: 1.0, outcome });
-    let Some(Outcome::Bench(bench)) =
-        data.parts.iter_mut().map(|part| &mut part.outcome).find(|one| matches!(one, Outcome::Bench(_)))
-    else {
-        panic!("no bench")
-    };
-    bench.checks.push(Check { name: "every page is mapped".into(), ok: false, detail: "3 of 4".into() });
-    let doc = page_sections::doc(&data);
-    let alarms = blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count();
-    assert_eq!(alarms, 2);
-    let failed = tables(&doc).into_iter().find(|table| table.caption == "Checks that do not hold").unwrap();
-    assert!(failed.rows.len() == 2 && failed.rows.iter().all(|row| row[2].mark == Mark::Bad));
-    for text in [page_html::page(&doc), page_markdown::page(&doc)] {
+    let bench = data.parts.iter_mut().find_map(|part| match &mut part.outcome {
+        Outcome::Bench(bench) => Some(bench),
+        _ => None,
+    });
+    let check = Check { name: "every page is mapped".into(), ok: false, detail: "3 of 4".into() };
+    bench.unwrap().checks.push(check);
+    let page = Page::new(&data);
+    assert_eq!(page.alarms.len(), 2);
+    assert_eq!(page.checks.iter().filter(|(_, check)| !check.ok).count(), 2);
+    for text in [page.html().unwrap(), page.markdown()] {
         for said in ["2 checks do not hold", "Interrupted", "every page is mapped", "3 of 4", "out of memory"]
         {
             assert!(text.contains(said), "{said}");
@@ -179,11 +272,8 @@ fn what_does_not_hold_is_red_and_what_is_missing_is_said() {
 #[test]
 fn a_report_of_nothing_is_a_page_too() {
     let data = Data { parts: Vec::new(), interrupted: true, ..fixture() };
-    let doc = page_sections::doc(&data);
-    assert!(
-        page_markdown::page(&doc).contains("0 parts were measured")
-            && page_html::page(&doc).contains("The change-pte series")
-    );
+    let page = Page::new(&data);
+    assert!(page.markdown().contains("0 parts were measured") && page.html().unwrap().contains("change-pte"));
 }
 
 /// The data with slat and its baselines exchanged.
@@ -210,32 +300,13 @@ fn turned(mut data: Data) -> Data {
     data
 }
 
-/// The kept results, as if a report had measured them.
-fn kept() -> Data {
-    let result = |kept: crate::registry::Kept| {
-        let path = format!("{}/../results/{}-2-cores.json", env!("CARGO_MANIFEST_DIR"), kept.file);
-        let bench = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        Part { command: format!("bench {}", kept.command), seconds: 1.0, outcome: Outcome::Bench(bench) }
-    };
-    let parts = crate::registry::kept().map(result).collect();
-    Data { parts, ..fixture() }
-}
-
-/// The titles of plots and the lines of cards in which slat loses.
-fn losses(data: &Data) -> usize {
-    let titles = |answer: &Answer| {
-        let plots = answer.section.blocks.iter().filter_map(|block| match block {
-            Block::Plots(plots) => Some(plots),
-            _ => None,
-        });
-        let titles = plots.flatten().map(|plot| plot.title.clone());
-        titles.chain(answer.card.lines.iter().map(|line| line.about.clone())).collect::<Vec<_>>()
-    };
-    answers(data).iter().flat_map(titles).filter(|text| text.contains("slat loses")).count()
-}
-
 #[test]
-fn titles_and_cards_say_where_slat_loses() {
+fn sentences_say_where_slat_loses() {
+    let losses = |data: &Data| {
+        let sections = sections(data);
+        let sentences = sections.iter().flat_map(|section| &section.sentences);
+        sentences.filter(|sentence| sentence.text.contains("slat loses")).count()
+    };
     for (name, data, turned) in
         [("taken once", fixture(), turned(fixture())), ("kept", kept(), turned(kept()))]
     {
@@ -244,7 +315,7 @@ fn titles_and_cards_say_where_slat_loses() {
 }
 
 /// The simulated ratios of a report, beside the series'.
-fn simulated_ratios(data: &mut Data) -> Vec<&mut crate::sim::sim_report::Against> {
+fn simulated_ratios(data: &mut Data) -> Vec<&mut Against> {
     let sims = data.parts.iter_mut().filter_map(|part| match &mut part.outcome {
         Outcome::Sim(sim) => Some(sim),
         _ => None,
@@ -252,7 +323,7 @@ fn simulated_ratios(data: &mut Data) -> Vec<&mut crate::sim::sim_report::Against
     sims.flat_map(|sim| &mut sim.against_series).filter(|one| one.unit == "ratio").collect()
 }
 
-/// `sim` prints these for every report. Without them here, no test judges what the page says of them.
+/// `sim` prints these for every report. Without them here, no test judges the page's alarms on them.
 #[test]
 fn simulated_ratios_name_their_sides() {
     let mut data = fixture();
@@ -270,14 +341,12 @@ fn negative_control_a_ratio_without_sides_is_an_alarm_and_a_failure() {
         one.sides = None;
     }
     assert!(!crate::report::sound(&data));
-    let doc = page_sections::doc(&data);
-    assert_eq!(blocks(&doc).iter().filter(|block| matches!(block, Block::Alarm(_))).count(), count);
+    assert_eq!(Page::new(&data).alarms.len(), count);
 }
 
 /// An earlier version called a published figure `seed`, and named no sides.
 #[test]
 fn a_report_of_an_earlier_version_is_read() {
-    let text = include_str!("../../tests/report.data.json").replace("\"published\":", "\"seed\":");
-    let data: Data = serde_json::from_str(&text).unwrap();
+    let data: Data = serde_json::from_str(&FIXTURE.replace("\"published\":", "\"seed\":")).unwrap();
     assert!(crate::report::sound(&data));
 }

@@ -6,26 +6,11 @@
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::{Lineup, shuffle};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::machine_info;
-use crate::threads::machine_info::Machine;
-use crate::threads::mapped_slot::{MappedSlot, is_drawn};
-use crate::threads::samples::Series;
 use serde_json::{Map, Value};
 use slat::age::Scan;
 use slat::table::Word;
-use slat::table::formats::Ept4;
-use slat::{DirtyLog, Format, Gfn, Idle, Level};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::{self, size};
-use slat_cli::thread::idle;
-use slat_series::PatchSeries;
-use std::time::Instant;
 
 /// The flags of `slat bench aging-pass`.
 #[derive(Debug, clap::Args)]
@@ -75,7 +60,7 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for AgingPass {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         multiple_of(Level::M2, "dense", self.dense, 16 << 30)?;
         multiple_of(Level::M2, "sparse", self.sparse, 1 << 40)?;
         // Before this thread is tied to one of the CPUs.

@@ -5,7 +5,7 @@
 //! host    ── invalidate ─▶ kicks: each vCPU leaves its guest, answers, enters ─────────────▶ the page is another frame
 //!                       └▶ a broadcast: one at a time, there and back to the farthest socket ▶
 //! ```
-//! | policy | [`Host::broadcast_flush`](slat::Host::broadcast_flush) says |
+//! | column | [`Host::broadcast_flush`] says |
 //! |---|---|
 //! | kicks | no, at once |
 //! | broadcast, some out of reach | no, after a broadcast to every other processor; then all are kicked |
@@ -15,27 +15,8 @@
 //! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads locks
 //! stand in for the hardware. Their time beyond that is left out of the figure: it says nothing of hardware.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
 use crate::parts::broadcast_bus::{Processors, Reach};
-use crate::parts::guest_program::{Program, Step, Use};
-use crate::parts::page_order::PageOrder;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::processor::{OfProcessor, Tlb};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, first_page, hva_of, hvas_of};
-use crate::parts::vcpu_programs::VcpuPrograms;
-use crate::parts::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-use crate::world::{Job, compute, elapsed, now, run};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::baselines::MmuLock;
-use slat::{Gfn, HostPage, Pfn, Reason, Span, Translations};
-use slat_series::PatchSeries;
-use std::sync::Arc;
+use crate::scenarios::prelude::*;
 
 /// Nanoseconds that the host computes between two moves.
 const PAUSE_NS: u64 = 10_000;
@@ -143,10 +124,10 @@ impl Program for Guest<'_> {
 }
 
 impl MovedPages {
-    fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self, String> {
+    fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self> {
         let processors = Arc::new(Processors::new(setting, reach));
         let host = SimHost::filled(PAGES, &setting.work).on(Arc::clone(&processors));
-        let vm = with_one_slot(builder(host, setting, MmuLock::None), PAGES)?;
+        let vm = sim_vm(host, setting, PAGES)?;
         let freed = (0..PAGES).map(|_| AtomicBool::new(false)).collect();
         // On threads each poll of a guest is another: many of them make a mean.
         let moved = if setting.quick && cfg!(virtual_time) { MOVED / 4 } else { MOVED };
@@ -154,7 +135,7 @@ impl MovedPages {
     }
 
     /// Moves pages, and says how many nanoseconds the timed moves took.
-    fn moves(&self) -> Result<u64, String> {
+    fn moves(&self) -> Result<u64> {
         let (mut idle, mut ns) = (idle()?, 0);
         for gfn in gfns(Span::sized(Gfn(0), self.moved)) {
             compute(PAUSE_NS);
@@ -171,7 +152,7 @@ impl MovedPages {
         Ok(ns)
     }
 
-    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+    fn run(&self, setting: &Setting<'_>) -> Result<Point> {
         let tlb = |number| Own(&self.processors, number as usize);
         let guest = |number| {
             let order = PageOrder::new(setting, number, PAGES);
@@ -223,7 +204,7 @@ fn another(gfn: Gfn) -> HostPage {
 }
 
 /// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let reach = match setting.column {
         ALL_REACHED => Reach::All,
         SOME_REACHED => Reach::Some { believed: false },
@@ -235,7 +216,6 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
 
     #[test]
     fn negative_control_a_broadcast_that_is_believed_to_reach_all_and_does_not_is_found() {
@@ -248,8 +228,8 @@ mod tests {
     #[cfg(virtual_time)]
     #[test]
     fn a_broadcast_costs_much_less_than_kicks_and_one_that_is_incomplete_saves_little() {
-        let ns = |policy| {
-            let setting = Setting { vcpus: 64, ..setting(policy) };
+        let ns = |column| {
+            let setting = Setting { vcpus: 64, ..setting(column) };
             run_once(&setting).unwrap().figures[0].value
         };
         let [kicks, some, all] = [KICKS, SOME_REACHED, ALL_REACHED].map(ns);

@@ -1,7 +1,7 @@
 //! Every scenario, one file or folder each.
 //!
-//! The `mod.rs` of a folder has the scenario: its program in both worlds, its columns, its row. `NAME_flags.rs` beside it has the flags
-//! and the rows of `slat bench NAME`, for real threads only.
+//! The `mod.rs` of a folder is its guide, and has the row. `NAME_flags.rs` beside it has the flags and the rows of `slat bench NAME`, for
+//! real threads only. Names that most scenarios use come from `prelude`, on real threads from `threads_prelude`.
 
 pub mod access_tracking;
 #[cfg(not(virtual_time))]
@@ -22,10 +22,13 @@ pub mod nested;
 pub mod numa;
 pub mod populate;
 pub mod pre_fault;
+mod prelude;
 #[cfg(not(virtual_time))]
 mod reclaim;
 #[cfg(test)]
 mod tests;
+#[cfg(not(virtual_time))]
+mod threads_prelude;
 pub mod zap;
 
 use crate::scenario::Scenario;

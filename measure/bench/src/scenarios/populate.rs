@@ -9,19 +9,8 @@
 //! guest memory: 1,000,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
 //! saved there is the engine's part alone.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{Column, Setting, Work};
-use crate::parts::sim_host::SimHost;
-use crate::parts::touch_pages::{Guest, Touch as _};
-use crate::parts::vm_setup::{SimVm, builder, right, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-use crate::world::{Job, RunStats, run};
-use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
-use slat_series::PatchSeries;
+use crate::scenarios::prelude::*;
+use slat::Population;
 
 /// Each page comes by a fault of the guest.
 pub const FAULTS: Column = Column::lockless("faults");
@@ -63,7 +52,7 @@ struct Fixture<'s> {
 }
 
 impl<'s> Fixture<'s> {
-    fn new(setting: &'s Setting<'s>, page: Level) -> Result<Self, String> {
+    fn new(setting: &'s Setting<'s>, page: Level) -> Result<Self> {
         let frames = if cfg!(virtual_time) {
             setting.pages_per_vcpu().next_multiple_of(Level::M2.pages()) * u64::from(setting.vcpus)
         } else {
@@ -71,7 +60,7 @@ impl<'s> Fixture<'s> {
         };
         let work = Work { host_page: page, host_first: false, ..setting.work.clone() };
         let host = SimHost::filled(frames, &work);
-        let vm = with_one_slot(builder(host, setting, setting.column.lock), frames)?;
+        let vm = sim_vm(host, setting, frames)?;
         Ok(Self { setting, vm, work, frames: Span::sized(Gfn(0), frames) })
     }
 
@@ -83,7 +72,7 @@ impl<'s> Fixture<'s> {
     }
 
     /// Guests touch pages. How many frames came by that.
-    fn by_faults(&self) -> Result<(RunStats, u64), String> {
+    fn by_faults(&self) -> Result<(RunStats, u64)> {
         let guest = |number| Guest::new(&self.vm, number, &self.work);
         let mut guests = (0..self.setting.vcpus).map(guest).collect::<Result<Vec<_>, _>>()?;
         let page = self.work.host_page.pages();
@@ -94,22 +83,20 @@ impl<'s> Fixture<'s> {
     }
 
     /// vCPUs take stretches.
-    fn together(&self) -> (RunStats, u64) {
+    fn together(&self) -> Result<(RunStats, u64)> {
         let population = &Population::new(self.frames, Prefault::young(Access::Write));
-        let job = |number| {
-            Job::vcpu(number, move || {
-                let mut idle = Idle::take().expect("each CPU has one vCPU");
-                let mut vcpu = self.vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
-                // A page that cannot be mapped is not counted, and so found by the checks.
-                while vcpu.populate(&mut idle, population).is_some() {}
-            })
+        let work = |idle: &mut Idle, number, ()| {
+            let mut vcpu = vcpu(&self.vm, number)?;
+            // A page that cannot be mapped is not counted, and so found by the checks.
+            while vcpu.populate(idle, population).is_some() {}
+            Ok::<_, String>(())
         };
-        let stats = run(self.setting.costs, (0..self.setting.vcpus).map(job).collect());
-        (stats, population.progress().0)
+        let (stats, _) = each_vcpu(self.setting.costs, (0..self.setting.vcpus).map(|_| ()), work, None)?;
+        Ok((stats, population.progress().0))
     }
 
     /// The conditions, where so many frames came.
-    fn checks(&self, mapped: u64) -> Result<[Check; 2], String> {
+    fn checks(&self, mapped: u64) -> Result<[Check; 2]> {
         let (frames, page) = (self.frames.len(), self.work.host_page.pages());
         let right = right(&self.vm, [self.frames].into_iter())?;
         Ok([
@@ -118,13 +105,13 @@ impl<'s> Fixture<'s> {
         ])
     }
 
-    /// As the policy has it. How many frames came by that.
-    fn map(&self) -> Result<(RunStats, u64), String> {
-        if self.setting.column == FAULTS { self.by_faults() } else { Ok(self.together()) }
+    /// As the column has it. How many frames came by that.
+    fn map(&self) -> Result<(RunStats, u64)> {
+        if self.setting.column == FAULTS { self.by_faults() } else { self.together() }
     }
 
     /// Microseconds for each GiB; and what must hold.
-    fn run(&self) -> Result<(f64, RunStats, [Check; 2]), String> {
+    fn run(&self) -> Result<(f64, RunStats, [Check; 2])> {
         let (stats, mapped) = self.map()?;
         let gib = (self.frames.len() * PAGE_SIZE) as f64 / f64::from(1 << 30);
         Ok((stats.wall_ns as f64 / 1e3 / gib, stats, self.checks(mapped)?))
@@ -132,7 +119,7 @@ impl<'s> Fixture<'s> {
 }
 
 /// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let small = Fixture::new(setting, Level::K4)?;
     let (small_us, stats, small_checks) = small.run()?;
     let (large_us, _, large_checks) = Fixture::new(setting, Level::M2)?.run()?;
@@ -150,12 +137,11 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::test_settings::{failing, setting};
 
     #[test]
     fn negative_control_memory_that_did_not_come_is_found() {
-        for policy in [FAULTS, POPULATION] {
-            let setting = &setting(policy);
+        for column in [FAULTS, POPULATION] {
+            let setting = &setting(column);
             for page in [Level::K4, Level::M2] {
                 let fixture = Fixture::new(setting, page).unwrap();
                 let (all, less) = (fixture.frames, fixture.frames.len() - Level::M2.pages());

@@ -3,21 +3,7 @@
 //! Each vCPU's thread asks for its part of the memory, one request after the other. The host finds and zeroes each page, and
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
-#[cfg(not(virtual_time))]
-use crate::columns_compared::ColumnFlags;
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{MMU_LOCKS, Setting};
-use crate::parts::sim_host::SimHost;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, right, with_one_slot};
-#[cfg(not(virtual_time))]
-use crate::scenario::Measured;
-use crate::scenario::{NO_AGER, Scenario, Simulated};
-use crate::world::{Job, run};
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::{Gfn, Idle, Level, Prefault, Span, VcpuId};
-use slat_series::PatchSeries;
+use crate::scenarios::prelude::*;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -39,25 +25,19 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 /// Runs the scenario once.
-fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let pages = parts.all().len();
     let host = SimHost::new(pages, &setting.work);
-    let vm = &with_one_slot(builder(host, setting, setting.column.lock), pages)?;
-    // Not the world's: what a check counts takes no time.
-    let mapped = &AtomicU64::new(0);
-    let job = |(number, part): (u32, Span<Gfn>)| {
-        Job::vcpu(number, move || {
-            let mut idle = Idle::take().expect("each CPU has one vCPU");
-            let mut vcpu = vm.vcpu(VcpuId(number)).expect("each vCPU has one CPU");
-            for first in (part.start.0..part.end.0).step_by(Level::M2.pages() as usize) {
-                let request = Span::sized(Gfn(first), Level::M2.pages().min(part.end.0 - first));
-                // A failure is not counted, and so found by the checks.
-                mapped.fetch_add(vcpu.prefault(&mut idle, request, Prefault::OLD).unwrap_or(0), Relaxed);
-            }
-        })
+    let vm = &sim_vm(host, setting, pages)?;
+    let work = |idle: &mut Idle, number, part: Span<Gfn>| {
+        let mut vcpu = vcpu(vm, number)?;
+        let firsts = (part.start.0..part.end.0).step_by(Level::M2.pages() as usize);
+        let requests = firsts.map(|first| Span::sized(Gfn(first), Level::M2.pages().min(part.end.0 - first)));
+        // A failure is not counted, and so found by the checks.
+        Ok::<u64, String>(requests.map(|span| vcpu.prefault(idle, span, Prefault::OLD).unwrap_or(0)).sum())
     };
-    let stats = run(setting.costs, (0..).zip(parts.each()).map(job).collect());
+    let (stats, mapped) = each_vcpu(setting.costs, parts.each(), work, None)?;
     let all = parts.pages * u64::from(setting.vcpus);
     let figures = vec![
         Figure::new("ns per page", stats.wall_ns as f64 / parts.pages as f64, "ns"),
@@ -66,7 +46,7 @@ fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     Ok(Point {
         operations: all,
         checks: vec![
-            Check::all("every page was mapped by its request", mapped.load(Relaxed), all),
+            Check::all("every page was mapped by its request", mapped.iter().sum(), all),
             Check::all("every page is mapped to its frame", right(vm, parts.each())?, all),
         ],
         ..Point::of(setting, figures, stats)

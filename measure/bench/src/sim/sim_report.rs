@@ -92,6 +92,15 @@ impl SimReport {
         vcpus
     }
 
+    /// Whether slat, the last policy, has more of a figure than another one that does the same work.
+    pub fn loses(&self, vcpus: u32, value: impl Fn(&Row) -> Option<f64>) -> bool {
+        let policies = self.policies();
+        let of = |policy: &str| self.at(vcpus, policy).and_then(&value);
+        let Some((slat, others)) = policies.split_last() else { return false };
+        let others = others.iter().filter(|policy| !policy.contains("no aging"));
+        others.filter_map(|policy| of(policy)).any(|theirs| of(slat) > Some(theirs))
+    }
+
     /// The row of so many vCPUs under this policy.
     pub fn at(&self, vcpus: u32, policy: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.vcpus == vcpus && row.policy == policy)
@@ -112,11 +121,6 @@ impl Row {
     /// A figure by its name.
     pub fn figure(&self, name: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.name == name)
-    }
-
-    /// Operations per second of all vCPUs.
-    pub fn rate(&self) -> f64 {
-        self.operations as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 }
 
@@ -184,16 +188,16 @@ pub struct Against {
 
 impl From<slat_sim::parts::published_figures::Against> for Against {
     fn from(against: slat_sim::parts::published_figures::Against) -> Self {
-        let slat_sim::parts::published_figures::Against {
-            what,
-            published,
-            simulated,
-            unit,
-            fitted,
-            reproduced,
-            detail,
-        } = against;
-        let sides = unit.sides().map(|sides| sides.map(str::to_owned));
-        Self { what, published, simulated, unit: unit.name().into(), sides, fitted, reproduced, detail }
+        let sides = against.unit.sides().map(|sides| sides.map(str::to_owned));
+        Self {
+            what: against.what,
+            published: against.published,
+            simulated: against.simulated,
+            unit: against.unit.name().into(),
+            sides,
+            fitted: against.fitted,
+            reproduced: against.reproduced,
+            detail: against.detail,
+        }
     }
 }

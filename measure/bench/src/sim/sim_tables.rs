@@ -1,6 +1,8 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
+use crate::figure_text::plain;
 use crate::sim::sim_report::{Row, SimReport, Swept};
+use crate::threads::bench_report::Settings;
 use slat_machine::costs::{Costs, Field};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,11 +13,7 @@ const LINES: usize = 3;
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, slat_series::name(&self.series))?;
-        let settings = self.params.iter().map(|(name, value)| match value.as_str() {
-            Some(text) => format!("{name} {text}"),
-            None => format!("{name} {value}"),
-        });
-        writeln!(f, "{}", settings.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "{}", Settings(&self.params))?;
         self.figures(f)?;
         self.shares(f)?;
         self.lines(f)?;
@@ -54,7 +52,7 @@ impl SimReport {
                 let (at, figure) =
                     row.figures.iter().enumerate().find(|(_, figure)| figure.name == of.name)?;
                 let more = if row.unfinished && at < 2 { "more than " } else { "" };
-                Some(format!("{more}{}", number(figure.value)))
+                Some(format!("{more}{}", plain(figure.value)))
             })?;
         }
         Ok(())
@@ -103,7 +101,7 @@ impl SimReport {
         let mut lines = vec![columns("cost", head)];
         lines.extend(self.sweep.iter().map(|Swept { cost, factor, rows, ranking_holds }| {
             let verdict = if *ranking_holds { "holds" } else { "CHANGES" };
-            let cells = rows.iter().map(|row| number(row.value)).chain([verdict.into()]);
+            let cells = rows.iter().map(|row| plain(row.value)).chain([verdict.into()]);
             columns(&format!("{cost} x {factor}"), cells)
         }));
         section(f, &format!("uncertain costs changed, {of} vCPUs"), &lines)
@@ -123,8 +121,8 @@ impl SimReport {
             };
             vec![
                 row.what.clone(),
-                format!("{} {}", number(row.published), row.unit),
-                number(row.simulated),
+                format!("{} {}", plain(row.published), row.unit),
+                plain(row.simulated),
                 verdict.to_owned(),
                 row.detail.clone(),
             ]
@@ -134,7 +132,7 @@ impl SimReport {
 
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |field: &Field| {
-            let value = format!("{} {}", number(self.costs[field.name]), field.unit);
+            let value = format!("{} {}", plain(self.costs[field.name]), field.unit);
             vec![
                 field.name.to_owned(),
                 value,
@@ -183,38 +181,5 @@ impl fmt::Display for Grid<'_> {
             writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
-    }
-}
-
-/// To four digits or so.
-pub fn number(value: f64) -> String {
-    let decimals = match value.abs() {
-        0.0 => 0,
-        size if size < 10.0 => 3,
-        size if size < 100.0 => 2,
-        size if size < 1000.0 => 1,
-        _ => 0,
-    };
-    let text = format!("{value:.decimals$}");
-    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::sim::sim_tables::number;
-
-    #[test]
-    fn numbers_have_four_digits_or_so() {
-        for (value, says) in [
-            (0.0, "0"),
-            (0.5, "0.5"),
-            (6.0, "6"),
-            (48.125, "48.12"),
-            (140.0, "140"),
-            (2129.4, "2129"),
-            (1e6, "1000000"),
-        ] {
-            assert_eq!(number(value), says);
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! The frame of a host address is the address, and saying so is arithmetic, so a terabyte costs as much as a page.
 //! Table memory comes from the benches' common pool ([`table_pool`]), which is in huge pages and brought in before.
 
+use crate::parts::sim_host::hva_of;
 use crate::threads::table_pool;
 use crate::world::compute;
 use slat::table::{Heap, Own, TableMemory, TablesOf};
@@ -44,6 +45,11 @@ impl Host for Arithmetic {
     fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         self.lookup(hva, access).ok_or(HostError::Fault)
     }
+}
+
+/// The frame behind a guest frame, where memslots are those of [`slot`](crate::parts::vm_setup::slot).
+pub fn frame_of(gfn: Gfn) -> Pfn {
+    Pfn(hva_of(gfn).0 >> PAGE_SHIFT)
 }
 
 /// [`Arithmetic`] with pages of one size and, from some address on, of 4 KiB. A host that sleeps

@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use slat_cli::date;
 use slat_series::PatchSeries;
 use std::borrow::Cow;
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
+use std::{fmt, io};
 
 /// The number of what the reports of `slat bench` and `slat sim` are as JSON: another one where a key goes, or means something else.
 pub const SCHEMA: u32 = 1;

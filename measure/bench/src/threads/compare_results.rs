@@ -8,7 +8,8 @@ use crate::threads::bench_report::{Report, Row, SCHEMA, Settings};
 use crate::threads::samples::factor_interval;
 use serde::Serialize;
 use slat_cli::error::Error;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -3,7 +3,8 @@
 use clap::ValueEnum;
 use slat::{Level, RingSize, Track};
 use slat_cli::error::Error;
-use slat_cli::size::{self, size};
+use slat_cli::size;
+use slat_cli::size::size;
 
 /// Refuses a size that is no multiple of `unit` from one unit to `most`, in bytes.
 pub fn multiple_of(unit: Level, flag: &str, bytes: u64, most: u64) -> Result<(), Error> {

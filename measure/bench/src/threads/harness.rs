@@ -7,10 +7,9 @@
 
 use crate::parts::point::Tally;
 use crate::threads::bench_report::Check;
+pub use crate::world::Line;
 use slat_cli::error::Error;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{hint, thread};
 
 /// Runs every entrant once a round, and returns each entrant's samples in round order.
 ///
@@ -30,15 +29,6 @@ pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E
     samples
 }
 
-/// As [`interleave`], where a sample may fail: the first failure is the result.
-pub fn rounds<E, S>(
-    rounds: usize,
-    entrants: &[E],
-    sample: impl FnMut(&E) -> Result<S, Error>,
-) -> Result<Vec<Vec<S>>, Error> {
-    interleave(rounds, entrants, sample).into_iter().map(|samples| samples.into_iter().collect()).collect()
-}
-
 /// The entrants of one interleaved run, each with its samples in round order.
 pub struct Lineup<E, S> {
     entrants: Vec<E>,
@@ -46,14 +36,15 @@ pub struct Lineup<E, S> {
 }
 
 impl<E, S> Lineup<E, S> {
-    /// Runs every entrant once a round, as [`rounds`] does.
+    /// Runs every entrant once a round, as [`interleave`] does; the first failure is the result.
     pub fn run(
         runs: u32,
         entrants: impl IntoIterator<Item = E>,
         sample: impl FnMut(&E) -> Result<S, Error>,
     ) -> Result<Self, Error> {
         let entrants: Vec<E> = entrants.into_iter().collect();
-        let samples = rounds(runs as usize, &entrants, sample)?;
+        let samples = interleave(runs as usize, &entrants, sample).into_iter();
+        let samples = samples.map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         Ok(Self { entrants, samples })
     }
 
@@ -99,41 +90,6 @@ pub fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A line that threads cross together, any number of times.
-///
-/// It spins: a thread that has to be woken from sleep starts tens of microseconds late, which is thousands
-/// of faults. It yields now and then, for machines with fewer cores than threads.
-#[derive(Debug)]
-pub struct Line {
-    threads: usize,
-    arrivals: AtomicUsize,
-}
-
-impl Line {
-    /// A line for this many threads (at least one).
-    pub fn new(threads: usize) -> Self {
-        Self { threads, arrivals: AtomicUsize::new(0) }
-    }
-
-    /// Waits until all threads stand at the line.
-    pub fn cross(&self) {
-        const SPINS_BEFORE_YIELD: u32 = 1 << 14;
-        // ORDER(line): what a thread did before the line is visible to all behind it; the release half of
-        // each arrival pairs with the acquire load of the threads that wait.
-        let before = self.arrivals.fetch_add(1, Ordering::AcqRel);
-        let all = (before / self.threads + 1) * self.threads;
-        let mut spins = 0;
-        while self.arrivals.load(Ordering::Acquire) < all {
-            spins += 1;
-            if spins % SPINS_BEFORE_YIELD == 0 {
-                thread::yield_now();
-            } else {
-                hint::spin_loop();
-            }
-        }
-    }
-}
-
 /// Puts `items` in an order that looks random and is the same in every run.
 pub fn shuffle<T>(items: &mut [T]) {
     fastrand::Rng::with_seed(1).shuffle(items);
@@ -143,6 +99,8 @@ pub fn shuffle<T>(items: &mut [T]) {
 mod tests {
     use super::*;
     use std::cell::RefCell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     #[test]
     fn every_round_starts_with_the_next_entrant() {
@@ -170,14 +128,5 @@ mod tests {
                 });
             }
         });
-    }
-
-    #[test]
-    fn a_shuffle_keeps_every_item() {
-        let mut items: Vec<u32> = (0..1000).collect();
-        shuffle(&mut items);
-        assert!(!items.is_sorted());
-        items.sort_unstable();
-        assert!(items.into_iter().eq(0..1000));
     }
 }

@@ -2,9 +2,11 @@
 //! it really has.
 
 use crate::parts::touch_pages::Touch;
+use crate::parts::vm_setup::with_slots;
 use crate::threads::flag_values::machine_error;
+use slat::baselines::{Baseline, MmuLock};
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gfn, Host, Idle, Vcpu, VcpuId, Vm};
+use slat::{Fault, Format, Gfn, Host, Idle, Slot, Vcpu, VcpuId, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::window;
 use slat_mm::HostView;
@@ -84,6 +86,17 @@ pub fn run_until_stopped<F: Format, H: Host>(
 /// The ring handler of a vCPU that has no ring.
 pub fn no_ring(_idle: &mut Idle) -> Result<(), Error> {
     Err(machine_error("a dirty ring is full"))
+}
+
+/// A VM on `host` with so many vCPUs, under this MMU lock, with these memslots.
+pub fn vm_with<F: Format, H: Host>(
+    host: H,
+    vcpus: u32,
+    lock: MmuLock,
+    slots: impl IntoIterator<Item = Slot>,
+) -> Result<Vm<F, H>, Error> {
+    let builder = Vm::builder(host).vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(lock));
+    with_slots(builder, slots).map_err(Error::Machine)
 }
 
 /// vCPU `number`, of which there is no other.

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use slat::addr::Level;
 use slat::table::memory::CHUNK_BYTES;
 use std::alloc::{Layout, alloc, handle_alloc_error};
-use std::ptr::{self, NonNull};
+use std::ptr;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One table: 512 entries in a page.

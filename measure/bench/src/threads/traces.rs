@@ -1,17 +1,14 @@
 //! The bundled traces in memory, cut into stretches, and the guest memory that they touch.
 
-use slat::{Format, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Vm};
+pub use crate::parts::mm_vm::POISON;
+pub use crate::parts::sim_host::BASE;
+use slat::{Format, Gfn, Gpa, Idle, PAGE_SIZE, Slot, SlotId, Vm};
 use slat_cli::error::Error;
 use slat_mm::{AddressSpace, Backing, HostView, Place, Prot};
 use slat_vcpu::guest::Layout;
 use slat_vcpu::trace::{Access, Bundled, bundled};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Where guest memory lies in the host's address space.
-pub const BASE: Hva = Hva(0x1000_0000_0000);
-/// The fill of a freed frame: a guest that still reads the frame finds this.
-pub const POISON: u8 = 0xdd;
 
 /// A trace in memory.
 pub struct Trace {

@@ -36,7 +36,7 @@ pub use simulated::{
 pub use slat_machine::{Costs, Job, JobStats};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, RwLock, clock, compute, copied, copy,
-    cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_at_once, read_page, rest, run,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Line, Mutex, MutexGuard, NO_THREAD, RwLock, clock, compute, copied,
+    copy, cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_at_once, read_page, rest, run,
     thread_local, zero_page,
 };

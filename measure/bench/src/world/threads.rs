@@ -119,23 +119,41 @@ pub fn read_at_once(_words: impl Iterator<Item = *const ()>) {}
 /// Guests poll.
 pub fn kick(_vcpu: u32) {}
 
-/// Waits until all have come. Who sleeps here is woken tens of microseconds after the others: looking is quicker.
-fn cross(line: &AtomicU64, all: u64) {
-    const LOOKS_BEFORE_YIELD: u32 = 1 << 12;
-    // ORDER(line): what a thread did before the line is visible to all behind it: the release half of each arrival pairs
-    // with the acquire load of the waiters.
-    line.fetch_add(1, Ordering::AcqRel);
-    let mut looks = 0;
-    while line.load(Ordering::Acquire) < all {
-        looks += 1;
-        if looks % LOOKS_BEFORE_YIELD == 0 { thread::yield_now() } else { spin_loop() }
+/// A line that threads cross together, any number of times.
+///
+/// It spins: a thread that has to be woken from sleep starts tens of microseconds late, which is thousands of faults. It yields now
+/// and then, for machines with fewer cores than threads.
+#[derive(Debug)]
+pub struct Line {
+    threads: u64,
+    arrivals: AtomicU64,
+}
+
+impl Line {
+    /// A line for this many threads (at least one).
+    pub fn new(threads: usize) -> Self {
+        Self { threads: threads as u64, arrivals: AtomicU64::new(0) }
+    }
+
+    /// Waits until all threads stand at the line.
+    pub fn cross(&self) {
+        const LOOKS_BEFORE_YIELD: u32 = 1 << 12;
+        // ORDER(line): what a thread did before the line is visible to all behind it: the release half of each arrival pairs
+        // with the acquire load of the waiters.
+        let before = self.arrivals.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.threads + 1) * self.threads;
+        let mut looks = 0;
+        while self.arrivals.load(Ordering::Acquire) < all {
+            looks += 1;
+            if looks % LOOKS_BEFORE_YIELD == 0 { thread::yield_now() } else { spin_loop() }
+        }
     }
 }
 
 /// Runs every job on a CPU of its own, round robin where there are fewer; all begin together. Returns when all have
 /// ended.
 pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
-    let (line, all) = (&AtomicU64::new(0), jobs.len() as u64);
+    let line = &Line::new(jobs.len());
     let alone = jobs.len() <= cpus();
     let kind = jobs.first().map_or("", |job| job.name);
     let mut ran = Vec::with_capacity(jobs.len());
@@ -148,7 +166,7 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
                     pin(job.cpu.unwrap_or(nth));
                     let _pages = fresh_pages::Lent::take();
                     let taken_before = preemptions::preemptions();
-                    cross(line, all);
+                    line.cross();
                     let began = Instant::now();
                     BEGAN.set(Some(began));
                     ALONE.set(alone);

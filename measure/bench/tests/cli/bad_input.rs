@@ -1,6 +1,6 @@
 //! Bad input to benches: exit status 2, nothing on standard output, and a line that names the flag.
 
-use crate::common::bench;
+use crate::common::refused;
 
 /// Arguments, and a part of the error.
 const REFUSED: &[(&str, &str)] = &[
@@ -15,6 +15,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("dirty-log-perf -v 2 --sparse 2G", "slat: --dense: 4294967296 is not a multiple of 2M from 2M to 2G\n"),
     ("dirty-log-perf -v 2 -x 257", "slat: --slots: 536870912 bytes are less than 257 parts of 2M\n"),
     ("dirty-log-perf -v 2 --huge 2M", "slat: --huge: 2097152 bytes are less than 2 parts of 2M\n"),
+    ("fault-floor -b 5000", "slat: --bytes: 5000 is not a multiple of 4K from 4K to 64T\n"),
+    ("fault-floor -b 65T -v 1,2", "slat: --bytes: "),
+    ("host-faults -b 4T", "slat: --bytes: "),
+    ("host-faults --changed 4K", "slat: --changed: 4096 is not a multiple of 2M from 2M to 4T\n"),
     ("ksm-perf -b 1M", "slat: --bytes: 1M is not a multiple of 2M up to 1G\n"),
     ("ksm-perf -b 65537", "slat: --bytes: 65537 is not a multiple of 2M up to 1G\n"),
     ("ksm-perf -b 2G", "slat: --bytes: 2G is not a multiple of 2M up to 1G\n"),
@@ -25,6 +29,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("ksm-perf --vms 2", "--vms"),
     ("memslot-perf -s 1", "slat: --slots: 1 is not between 2 and 1000000\n"),
     ("memslot-perf -s 10,1000001", "slat: --slots: 1000001 is not between 2 and 1000000\n"),
+    ("memslot-perf --seconds=-1", "slat: --seconds: -1 is not between 0 and 3600\n"),
+    ("memslot-perf --seconds=nan", "slat: --seconds: NaN is not between 0 and 3600\n"),
     ("memslot-perf --seconds 1e9", "slat: --seconds: 1000000000 is not between 0 and 3600\n"),
     ("numa-balancing --scan 0", "--scan"),
     ("numa-balancing --vcpus 1", "--vcpus"),
@@ -55,11 +61,6 @@ const REFUSED: &[(&str, &str)] = &[
 #[test]
 fn bad_input_is_refused_with_exit_status_2() {
     for (line, says) in REFUSED {
-        let output = bench(&line.split(' ').collect::<Vec<_>>());
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
-        // A whole line is all that is said.
-        let is_said = if says.ends_with('\n') { error == *says } else { error.contains(says) };
-        assert!(is_said && output.stdout.is_empty(), "{line}: {error}");
+        refused(&[&["bench"], &line.split(' ').collect::<Vec<_>>()[..]].concat(), &[says]);
     }
 }

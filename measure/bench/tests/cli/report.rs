@@ -1,5 +1,6 @@
 //! `slat report` as its users meet it.
 
+use crate::common::refused;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -50,14 +51,6 @@ fn slat(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Exit status 2, and one line that says `what`.
-fn refused(args: &[&str], what: &[&str]) {
-    let output = slat(args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{args:?}: {said}");
-    assert!(output.stdout.is_empty() && what.iter().all(|what| said.contains(what)), "{said}");
-}
-
 #[test]
 fn the_same_data_make_the_same_files() {
     let folders = [Folder::new("report-one"), Folder::new("report-other")];
@@ -70,11 +63,7 @@ fn the_same_data_make_the_same_files() {
     let [one, other] = folders.each_ref().map(Folder::files);
     assert!(one == other, "two pages of the same data differ");
     let names: Vec<&str> = one.iter().map(|(name, _)| name.as_str()).collect();
-    assert!(
-        ["data.json", "index.html", "report.md", "age-of-memory.svg"].iter().all(|name| names.contains(name)),
-        "{names:?}"
-    );
-    assert!(names.iter().all(|name| !name.starts_with('.')), "{names:?}");
+    assert_eq!(names, ["data.json", "index.html", "report.md"]);
     // Its own data make the same page again.
     let again = Folder::new("report-again");
     let data = format!("{}/data.json", folders[0].path());
@@ -99,13 +88,13 @@ fn what_cannot_be_is_refused_before_anything_is_run() {
     fs::create_dir_all(&folder.0).unwrap();
     let file = format!("{}/file", folder.path());
     fs::write(&file, "{\"slat\": 1}").unwrap();
-    refused(&["--quick", "-o", &file], &["--output", &file]);
-    refused(&["-o", &format!("{file}/below")], &["--output"]);
+    refused(&["report", "--quick", "-o", &file], &["--output", &file]);
+    refused(&["report", "-o", &format!("{file}/below")], &["--output"]);
     fs::create_dir(folder.0.join("index.html")).unwrap();
-    refused(&["--quick", "-o", folder.path()], &["--output", "index.html is a folder"]);
+    refused(&["report", "--quick", "-o", folder.path()], &["--output", "index.html is a folder"]);
     let elsewhere = format!("{}/elsewhere", folder.path());
-    refused(&["--from", &format!("{file}-none"), "-o", &elsewhere], &["--from", "file-none"]);
-    refused(&["--from", &file, "-o", &elsewhere], &["--from", "line 1"]);
+    refused(&["report", "--from", &format!("{file}-none"), "-o", &elsewhere], &["--from", "file-none"]);
+    refused(&["report", "--from", &file, "-o", &elsewhere], &["--from", "line 1"]);
 }
 
 #[cfg(unix)]
@@ -124,5 +113,5 @@ fn ctrl_c_leaves_a_page_of_what_there_is() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let page = fs::read_to_string(folder.0.join("index.html")).unwrap();
-    assert!(page.contains("Interrupted") && page.contains("role=\"alert\""));
+    assert!(page.contains("Interrupted: "));
 }

@@ -101,13 +101,16 @@ fn refuses(args: &[&str], limit: impl FnMut() -> std::io::Result<()> + Send + Sy
     assert!(err.starts_with("slat: "), "{args:?}: {err}");
 }
 
+/// The output of a run that succeeds, and writes nothing to standard error.
+fn said(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn benches_are_listed_and_a_reader_may_stop_early() {
-    let list = |json: &[&str]| {
-        let output = crate::common::bench(&[&["list"], json].concat());
-        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let list = |json: &[&str]| said(&[&["bench", "list"], json].concat());
     let value: Value = serde_json::from_str(&list(&["--json"])).unwrap();
     let benches = value["benches"].as_array().unwrap();
     assert_eq!(benches.len(), list(&[]).lines().count());
@@ -128,11 +131,6 @@ fn benches_are_listed_and_a_reader_may_stop_early() {
 
 #[test]
 fn help_is_the_same_whichever_way_it_is_asked_for() {
-    let said = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
-        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     assert!(said(&["help", "bench", "zap"]).contains("Time: "));
     for words in [&["bench"][..], &["bench", "zap"], &["sim", "zap"], &["calibrate"], &["report"]] {
         assert_eq!(said(&[&["help"], words].concat()), said(&[words, &["--help"]].concat()), "{words:?}");
@@ -143,11 +141,6 @@ fn help_is_the_same_whichever_way_it_is_asked_for() {
 fn completions_and_manual_pages_tell_of_all_that_slat_does() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-man");
     std::fs::create_dir_all(&folder).unwrap();
-    let said = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
-        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     assert!(said(&["--version"]).starts_with(concat!("slat-bench ", env!("CARGO_PKG_VERSION"))));
     let script = said(&["completions", "bash"]);
     assert!(script.contains("--lru-gen") && script.contains("--fail-each-round"));

@@ -1,13 +1,9 @@
 //! `slat sim` and `slat calibrate` as their users meet them: the same bytes twice, what a report carries, and what is said of
 //! bad input.
 
+use crate::common::{refused, slat};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Command, Output};
-
-fn slat(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap()
-}
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
@@ -96,16 +92,6 @@ fn what_is_measured_can_be_simulated_with() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// One line of ours, or clap's; exit status 2; nothing on standard output.
-fn refused(args: &[&str], says: &str) {
-    let output = slat(args);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(error.contains(says) && !error.contains("panicked"), "{args:?}: expected `{says}` in: {error}");
-    assert!(error.lines().count() == 1 || error.starts_with("error: "), "{args:?}: {error}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-}
-
 #[test]
 fn bad_flags_are_refused() {
     for (flags, says) in [
@@ -119,11 +105,11 @@ fn bad_flags_are_refused() {
         (&["--guest-ns", "1000000001"], "a whole number up to 1000000000"),
         (&["--mm-lines", "1001"], "1001 is not in 0..=1000"),
     ] {
-        refused(&[&["sim", "demand-paging", "--quick"], flags].concat(), says);
+        refused(&[&["sim", "demand-paging", "--quick"], flags].concat(), &[says]);
     }
-    refused(&["sim", "nothing"], "unrecognized subcommand");
-    refused(&["sim", "validate", "--bench", "nothing"], "--bench nothing: there are ");
-    refused(&["sim", "validate", "--runs", "0"], "0 is not in 3..=1000");
+    refused(&["sim", "nothing"], &["unrecognized subcommand"]);
+    refused(&["sim", "validate", "--bench", "nothing"], &["--bench nothing: there are "]);
+    refused(&["sim", "validate", "--runs", "0"], &["0 is not in 3..=1000"]);
 }
 
 #[test]
@@ -150,16 +136,16 @@ fn broken_cost_files_are_refused_with_their_line() {
         (vec![0xff; 100], "stream did not contain valid UTF-8".to_owned()),
     ] {
         std::fs::write(&file, bytes).unwrap();
-        refused(&["sim", "demand-paging", "--costs", path], &format!("slat: --costs {path}: {says}"));
+        refused(&["sim", "demand-paging", "--costs", path], &[&format!("slat: --costs {path}: {says}")]);
     }
     std::fs::remove_file(&file).unwrap();
-    refused(&["sim", "demand-paging", "--costs", path], &format!("slat: --costs {path}: No such file"));
-    refused(&["sim", "demand-paging", "--costs", "/"], "slat: --costs /: ");
-    refused(&["sim", "demand-paging", "--costs", "/dev/zero"], "slat: --costs /dev/zero: line 1: ");
+    refused(&["sim", "demand-paging", "--costs", path], &[&format!("slat: --costs {path}: No such file")]);
+    refused(&["sim", "demand-paging", "--costs", "/"], &["slat: --costs /: "]);
+    refused(&["sim", "demand-paging", "--costs", "/dev/zero"], &["slat: --costs /dev/zero: line 1: "]);
 }
 
 #[test]
 fn a_place_that_cannot_be_written_is_refused() {
-    refused(&["calibrate", "-o", "/nowhere/costs"], "slat: --output /nowhere/costs: No such file");
-    refused(&["calibrate", "-o", "/"], "slat: --output /: ");
+    refused(&["calibrate", "-o", "/nowhere/costs"], &["slat: --output /nowhere/costs: No such file"]);
+    refused(&["calibrate", "-o", "/"], &["slat: --output /: "]);
 }

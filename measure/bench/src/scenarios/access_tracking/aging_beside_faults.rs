@@ -1,32 +1,13 @@
 //! `-p`: vCPUs bring new memory in, page by page, while the ager ages it, pass after pass.
 
-use super::aging_flags::AccessTracking;
-use super::tracked_memory::{Guard, TrackedMemory, agers_cpu};
-use crate::parts::mm_vm::host_has;
-use crate::parts::point::Tally;
-use crate::scenarios::access_tracking::aging_run::{Ager, Passes, beside, still_young};
-use crate::scenarios::access_tracking::aging_ways::{Way, pass};
+use super::aging_flags::{AccessTracking, Guard, NO_OPT, OPT, SLAT, TrackedMemory, Way, agers_cpu, pass};
+use super::aging_run::{Ager, Passes, beside, still_young};
 use crate::scenarios::demand_paging::first_touch::Fixture;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::all_went_well;
-use slat::{Access, Idle, Level};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_machine::Costs;
-use slat_mm::Arena;
-use slat_series::PatchSeries;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// How pages are aged, and what guards the tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entrant {
-    guard: Guard,
-    way: Option<Way>,
-}
+type Entrant = (Guard, Option<Way>);
 
 /// One sample: what the guest took, and what the ager did.
 struct Sample {
@@ -46,12 +27,11 @@ type Pair = (&'static str, Entrant, Entrant, bool);
 
 impl AccessTracking {
     /// Every number of vCPUs, every entrant.
-    pub(super) fn faulting(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn faulting(&self, report: &mut Report, runs: u32) -> Result<()> {
         let ours = if self.lru { Way::Generations } else { Way::Tables };
-        let of = |guard, way| Entrant { guard, way };
-        let [slat, quiet] = [Some(ours), None].map(|way| of(Guard::SLAT, way));
-        let [no_opt, opt] = [Guard::NO_OPT, Guard::OPT].map(|guard| of(guard, Some(Way::PageByPage)));
-        let (quiet_locked, batches) = (of(Guard::OPT, None), of(Guard::NO_OPT, Some(ours)));
+        let [slat, quiet] = [Some(ours), None].map(|way| (SLAT, way));
+        let [no_opt, opt] = [NO_OPT, OPT].map(|guard| (guard, Some(Way::PageByPage)));
+        let (quiet_locked, batches) = ((OPT, None), (NO_OPT, Some(ours)));
         let passes: [Pair; 4] = [
             ("page by page: lock (no opt) → lockless (opt)", no_opt, opt, self.lru),
             ("page by page, lock (no opt) → slat", no_opt, slat, self.lru),
@@ -86,7 +66,7 @@ impl AccessTracking {
                 }
             }
             let who = format!("{vcpus} vCPUs");
-            let agers = laps.each().filter(|(entrant, _)| entrant.way.is_some());
+            let agers = laps.each().filter(|((_, way), _)| way.is_some());
             let agers: Vec<&Sample> = agers.flat_map(|(_, samples)| samples).collect();
             report.checks.push(Check::each(
                 format!("{who}: each page that was touched was told, or its bit is there still"),
@@ -98,10 +78,10 @@ impl AccessTracking {
         Ok(())
     }
 
-    fn sample(&self, arena: &Arc<Arena>, entrant: Entrant, memory: GuestMemory) -> Result<Sample, Error> {
-        let world = TrackedMemory::new(arena, entrant.guard, memory, self.lru)?;
+    fn sample(&self, arena: &Arc<Arena>, (guard, way): Entrant, memory: GuestMemory) -> Result<Sample> {
+        let world = TrackedMemory::new(arena, guard, memory, self.lru)?;
         let in_world = &world;
-        let ager = entrant.way.map(|way| Ager {
+        let ager = way.map(|way| Ager {
             pass: move |idle: &mut Idle| pass(in_world, idle, way),
             rests: || std::thread::sleep(Duration::from_millis(self.pause)),
             once_more: true,

@@ -1,17 +1,9 @@
 //! vCPUs that fault memory in beside a thread that ages it.
 
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::{Column, Setting};
-use crate::parts::sim_host::{SimHost, hvas_of};
-use crate::parts::touch_pages::Touch;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, idle, with_one_slot};
 use crate::scenarios::demand_paging::first_touch;
 use crate::scenarios::demand_paging::first_touch::FIRST_FRAMES;
-use crate::world::Ordering::Relaxed;
-use crate::world::{AtomicU64, Costs, Job, now, rest};
-use slat::baselines::{Baseline, MmuLock};
-use slat::{Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
+use crate::scenarios::prelude::*;
+use crate::world::AtomicU64;
 
 /// Pages that each vCPU faults in.
 pub const PAGES: u64 = 512;
@@ -28,7 +20,7 @@ pub const SLAT_NO_AGING: Column = Column::lockless("slat, no aging");
 pub const SLAT: Column = Column::lockless("slat");
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, if setting.quick { PAGES / 4 } else { PAGES });
     let all = parts.all();
     let lock = setting.column.lock;
@@ -78,7 +70,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
 }
 
 /// Pages that are young still: a link that a vCPU had cached said nothing of them, or they were used after the last pass.
-pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64, String> {
+pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64> {
     let mut still = 0;
     vm.memory().lockless(&mut idle()?).for_each(pages, |found| still += u64::from(found.leaf.accessed));
     Ok(still)
@@ -90,7 +82,7 @@ pub fn was_young(young: u64, pages: u64) -> Check {
 }
 
 /// Pages that there were to be asked about, and those of them that were young.
-pub type Asked = [u64; 2];
+pub type Aged = [u64; 2];
 
 /// A pass over each page that `there` says the primary MMU has, by one call for it, as a kernel's passes do.
 pub fn page_by_page(
@@ -98,7 +90,7 @@ pub fn page_by_page(
     hvas: Span<Hva>,
     there: impl Fn(Hva) -> bool,
     young: impl Fn(&mut Idle, Span<Hva>) -> bool,
-) -> Asked {
+) -> Aged {
     let mut asked = [0; 2];
     for hva in (hvas.start.0..hvas.end.0).step_by(PAGE_SIZE as usize).map(Hva) {
         if there(hva) {
@@ -110,7 +102,7 @@ pub fn page_by_page(
 }
 
 /// A pass of the secondary MMU, table by table; then TLBs are asked to forget.
-pub fn by_tables<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) -> Asked {
+pub fn by_tables<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) -> Aged {
     let mut young = 0;
     vm.age(idle, hvas, &mut |seen| young += u64::from(seen.count()));
     vm.forget(idle, hvas);
@@ -154,9 +146,9 @@ impl Passes {
     }
 }
 
-impl<P: FnMut(&mut Idle) -> Result<Asked, String>, R: Fn()> Ager<P, R> {
+impl<P: FnMut(&mut Idle) -> Result<Aged>, R: Fn()> Ager<P, R> {
     /// Ages while a vCPU runs.
-    fn run(mut self, running: &AtomicU64) -> Result<Passes, String> {
+    fn run(mut self, running: &AtomicU64) -> Result<Passes> {
         let (mut idle, mut passes) = (idle()?, Passes::default());
         // ORDER(running): Relaxed: it publishes nothing; the ager stops a pass later.
         let over = || running.load(Relaxed) == 0;
@@ -181,8 +173,8 @@ pub fn beside<F: Format, H: Host>(
     costs: &Costs,
     fixture: &first_touch::Fixture<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
     vcpus: &mut [impl Touch],
-    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Asked, String> + Send, impl Fn() + Send>>,
-) -> Result<(first_touch::Lap, Passes), String> {
+    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Aged> + Send, impl Fn() + Send>>,
+) -> Result<(first_touch::Touched, Passes)> {
     let running = &AtomicU64::new(vcpus.len() as u64);
     let done = move || {
         // ORDER(running): as in `Ager::run`.
@@ -198,19 +190,15 @@ pub fn beside<F: Format, H: Host>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::Work;
-    use crate::world::Costs;
 
     #[test]
     fn negative_control_pages_that_are_not_told_are_found() {
-        let (column, work) = (SLAT, Work::default());
-        let setting =
-            &Setting { costs: &Costs::SERVER, vcpus: 2, column, quick: true, seed: 1, work: work.clone() };
+        let setting = &setting(SLAT);
+        let work = &setting.work;
         let parts = Parts::new(setting, 8);
         let all = parts.all();
-        let vm =
-            with_one_slot(builder(SimHost::new(all.len(), &work), setting, column.lock), all.len()).unwrap();
-        let guests = parts.guests(&vm, &work).unwrap();
+        let vm = sim_vm(SimHost::new(all.len(), work), setting, all.len()).unwrap();
+        let guests = parts.guests(&vm, work).unwrap();
         // Two pages, which the guests have touched before their parts.
         let check = |aged| was_young(aged + still_young(&vm, all).unwrap(), 2);
         assert!(check(0).ok, "{:?}", check(0));

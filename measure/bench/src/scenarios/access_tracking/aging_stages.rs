@@ -2,36 +2,56 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
-use super::aging_flags::AccessTracking;
-use super::tracked_memory::{Guard, TrackedMemory};
-use crate::parts::sim_host::hva_of;
-use crate::parts::vm_setup::gfns;
-use crate::scenarios::access_tracking::aging_ways::{Way, pass, youngest};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::guest_memory::arena;
-use crate::threads::samples::Series;
-use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use std::time::Instant;
+use super::aging_flags::{AccessTracking, SLAT, TrackedMemory, Way, pass, youngest};
+use crate::scenarios::threads_prelude::*;
 
 /// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
 const RIGHT: u64 = 90;
 
+/// A stage: guests go over the pages of which `uses` says so; or the ager has to find those in use, and no others.
+type Stage = (&'static str, Option<Access>, fn(Gfn) -> bool);
+
+const EVERY: fn(Gfn) -> bool = |_| true;
+/// The half of the pages that a stage uses; KVM's test uses all or none.
+const HALF: fn(Gfn) -> bool = |gfn| gfn.0.is_multiple_of(2);
+
+const STAGES: [Stage; 11] = [
+    ("populating memory", Some(Access::Write), EVERY),
+    ("writing to populated memory", Some(Access::Write), EVERY),
+    ("reading from populated memory", Some(Access::Read), EVERY),
+    ("everything was used", None, EVERY),
+    ("nothing was used", None, |_| false),
+    ("writing to idle memory", Some(Access::Write), EVERY),
+    ("everything was written", None, EVERY),
+    ("reading from idle memory", Some(Access::Read), EVERY),
+    ("everything was read", None, EVERY),
+    ("reading every second page", Some(Access::Read), HALF),
+    ("every second page was read", None, HALF),
+];
+
 impl AccessTracking {
-    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<()> {
         for &vcpus in &self.vcpus {
             let memory = self.memory(vcpus);
             let arena = arena(memory.bytes(), vcpus.into())?;
-            let mut stages = Vec::new();
+            let mut times: Vec<(&str, Vec<f64>)> = Vec::new();
             for _ in 0..runs {
-                let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
-                let (times, checks) = (&mut stages, &mut report.checks);
-                Run { world: &world, lru: self.lru, vcpus, times, checks }.all()?;
+                let world = TrackedMemory::new(&arena, SLAT, memory, self.lru)?;
+                let mut run = Run { world: &world, lru: self.lru, vcpus, checks: &mut report.checks };
+                for (name, access, uses) in STAGES {
+                    let (stage, ms) = match access {
+                        Some(access) => (name, world.sweep(access, uses)?),
+                        None => ("asking", run.expect(name, uses)?),
+                    };
+                    match times.iter_mut().find(|(name, _)| *name == stage) {
+                        Some((_, all)) => all.push(ms),
+                        None => times.push((stage, vec![ms])),
+                    }
+                }
             }
             let params = params! { "vcpus": vcpus, "pages": memory.pages().len() };
             let row = |(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all));
-            report.rows.extend(stages.into_iter().map(row));
+            report.rows.extend(times.into_iter().map(row));
         }
         Ok(())
     }
@@ -41,48 +61,16 @@ struct Run<'w> {
     world: &'w TrackedMemory,
     lru: bool,
     vcpus: u32,
-    /// Of each stage, in every round.
-    times: &'w mut Vec<(&'static str, Vec<f64>)>,
     checks: &'w mut Vec<Check>,
 }
 
-/// The half of the pages that a stage uses; KVM's test uses all or none.
-fn used(gfn: Gfn) -> bool {
-    gfn.0.is_multiple_of(2)
-}
-
 impl Run<'_> {
-    fn all(&mut self) -> Result<(), Error> {
-        self.sweep("populating memory", Access::Write, |_| true)?;
-        self.sweep("writing to populated memory", Access::Write, |_| true)?;
-        self.sweep("reading from populated memory", Access::Read, |_| true)?;
-        self.expect("everything was used", |_| true)?;
-        self.expect("nothing was used", |_| false)?;
-        self.sweep("writing to idle memory", Access::Write, |_| true)?;
-        self.expect("everything was written", |_| true)?;
-        self.sweep("reading from idle memory", Access::Read, |_| true)?;
-        self.expect("everything was read", |_| true)?;
-        self.sweep("reading every second page", Access::Read, used)?;
-        self.expect("every second page was read", used)
-    }
-
-    fn sweep(
-        &mut self,
-        name: &'static str,
-        access: Access,
-        which: impl Fn(Gfn) -> bool + Sync,
-    ) -> Result<(), Error> {
-        let ms = self.world.sweep(access, which)?;
-        self.took(name, ms);
-        Ok(())
-    }
-
-    /// Asks, and compares with what was `used` since the question before.
-    fn expect(&mut self, name: &str, used: impl Fn(Gfn) -> bool) -> Result<(), Error> {
+    /// Asks, and compares with what was `used` since the question before. Milliseconds that the answer took.
+    fn expect(&mut self, name: &str, used: fn(Gfn) -> bool) -> Result<f64> {
         let idle = &mut idle()?;
         let began = Instant::now();
         let is_young: Vec<bool> = if self.lru { self.by_generation(idle)? } else { self.by_bits(idle) };
-        self.took("asking", began.elapsed().as_secs_f64() * 1e3);
+        let ms = began.elapsed().as_secs_f64() * 1e3;
         // Of those that were used, and of those that were not: how many there are, how many were taken for it.
         let mut counts = [[0u64; 2]; 2];
         for (gfn, young) in self.pages().zip(is_young) {
@@ -96,14 +84,7 @@ impl Run<'_> {
             counts[1][1], counts[1][0], counts[0][1], counts[0][0]
         );
         Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail }.add_to(self.checks);
-        Ok(())
-    }
-
-    fn took(&mut self, stage: &'static str, ms: f64) {
-        match self.times.iter_mut().find(|(name, _)| *name == stage) {
-            Some((_, all)) => all.push(ms),
-            None => self.times.push((stage, vec![ms])),
-        }
+        Ok(ms)
     }
 
     fn pages(&self) -> impl Iterator<Item = Gfn> + use<> {
@@ -111,7 +92,7 @@ impl Run<'_> {
     }
 
     /// A page is in use where a pass puts it into the generation that the pass ends. Generations must advance.
-    fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>, Error> {
+    fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>> {
         let before = youngest(self.world);
         pass(self.world, idle, Way::Generations).map_err(Error::Machine)?;
         let after = youngest(self.world);

@@ -1,6 +1,6 @@
 //! vCPUs fault memory in while a thread asks, pass after pass, which pages are young: the MGLRU aging series.
 //!
-//! | policy | the MMU's lock | the ager |
+//! | column | the MMU's lock | the ager |
 //! |---|---|---|
 //! | no aging | reader-writer | |
 //! | locked | reader-writer | page by page, each under the lock, alone: the series' "no opt" |
@@ -21,14 +21,9 @@ mod aging_flags;
 pub mod aging_run;
 #[cfg(not(virtual_time))]
 mod aging_stages;
-#[cfg(not(virtual_time))]
-mod aging_ways;
-#[cfg(not(virtual_time))]
-mod tracked_memory;
 
-use crate::scenario::{Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use aging_run::{LOCKED, LOCKLESS, NO_AGING, SLAT, SLAT_NO_AGING, run_once};
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,24 +1,18 @@
 //! vCPUs that touch memory for the first time, concurrently, and the checks that must hold afterwards.
 
-use crate::parts::point::{Check, Figure, Point, Tally};
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::SimHost;
-use crate::parts::touch_pages::Touch;
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::{builder, is_first, right_by, with_one_slot};
-use crate::world::{Costs, Job, RunStats, run};
-use slat::{Format, Gfn, Host, Level, Pfn, Span, Vm};
+use crate::parts::vm_setup::is_first;
+use crate::scenarios::prelude::*;
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let pages = parts.all().len();
     let host = SimHost::new(pages, &setting.work);
-    let vm = with_one_slot(builder(host, setting, setting.column.lock), pages)?;
+    let vm = sim_vm(host, setting, pages)?;
     let mut guests = parts.guests(&vm, &setting.work)?;
     let fixture =
         Fixture { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), page: Level::K4, right: FIRST_FRAMES };
-    let Lap { stats, tally } = fixture.run(setting.costs, &mut guests, || (), None)?;
+    let Touched { stats, tally } = fixture.run(setting.costs, &mut guests, || (), None)?;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),
         Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
@@ -50,7 +44,7 @@ pub struct Fixture<'g, F: Format, H: Host, R> {
 }
 
 /// One run.
-pub struct Lap {
+pub struct Touched {
     /// The statistics of the run.
     pub stats: RunStats,
     /// The conditions under which it counts.
@@ -66,17 +60,17 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
         vcpus: &'j mut [impl Touch],
         then: impl FnOnce() + Copy + Send + 'j,
         beside: Option<Job<'j>>,
-    ) -> Result<Lap, String> {
+    ) -> Result<Touched> {
         let before = self.vm.stats().mapped_faults;
         let step = self.page.pages() as usize;
         let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(step).map(Gfn);
         let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, part)| vcpu.job(pages(part), then));
         let stats = run(costs, jobs.chain(beside).collect());
-        Ok(Lap { stats, tally: self.tally(vcpus, before)? })
+        Ok(Touched { stats, tally: self.tally(vcpus, before)? })
     }
 
     /// The conditions after it, where so many faults had mapped a page before.
-    fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>, String> {
+    fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>> {
         let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>() / self.page.pages();
         let mut parts = self.parts.to_vec();
         parts.dedup();
@@ -92,11 +86,6 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Fixture<'_, F, H, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::NONE;
-    use crate::parts::sim_host::hvas_of;
-    use crate::parts::test_settings::setting;
-    use crate::parts::vm_setup::idle;
-    use slat::Reason;
 
     #[test]
     fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
@@ -104,7 +93,7 @@ mod tests {
         let parts = Parts::new(setting, 8);
         let pages = parts.all().len();
         let host = SimHost::new(pages, &setting.work);
-        let vm = &with_one_slot(builder(host, setting, setting.column.lock), pages).unwrap();
+        let vm = &sim_vm(host, setting, pages).unwrap();
         let guests = &mut parts.guests(vm, &setting.work).unwrap();
         let parts: &Vec<_> = &parts.each().collect();
         let fixture = Fixture { vm, parts, page: Level::K4, right: FIRST_FRAMES };

@@ -7,18 +7,14 @@
 //! `slat bench demand-paging` runs the same [`Fixture::run`](first_touch::Fixture::run) on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
 //! other's pages, too.
 
-#[cfg(not(virtual_time))]
-mod fault_handlers;
 pub mod first_touch;
 #[cfg(not(virtual_time))]
 mod paging_flags;
 #[cfg(not(virtual_time))]
 mod paging_sample;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use first_touch::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -1,36 +1,24 @@
 //! `slat bench demand-paging`: many vCPUs touch memory for the first time, all at once.
 //!
 //! ```text
-//! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! fault_handlers.rs       threads that serve the faults (-u), through slat-mm's user faults
+//! paging_sample.rs  one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind; threads that serve
+//!                   the faults (-u), through slat-mm's user faults
 //! ```
 //! The touches, and the conditions afterwards, are those of `slat sim`: `first_touch.rs`.
 //!
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
-//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the series
+//! entrants are the same engine under three locks: one mutex (before), a reader-writer lock (as the series
 //! describes), none (slat as it ships).
 
 #[cfg(test)]
 #[path = "paging_tests.rs"]
 mod tests;
 
-use super::paging_sample::{MOST, Sample};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
-use crate::scenarios::demand_paging::fault_handlers::{Job, given};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::guest_memory::{GuestMemory, arena};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use clap::ValueEnum;
-use slat::Level;
-use slat::baselines::MmuLock;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::size;
+use super::paging_sample::{Job, MOST, Sample, given};
+use crate::scenarios::threads_prelude::*;
 use slat_mm::Serve;
-use slat_series::{PatchSeries, tdp_mmu};
+use slat_series::tdp_mmu;
 
 /// The flags of `slat bench demand-paging`.
 #[derive(Debug, clap::Args)]
@@ -109,10 +97,10 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for DemandPaging {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let job = self.job()?;
         say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
-        let laps = Lineup::run(asked.runs, ENTRANTS, |&(policy, _)| job.sample(policy))?;
+        let laps = Lineup::run(asked.runs, ENTRANTS, |&(lock, _)| job.sample(lock))?;
         let (serve, served) = self.uffd.serves();
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -131,7 +119,7 @@ impl Flags for DemandPaging {
 
 impl DemandPaging {
     /// The job that the flags ask for, if it is possible.
-    fn job(&self) -> Result<Job, Error> {
+    fn job(&self) -> Result<Job> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
         let memory = GuestMemory::asked(vcpus, self.bytes, Level::K4, MOST)?;
         let (serve, _) = self.uffd.serves();
@@ -171,7 +159,7 @@ impl DemandPaging {
         let mut rows = Vec::new();
         for (name, unit, figure) in figures {
             let slat = Series::of(laps.of(ENTRANTS[0]), figure);
-            for ((policy, who), samples) in laps.each().skip(1) {
+            for ((lock, who), samples) in laps.each().skip(1) {
                 let params = params! { "figure": name };
                 let row = Row::compare(who, params, unit, &Series::of(samples, figure), &slat);
                 let ratio = match unit {
@@ -180,7 +168,7 @@ impl DemandPaging {
                     _ => row.ratio,
                 };
                 let comparable = name == "time"
-                    && *policy == MmuLock::Exclusive
+                    && *lock == MmuLock::Exclusive
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
                     && job.memory.vcpus == tdp_mmu::VCPUS;

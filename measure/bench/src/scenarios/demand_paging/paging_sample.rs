@@ -4,29 +4,20 @@
 //! ```text
 //! arena       the same frames for all samples: after the first round they are warm
 //! └── space   one mapping: anonymous, or (minor faults) of a file whose pages are there, written through another
-//!     └── vm  one memslot; the policy is the entrant
+//!     └── vm  one memslot; the lock is the entrant
 //!         ├── vCPUs     each has its part, or all of the memory: `first_touch.rs`
 //!         └── handlers  one for each part, or one
 //! ```
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
-use crate::parts::mm_vm::machine;
-use crate::parts::point::Tally;
-use crate::parts::sim_host::hva_of;
-use crate::scenarios::demand_paging::fault_handlers::{GIVEN_AT, Handlers, Job, given};
-use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
+use super::first_touch::{Fixture, Touched};
+use crate::parts::sim_host::gfn_of;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use hdrhistogram::Histogram;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Level, PAGE_SIZE, Pfn, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start, window};
-use slat_machine::Costs;
-use slat_mm::{AddressSpace, Backing, File, Place, Prot, Serve};
-use std::sync::Arc;
-use std::thread::{self, ScopedJoinHandle};
+use slat_mm::{File, Serve, UserFaults};
+use std::thread::ScopedJoinHandle;
 
 /// As much guest memory as fits in the host's address space.
 pub const MOST: u64 = 1 << 44;
@@ -59,14 +50,14 @@ impl Job {
         if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
     }
 
-    /// One sample under `policy`.
-    pub fn sample(&self, policy: MmuLock) -> Result<Sample, Error> {
+    /// One sample under `lock`.
+    pub fn sample(&self, lock: MmuLock) -> Result<Sample> {
         let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.memory.pages().len());
         let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
         let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
         let (bytes, vcpus) = (pages * PAGE_SIZE, self.memory.vcpus);
         let vm = machine::<Npt4>(&space, bytes, backing, |vm| {
-            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(policy))
+            vm.vcpus(vcpus).baseline(Baseline::NONE.mmu_lock(lock))
         });
         let vm = vm.map_err(Error::Machine)?;
         self.fill(&space, file)?;
@@ -98,7 +89,7 @@ impl Job {
             (lap, served.sum::<Result<u64, _>>())
         });
         let wrong = words_wrong(&mut vcpus)?;
-        let (Lap { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
+        let (Touched { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
         let touched: u64 = parts.iter().map(Span::len).sum();
         let given = if self.serve.is_some() { pages } else { 0 };
         tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));
@@ -112,7 +103,7 @@ impl Job {
     }
 
     /// Guest memory as the host sees it before the guest does.
-    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<(), Error> {
+    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<()> {
         if file.is_none() && !self.prefilled {
             return Ok(());
         }
@@ -137,5 +128,102 @@ impl Job {
             u64::from_le_bytes(word)
         };
         host == Some(pfn) && word(0) == stored(gfn) && word(GIVEN_AT) == self.beside()(gfn)
+    }
+}
+
+// The job of all entrants, and the threads that serve its faults, each from a queue of its own over a part of the memory.
+
+/// Where the giver's word lies in a page; the guest's own lies at its beginning.
+pub const GIVEN_AT: u64 = 8;
+
+/// The word that handlers leave in a page.
+pub fn given(gfn: Gfn) -> u64 {
+    gfn.0 << 8 | 2
+}
+
+/// The job, the same for every entrant.
+pub struct Job {
+    pub memory: GuestMemory,
+    /// Every vCPU touches all parts.
+    pub overlap: bool,
+    /// Which faults handlers serve.
+    pub serve: Option<Serve>,
+    /// One handler for all parts.
+    pub single: bool,
+    /// The host has every page before.
+    pub prefilled: bool,
+    /// The word that handlers leave in a page.
+    pub gives: fn(Gfn) -> u64,
+    pub arena: Arc<Arena>,
+}
+
+/// One queue for each part.
+pub struct Handlers<'j> {
+    job: &'j Job,
+    queues: Vec<UserFaults>,
+}
+
+impl<'j> Handlers<'j> {
+    /// Registered over all of the job's memory; none where there is no handler.
+    pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self> {
+        let mut queues = Vec::new();
+        if let Some(serve) = job.serve {
+            let parts = if job.single { vec![job.memory.pages()] } else { job.memory.parts() };
+            for part in parts {
+                let queue = UserFaults::new(space);
+                queue.register(hvas_of(part), serve)?;
+                queues.push(queue);
+            }
+        }
+        Ok(Self { job, queues })
+    }
+
+    /// The queues, a thread each.
+    pub fn queues(&self) -> &[UserFaults] {
+        &self.queues
+    }
+
+    /// Serves until the queue is closed, and returns how many pages it gave. Where it cannot go on it closes the
+    /// queue itself: its sleepers must not sleep for ever.
+    pub fn serve(&self, queue: &UserFaults) -> Result<u64> {
+        let idle = &mut idle()?;
+        let mut contents = vec![0; PAGE_SIZE as usize];
+        let mut pages = 0;
+        while let Ok(fault) = queue.read(idle, None) {
+            let served = if self.job.serve == Some(Serve::Minor) {
+                queue.continue_(idle, Span::sized(fault.page, PAGE_SIZE))
+            } else {
+                let word = (self.job.gives)(gfn_of(fault.page)).to_le_bytes();
+                contents[GIVEN_AT as usize..][..word.len()].copy_from_slice(&word);
+                queue.copy(idle, fault.page, &contents)
+            };
+            match served.map_err(|stopped| stopped.why) {
+                Ok(()) => pages += 1,
+                // Another vCPU's fault on the same page, served before.
+                Err(MmError::AlreadyThere(_)) => {}
+                Err(why) => {
+                    queue.close(idle);
+                    return Err(why.into());
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The threads go when this is dropped, after a panic of a vCPU, too: their scope waits for them.
+    pub fn sent_away(&self) -> SentAway<'_> {
+        SentAway(&self.queues)
+    }
+}
+
+/// See [`Handlers::sent_away`].
+pub struct SentAway<'h>(&'h [UserFaults]);
+
+impl Drop for SentAway<'_> {
+    fn drop(&mut self) {
+        let mut idle = Idle::take().expect("this thread runs no vCPU");
+        for queue in self.0 {
+            queue.close(&mut idle);
+        }
     }
 }

@@ -1,9 +1,6 @@
 //! The bench's own checks: they hold, and each finds what it is for.
 
 use super::*;
-use crate::scenarios::demand_paging::SCENARIO;
-use slat::baselines::MmuLock;
-use slat::{Gfn, PAGE_SIZE};
 
 fn bench(uffd: Uffd) -> DemandPaging {
     DemandPaging {
@@ -17,8 +14,8 @@ fn bench(uffd: Uffd) -> DemandPaging {
 }
 
 /// Names of the checks that one sample fails.
-fn failed(job: &Job, policy: MmuLock) -> Vec<String> {
-    let sample = job.sample(policy).unwrap();
+fn failed(job: &Job, lock: MmuLock) -> Vec<String> {
+    let sample = job.sample(lock).unwrap();
     let checks = checks("slat", &[sample]);
     assert_eq!(checks.len(), 6);
     checks.into_iter().filter(|check| !check.ok).map(|check| check.name).collect()
@@ -79,23 +76,4 @@ fn only_the_seeds_own_comparison_carries_its_figure() {
 fn small_sample() -> Sample {
     let job = DemandPaging { vcpus: Some(1), ..bench(Uffd::None) }.job().unwrap();
     job.sample(MmuLock::None).unwrap()
-}
-
-#[test]
-fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: DemandPaging| match bench.report(&SCENARIO, Asked::ONCE) {
-        Err(Error::Usage(line)) => line,
-        other => panic!("{other:?}"),
-    };
-    let none = || bench(Uffd::None);
-    for (bench, flag) in [
-        (DemandPaging { bytes: 0, ..none() }, "--bytes: "),
-        (DemandPaging { bytes: 5000, ..none() }, "--bytes: "),
-        (DemandPaging { bytes: 1 << 43, ..none() }, "--bytes: "),
-        (DemandPaging { bytes: u64::MAX - 4095, ..none() }, "--bytes: "),
-        (DemandPaging { single: true, ..none() }, "--single: "),
-        (DemandPaging { prefilled: true, ..bench(Uffd::Minor) }, "--prefilled: "),
-    ] {
-        assert!(refused(bench).starts_with(flag));
-    }
 }

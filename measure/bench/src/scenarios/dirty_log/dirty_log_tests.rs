@@ -1,15 +1,11 @@
 //! Every test of the bench, small; and what its checks say of a VM that forgets to flush.
 
 use super::log_stages::{Sample, Setting};
-use super::logged_vm;
 use super::logged_vm::Pages;
-use super::{DirtyLogPerf, SCENARIO, Test};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
-use crate::threads::bench_report::Report;
-use crate::threads::machine_info::Machine;
-use clap::{Args, Command, FromArgMatches, ValueEnum};
-use slat::{Level, RingSize, Splitting, Track};
-use std::time::Duration;
+use super::{DirtyLogPerf, SCENARIO, Test, logged_vm};
+use crate::scenarios::dirty_log::logged_vm::{Entrant, Way};
+use crate::scenarios::threads_prelude::*;
+use clap::{Args, Command, FromArgMatches};
 
 const SETTINGS: [Setting; 2] = [(Level::K4, Duration::ZERO), (Level::M2, Duration::ZERO)];
 const TRACKS: [Track; 2] = [Track::Writes, Track::DirtyBits];

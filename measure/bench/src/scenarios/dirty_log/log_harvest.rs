@@ -8,21 +8,12 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use super::logged_slot::LoggedSlot;
-use super::logged_vm::set_log;
-use super::{DirtyLogPerf, name_of, timed};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
-use crate::threads::mapped_slot::{MappedSlot, is_drawn};
-use crate::threads::samples::Series;
+use super::logged_vm::{name_of, set_log};
+use super::{DirtyLogPerf, timed};
+use crate::scenarios::threads_prelude::*;
 use slat::age::Scan;
-use slat::{DirtyLog, Gfn, Idle, PAGE_SIZE, Span, Track};
-use slat_cli::error::Error;
-use slat_cli::size;
-use std::hint::black_box;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use slat::table::{Entry, Word};
+use slat_series::kvm;
 
 /// Pages of 1000 that are dirty.
 const DENSITIES: [u32; 4] = [0, 10, 100, 1000];
@@ -60,7 +51,7 @@ struct Sample {
 
 impl DirtyLogPerf {
     /// Measures memory of which every page is mapped.
-    pub(super) fn harvest(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<(), Error> {
+    pub(super) fn harvest(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<()> {
         use Entrant::{Edits, Harvest, LockedRmw, Look, Read, ReadBits};
         let of_density = |&track| {
             DENSITIES.into_iter().flat_map(move |dirty| [Harvest(track, dirty), Edits(track, dirty)])
@@ -109,7 +100,7 @@ impl DirtyLogPerf {
 
 impl Entrant {
     /// The middle of many laps: a lap in which another process had the processor is not what is measured.
-    fn sample(self, field: &Field, idle: &mut Idle) -> Result<Sample, Error> {
+    fn sample(self, field: &Field, idle: &mut Idle) -> Result<Sample> {
         const LAPS: usize = 15;
         let mut laps = Vec::new();
         let mut right = true;
@@ -123,7 +114,7 @@ impl Entrant {
 }
 
 impl Field {
-    fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self, Error> {
+    fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self> {
         let mut slots = Vec::new();
         for &track in tracks {
             let slot = LoggedSlot::new(DirtyLog::bitmap(), track, idle, [bytes; 2])?;
@@ -134,7 +125,7 @@ impl Field {
     }
 
     /// Makes pages dirty, and harvests them: see the module's header.
-    fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool), Error> {
+    fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool)> {
         let (slot, pages) = self.dirty(track, dirty);
         let slots = slot.mapped.vm.memory();
         if track == Track::Writes {
@@ -157,7 +148,7 @@ impl Field {
         (slot, (0..slot.mapped.pages).filter(|&page| is_drawn(page, dirty)).collect())
     }
 
-    fn lap(&self, who: Entrant, idle: &mut Idle) -> Result<(Duration, bool), Error> {
+    fn lap(&self, who: Entrant, idle: &mut Idle) -> Result<(Duration, bool)> {
         let (slot, pages) = match who {
             Entrant::Harvest(track, dirty) => return self.harvest(track, dirty, idle),
             Entrant::Edits(track, dirty) => self.dirty(track, dirty),
@@ -196,4 +187,129 @@ fn read_bits(bits: &[AtomicU64]) {
         any.iter_mut().zip(words).for_each(|(any, word)| *any |= word.load(Relaxed));
     }
     black_box(any);
+}
+
+// The time to switch a log on: up front, or gradually, where a fresh log says that every page is dirty and pages are
+// tracked as they are cleared.
+//
+// The memory is large and mostly empty, as that of a guest that was given more than it uses: a table for each 2 MiB, with
+// one page in it, and a part in which every page is mapped. The work that gradual logs leave undone is done by the first clear of
+// everything: it is timed too, whole and by its longest piece.
+
+/// The size of one clear request of a VMM: 64 MiB.
+const PIECE: u64 = (64 << 20) / Level::K4.bytes();
+
+/// The result of one lap.
+#[derive(Clone, Copy, Debug)]
+struct Enabling {
+    enable: Duration,
+    /// Of a gradual log: all of it, and the longest piece.
+    clear: Duration,
+    longest: Duration,
+    /// Whether pages and log were afterwards what they should be.
+    right: bool,
+}
+
+/// Each beside the enabling of all of it up front.
+const ENABLE_FIGURES: [Figure<Enabling>; 3] = [
+    ("enabled gradually", "us", |sample| Some(us(sample.enable))),
+    ("enabled gradually, and all of it cleared", "us", |sample| Some(us(sample.enable + sample.clear))),
+    ("the longest clear of 64M", "us", |sample| Some(us(sample.longest))),
+];
+
+impl DirtyLogPerf {
+    /// Measures memory that is sparse but for its first part.
+    pub(super) fn enable(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<()> {
+        let mut slots = Vec::new();
+        for &track in &self.track {
+            let log = DirtyLog::bitmap().track(track);
+            for (gradual, log) in [(false, log), (true, log.initially_set())] {
+                let slot = LoggedSlot::new(log, track, idle, [self.sparse, self.dense])?;
+                slots.push((track, gradual, slot));
+            }
+        }
+        let laps = Lineup::run(runs, slots, |(_, gradual, slot)| enable_lap(slot, *gradual, idle))?;
+        let params = params! {
+            "test": "enable", "memory": size::text(self.sparse), "every page mapped in": size::text(self.dense),
+            "baseline": "up front",
+        };
+        for &track in &self.track {
+            let both = [false, true].map(|gradual| laps.find(|slot| (slot.0, slot.1) == (track, gradual)));
+            for row in Row::compare_each(&ENABLE_FIGURES, &params, both) {
+                let first = row.name == ENABLE_FIGURES[0].0;
+                let claim = first.then_some(kvm::ENABLE[0] / kvm::ENABLE[1]);
+                let row = row.of(name_of(track)).answering(first.then_some(PatchSeries::Kvm));
+                report.rows.push(row.claiming(claim));
+            }
+        }
+        report.checks.push(Check::each(
+            "enable: up front every page is tracked and none dirty; gradually it is the other way round",
+            laps.all(),
+            |sample| sample.right,
+        ));
+        Ok(())
+    }
+}
+
+fn enable_lap(slot: &LoggedSlot, gradual: bool, idle: &mut Idle) -> Result<Enabling> {
+    let (vm, slots, of) = (&slot.mapped.vm, slot.mapped.vm.memory(), &slot.mapped.slot);
+    let pages = of.gfns.len();
+    let mut bits = vec![0; pages.div_ceil(64) as usize];
+    slot.write(|_| true);
+    let (enable, ()) = timed(|| set_log(vm, idle, of, true))?;
+
+    let state = (slots.dirty_bits(idle, of.id, &mut bits)?, slot.untracked());
+    let mut right = state == if gradual { (pages, slot.mapped.pages) } else { (0, 0) };
+    let (mut clear, mut longest) = (Duration::ZERO, if gradual { Duration::ZERO } else { enable });
+    if gradual {
+        let mut cleared = 0;
+        for first in (0..pages).step_by(PIECE as usize) {
+            let (piece, bits) = (PIECE.min(pages - first), &bits[(first / 64) as usize..]);
+            let (time, count) = timed(|| slots.clear_dirty(idle, of.id, first, piece, bits))?;
+            cleared += count;
+            (clear, longest) = (clear + time, longest.max(time));
+        }
+        right &= (cleared, slot.untracked()) == (pages, 0);
+    }
+    set_log(vm, idle, of, false)?;
+    Ok(Enabling { enable, clear, longest, right })
+}
+
+// One memslot of mapped pages whose log is on or off: a test sets for each page whether it has been written.
+
+/// See the module's header.
+pub struct LoggedSlot {
+    pub mapped: MappedSlot,
+    /// The bit of a leaf that a store sets, or needs.
+    noted_in: u64,
+}
+
+impl LoggedSlot {
+    /// The slot whose log tracks by `track`: see [`MappedSlot::new`].
+    pub fn new(log: DirtyLog, track: Track, idle: &mut Idle, bytes: [u64; 2]) -> Result<Self> {
+        let noted_in = match track {
+            Track::Writes => Ept4::WRITE,
+            Track::DirtyBits => Ept4::DIRTY,
+        };
+        Ok(Self { mapped: MappedSlot::new(log.track(track), idle, bytes, |_| ())?, noted_in })
+    }
+
+    /// Each page of which `written` says so has been stored to, and the others have not since they were last tracked.
+    pub fn write(&self, written: impl Fn(Gfn) -> bool) {
+        let all = Ept4::WRITE | Ept4::DIRTY | Ept4::ACCESSED;
+        self.mapped.set_leaves(|gfn, word| {
+            Word((word.0 | all) & if written(gfn) { u64::MAX } else { !self.noted_in })
+        });
+    }
+
+    /// Clears Accessed and Dirty of each page.
+    pub fn rest(&self) {
+        self.mapped.set_leaves(|_, word| Word(word.0 & !(Ept4::DIRTY | Ept4::ACCESSED)));
+    }
+
+    /// Counts the pages whose next store would not be noticed.
+    pub fn untracked(&self) -> u64 {
+        let words = self.mapped.tables.linked().flat_map(|(_, table)| table).map(Entry::load);
+        words.filter(|&word| Ept4::is_present(word) && word.0 & self.noted_in != 0).count() as u64
+    }
 }

@@ -6,23 +6,13 @@
 //! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
 //! on the reader-writer lock that its faults take.
 
-use super::logged_vm::{ELSEWHERE, build, memory, slot};
+use super::logged_vm::{ELSEWHERE, Entrant, Pass, Way, Zap, build, memory, name_of};
 use super::logging_vcpus::Vcpus;
-use super::{DirtyLogPerf, exit_name, name_of, timed};
-use crate::parts::concurrent_latency::{Faulter, PhaseLatencies, beside};
-use crate::scenarios::dirty_log::log_sweep::Pass;
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
+use super::{DirtyLogPerf, exit_name, timed};
+use crate::parts::concurrent_latency::{Faulter, beside};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::latencies::{Pick, latencies};
-use crate::world::compute;
-use slat::baselines::MmuLock;
-use slat::{Level, Splitting, Track, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::size;
-use slat_machine::Costs;
-use slat_series::{PatchSeries, kvm};
-use std::time::Duration;
+use slat_series::kvm;
 
 fn eager(track: Track) -> Entrant {
     Entrant::new(Way::Auto(track), Splitting::Eager)
@@ -58,7 +48,7 @@ struct Sample {
 
 impl DirtyLogPerf {
     /// Measures memory in pages of 2M.
-    pub(super) fn split(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn split(&self, report: &mut Report, runs: u32) -> Result<()> {
         let laps = Lineup::run(runs, self.splits(), |&setting| self.split_lap(setting))?;
         let params = |track, exit, baseline: &str| {
             params! {
@@ -117,7 +107,7 @@ impl DirtyLogPerf {
     }
 
     /// The log is enabled while another vCPU faults elsewhere; then as long nothing is done.
-    fn split_lap(&self, (entrant, step, exit): Setting) -> Result<Sample, Error> {
+    fn split_lap(&self, (entrant, step, exit): Setting) -> Result<Sample> {
         let logged = slot(0, memory(self.huge));
         let vm = build(entrant.builder(Level::M2, self.vcpus() + 1), &[logged, slot(1, ELSEWHERE)])?;
         let vcpus = &mut Vcpus::new(&vm, entrant, vec![logged], (self.vcpus(), exit))?;
@@ -153,3 +143,78 @@ const FIGURES: [Figure<Sample>; 2] = [
 const BESIDE: Pick<Sample> = |sample| &sample.faults.beside;
 const QUIET: Pick<Sample> = |sample| &sample.faults.control;
 const FAULT: &str = "fault elsewhere beside an eager split";
+
+// The end of a log: large pages come back in place, or everything is zapped and faults bring it back. Timed until every
+// table that went is taken apart, and the guest has been to every large page again.
+//
+// Zapping is done as KVM did it before it recovered in place: table by table under the MMU lock, where each entry of a
+// table that goes is exchanged, and with a flush for each; and all at once, by slat's invalidation, which unhooks tables
+// as they are, and flushes once. No vCPU is in the guest meanwhile, so no flush waits.
+
+/// Each baseline, and what it is called.
+const BASELINES: [(Zap, &str); 2] = [
+    (Zap::TableByTable, "zap table by table, entry by entry, under one mutex, and refault"),
+    (Zap::AtOnce, "zap all at once, and refault"),
+];
+
+/// The result of one lap.
+#[derive(Clone, Copy, Debug)]
+struct Disabling {
+    disable: Duration,
+    again: Duration,
+    /// Whether pages were small before and are large afterwards.
+    right: bool,
+}
+
+const DISABLE_FIGURES: [Figure<Disabling>; 3] = [
+    ("until every page was used again", "us", |sample| Some(us(sample.disable + sample.again))),
+    ("disabling, tables taken apart", "us", |sample| Some(us(sample.disable))),
+    ("a store to each 2M page", "us", |sample| Some(us(sample.again))),
+];
+
+impl DirtyLogPerf {
+    /// Measures memory in pages of 2M.
+    pub(super) fn disable(&self, report: &mut Report, runs: u32) -> Result<()> {
+        let ways = [Zap::Nothing, Zap::TableByTable, Zap::AtOnce];
+        let entrants = self.exits.iter().flat_map(|&exit| ways.map(|zap| (zap, exit)));
+        let laps = Lineup::run(runs, entrants, |&(zap, exit)| self.disable_lap(zap, exit))?;
+        for &exit in &self.exits {
+            for (zap, baseline) in BASELINES {
+                let params = params! {
+                    "test": "disable", "memory": size::text(self.huge), "vcpus": self.vcpus(), "exit": exit_name(exit),
+                    "baseline": baseline,
+                };
+                let both = [zap, Zap::Nothing].map(|zap| laps.of((zap, exit)));
+                report.rows.extend(Row::compare_each(&DISABLE_FIGURES, &params, both));
+            }
+        }
+        report.checks.push(Check::each(
+            "disable: pages are small before it, and large once they have been used again",
+            laps.all(),
+            |sample| sample.right,
+        ));
+        Ok(())
+    }
+
+    fn disable_lap(&self, zap_to_disable: Zap, exit: Duration) -> Result<Disabling> {
+        let lock = if zap_to_disable == Zap::TableByTable { MmuLock::Exclusive } else { MmuLock::None };
+        let shipped = Entrant::new(Way::Auto(Track::Writes), Splitting::Eager);
+        let entrant = Entrant { lock, zap_to_disable, ..shipped };
+        let slot = slot(0, memory(self.huge));
+        let vm = build(entrant.builder(Level::M2, self.vcpus()), &[slot])?;
+        let vcpus = &mut Vcpus::new(&vm, entrant, vec![slot], (self.vcpus(), exit))?;
+        let once = Pass { step: Level::M2.pages(), ..Pass::of_stores(0) };
+        vcpus.pass(once)?;
+        vcpus.enable()?;
+        vcpus.pass(Pass::of_stores(1))?;
+        let before = vm.stats().leaves == [slot.gfns.len(), 0, 0];
+        let (disable, ()) = timed(|| {
+            vcpus.disable()?;
+            vm.collect(&mut idle()?);
+            Ok::<_, Error>(())
+        })?;
+        let again = vcpus.pass(once)?;
+        let large = slot.gfns.len() / Level::M2.pages();
+        Ok(Disabling { disable, again, right: before && vm.stats().leaves == [0, large, 0] })
+    }
+}

@@ -5,19 +5,10 @@
 //! ```
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
-use super::logged_vm::{Pages, build, memory, slot};
+use super::logged_vm::{Entrant, Pages, Pass, Verdict, Way, build, memory};
 use super::logging_vcpus::{Vcpus, parts};
 use super::{DirtyLogPerf, exit_name, timed};
-use crate::scenarios::dirty_log::log_sweep::{Pass, Verdict};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way};
-use crate::threads::bench_report::{Check, Figure, Report, Row, params};
-use crate::threads::harness::{Lineup, us};
-use slat::table::formats::Ept4;
-use slat::{Builder, Level, Slot, Splitting};
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_series::PatchSeries;
-use std::time::Duration;
+use crate::scenarios::threads_prelude::*;
 
 /// The host's pages, and what an exit from the guest takes.
 pub type Setting = (Level, Duration);
@@ -85,7 +76,7 @@ impl Sample {
 
 impl DirtyLogPerf {
     /// Runs the ways to log in each setting. The first of them is the baseline.
-    pub(super) fn log(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+    pub(super) fn log(&self, report: &mut Report, runs: u32) -> Result<()> {
         for setting in self.pages.iter().flat_map(|page| self.exits.iter().map(|&exit| (page.level(), exit)))
         {
             if interrupt::asked() {
@@ -154,7 +145,7 @@ impl DirtyLogPerf {
         (_, exit): Setting,
         entrant: Entrant,
         builder: Builder<Ept4, Pages>,
-    ) -> Result<Sample, Error> {
+    ) -> Result<Sample> {
         let gfns = memory(self.bytes * u64::from(self.vcpus()));
         let slots: Vec<Slot> = (0..).zip(parts(gfns, self.slots)).map(|(id, gfns)| slot(id, gfns)).collect();
         let vm = build(builder, &slots)?;
@@ -173,7 +164,7 @@ impl DirtyLogPerf {
             let clear = matches!(entrant.way, Way::Manual(_)).then_some(clear);
             Ok(Iteration { dirty, get, clear, verdict: vcpus.compare(pass) })
         };
-        let iterations = (1..=self.iterations).map(iteration).collect::<Result<_, Error>>()?;
+        let iterations = (1..=self.iterations).map(iteration).collect::<Result<_>>()?;
         let (disable, ()) = timed(|| vcpus.disable())?;
         let again = vcpus.pass(Pass::of_stores(0))?;
         let rings_full = matches!(entrant.way, Way::Ring(_)).then(|| vcpus.rings_full());

@@ -4,20 +4,11 @@
 //! pass: a store through an entry that a missing flush has left would go unnoticed, and a check finds it. The guest's memory is
 //! not there: loads read ones, stores are lost.
 
-use super::logged_vm::{LoggedVm, Pages, set_log};
-use crate::scenarios::dirty_log::log_sweep::{Pass, Sweep, Verdict};
-use crate::scenarios::dirty_log::log_ways::{Entrant, Way, Zap};
-use crate::threads::software_vcpu::{run_until_stopped, vcpu};
-use crate::world::{Job, run};
-use slat::table::formats::Ept4;
-use slat::{Gfn, Harvest, Idle, Level, Reason, Slot, Span, VcpuId};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_machine::Costs;
-use slat_vcpu::{Cpu, Window};
+use super::logged_vm::{Entrant, LoggedVm, Pages, Pass, Sweep, Verdict, Way, Zap, set_log};
+use crate::scenarios::threads_prelude::*;
+use slat::Harvest;
+use slat_vcpu::Window;
 use std::ops::Range;
-use std::ptr::NonNull;
-use std::time::Duration;
 
 /// The vCPUs of a VM, numbered from 0, each with its part of memory; the log of their memslots.
 pub struct Vcpus<'vm> {
@@ -45,7 +36,7 @@ impl<'vm> Vcpus<'vm> {
         entrant: Entrant,
         slots: Vec<Slot>,
         (vcpus, exit): (u32, Duration),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let gfns = Span::new(Gfn(0), slots.last().map_or(Gfn(0), |slot| slot.gfns.end));
         let cpu = |(number, part)| {
             // SAFETY: no frame is in it.
@@ -53,37 +44,34 @@ impl<'vm> Vcpus<'vm> {
             let cpu = Cpu::new(vcpu(vm, number)?, nothing).untimed().with_exits_of(exit);
             Ok(VcpuInPart { cpu, part, rings_full: 0 })
         };
-        let cpus = (0..).zip(parts(gfns, vcpus)).map(cpu).collect::<Result<_, Error>>()?;
+        let cpus = (0..).zip(parts(gfns, vcpus)).map(cpu).collect::<Result<_>>()?;
         Ok(Self { vm, entrant, slots, cpus, bits: vec![0; (gfns.len() / 64) as usize] })
     }
 
     /// One pass of all vCPUs, each on a thread: from when they began until the last was done.
-    pub fn pass(&mut self, pass: Pass) -> Result<Duration, Error> {
+    pub fn pass(&mut self, pass: Pass) -> Result<Duration> {
         self.bits.fill(0);
         let (vm, mut left) = (self.vm, self.bits.as_mut_slice());
-        let mut done: Vec<Result<(), Error>> = self.cpus.iter().map(|_| Ok(())).collect();
-        let jobs = (0..).zip(&mut self.cpus).zip(&mut done).map(|((number, vcpu), done)| {
-            // The reports of its ring are in its part, which begins with a word.
-            let bits = left.split_off_mut(..(vcpu.part.len() / 64) as usize).expect("parts cover all bits");
+        // The reports of a ring are in its vCPU's part, which begins with a word.
+        let vcpus = self.cpus.iter_mut().map(|vcpu| {
+            let words = (vcpu.part.len() / 64) as usize;
+            (vcpu, left.split_off_mut(..words).expect("parts cover all bits"))
+        });
+        let work = |idle: &mut Idle, number, (vcpu, bits): (&mut VcpuInPart<'_>, &mut [u64])| {
             let VcpuInPart { cpu, part, rings_full } = vcpu;
             let mut sweep = Sweep { pages: *part, pass };
-            let drain = move |idle: &mut Idle| {
+            run_until_stopped(cpu, idle, &mut sweep, |idle| {
                 report(vm.harvest_ring(idle, VcpuId(number))?, part.start, bits);
                 *rings_full += 1;
                 Ok(())
-            };
-            let work = move || {
-                *done = idle().and_then(|mut idle| run_until_stopped(cpu, &mut idle, &mut sweep, drain));
-            };
-            Job::vcpu(number, work)
-        });
-        let took = run(&Costs::SERVER, jobs.collect()).wall_ns;
-        done.into_iter().collect::<Result<(), Error>>()?;
-        Ok(Duration::from_nanos(took))
+            })
+        };
+        let (stats, _) = each_vcpu(&Costs::SERVER, vcpus, work, None)?;
+        Ok(Duration::from_nanos(stats.wall_ns))
     }
 
     /// Switches the log on, slot by slot, as a VMM does it.
-    pub fn enable(&mut self) -> Result<(), Error> {
+    pub fn enable(&mut self) -> Result<()> {
         let idle = &mut idle()?;
         for slot in &self.slots {
             self.zap(self.entrant.zap_to_enable, slot, idle);
@@ -96,7 +84,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Switches it off.
-    pub fn disable(&self) -> Result<(), Error> {
+    pub fn disable(&self) -> Result<()> {
         let idle = &mut idle()?;
         for slot in &self.slots {
             self.zap(self.entrant.zap_to_disable, slot, idle);
@@ -124,7 +112,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Asks the log what has been written.
-    pub fn get(&mut self) -> Result<(), Error> {
+    pub fn get(&mut self) -> Result<()> {
         let (vm, idle) = (self.vm, &mut idle()?);
         if let Way::Auto(_) | Way::Ring(_) = self.entrant.way {
             report(vm.memory().harvest_all(idle)?, Gfn(0), &mut self.bits);
@@ -140,7 +128,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Tracks the pages that `get` reported again, unless `get` has done so.
-    pub fn clear(&self) -> Result<(), Error> {
+    pub fn clear(&self) -> Result<()> {
         if let Way::Before | Way::Manual(_) = self.entrant.way {
             let idle = &mut idle()?;
             for slot in &self.slots {
@@ -151,7 +139,7 @@ impl<'vm> Vcpus<'vm> {
     }
 
     /// Clears the bits of all pages.
-    pub fn clear_all(&mut self) -> Result<(), Error> {
+    pub fn clear_all(&mut self) -> Result<()> {
         self.bits.fill(u64::MAX);
         self.clear()
     }

@@ -1,46 +1,32 @@
 //! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
-//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs
-//! enable    a log is switched on, up front or gradually     log_enable.rs   (logged_slot.rs: bits of leaves set at will)
-//! harvest   a harvest against the least that it could cost  log_harvest.rs  (the same)
+//! log       the stages of KVM's `dirty_log_perf_test`       log_stages.rs
+//! enable    a log is switched on, up front or gradually     log_harvest.rs   (bits of leaves are set at will)
+//! harvest   a harvest against the least that it could cost  log_harvest.rs
 //! split     large pages, split eagerly or by stores         log_split.rs
-//! disable   large pages come back in place, or by faults    log_disable.rs
+//! disable   large pages come back in place, or by faults    log_split.rs
 //! ```
 //! The host of the VM (`logged_vm.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. The
-//! vCPUs (`vcpus.rs`) go over memory together (`log_sweep.rs`), and what each way to log (`log_ways.rs`) does between. A fault costs
+//! vCPUs (`logging_vcpus.rs`) go over memory together, and between their passes each way to log does its steps. A fault costs
 //! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
 //! time, where a fault takes a microsecond more (`--exits`). Checks compare the pages that logs
 //! reported with the pages that the guest wrote; no check is of speed.
 
 #[cfg(test)]
 mod dirty_log_tests;
-mod log_disable;
-mod log_enable;
 mod log_harvest;
 mod log_split;
 mod log_stages;
-mod log_sweep;
-mod log_ways;
-mod logged_slot;
 mod logged_vm;
 mod logging_vcpus;
 
-use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated, Unused};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::flag_values::{TrackName, multiple_of, ring_size};
-use crate::threads::machine_info::{Machine, cpus};
+use crate::scenarios::threads_prelude::*;
+use crate::threads::flag_values::{TrackName, ring_size};
 use crate::threads::mapped_slot::on_first_cpu;
 use clap::builder::{EnumValueParser, TypedValueParser};
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use logged_vm::MOST;
-use slat::{Level, RingSize, Track};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::size;
-use slat_series::PatchSeries;
-use std::time::{Duration, Instant};
 
 /// The flags of `slat bench dirty-log-perf`.
 #[derive(Debug, clap::Args)]
@@ -181,7 +167,7 @@ impl Flags for DirtyLogPerf {
         unused
     }
 
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         self.refuse()?;
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -208,7 +194,7 @@ impl DirtyLogPerf {
         self.vcpus.unwrap_or_else(|| cpus().clamp(1, 256) as u32)
     }
 
-    fn measure(&self, test: Test, report: &mut Report, runs: u32) -> Result<(), Error> {
+    fn measure(&self, test: Test, report: &mut Report, runs: u32) -> Result<()> {
         match test {
             Test::Log => self.log(report, runs),
             Test::Enable => on_first_cpu(|idle| self.enable(report, idle, runs)),
@@ -219,7 +205,7 @@ impl DirtyLogPerf {
     }
 
     /// Refuses sizes that cannot be measured.
-    fn refuse(&self) -> Result<(), Error> {
+    fn refuse(&self) -> Result<()> {
         let (large, vcpus) = (Level::M2, self.vcpus());
         multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus))?;
         multiple_of(large, "sparse", self.sparse, MOST)?;
@@ -236,13 +222,6 @@ impl DirtyLogPerf {
             }
         }
         Ok(())
-    }
-}
-
-fn name_of(track: Track) -> &'static str {
-    match track {
-        Track::Writes => "write protection",
-        Track::DirtyBits => "D bits",
     }
 }
 

@@ -5,19 +5,10 @@
 //! stretch is one loop over the thread's frames, compiled once per entrant; building, handles, unmapping and
 //! checking all lie outside it.
 
-use crate::parts::point::Tally;
+use crate::scenarios::threads_prelude::*;
 use crate::threads::harness::Line;
-use crate::threads::machine_info::pin;
-use slat::addr::{Gfn, Pfn, Span};
-use slat_series::PatchSeries;
-use std::hint::black_box;
-use std::thread;
-use std::time::Instant;
 
-/// The host frame behind a guest frame, the same for every entrant.
-pub fn backing(gfn: Gfn) -> Pfn {
-    Pfn(gfn.0 + (1 << 24))
-}
+pub use crate::threads::arithmetic::frame_of as backing;
 
 /// A mapper as its crate offers it: one owner at a time.
 pub trait Peer: Send + Sync + 'static {
@@ -56,7 +47,7 @@ pub struct Course {
 }
 
 /// The outcome of one lap.
-pub struct Lap {
+pub struct RaceTimes {
     /// Nanoseconds per fault into an empty table.
     pub cold: f64,
     /// Nanoseconds per fault with all tables present.
@@ -72,7 +63,7 @@ pub struct Entrant {
     /// The patch series that a comparison with this entrant answers.
     pub series: Option<PatchSeries>,
     /// Runs one lap.
-    pub lap: Box<dyn Fn(&Course) -> Lap>,
+    pub lap: Box<dyn Fn(&Course) -> RaceTimes>,
 }
 
 impl Course {
@@ -94,9 +85,9 @@ impl Entrant {
     }
 }
 
-fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
+fn lap<C: Contender>(contender: &C, course: &Course) -> RaceTimes {
     let line = Line::new(course.shares.len());
-    let threads: Vec<Lap> = thread::scope(|scope| {
+    let threads: Vec<RaceTimes> = thread::scope(|scope| {
         let runners: Vec<_> = (course.shares.iter().enumerate())
             .map(|(thread, (span, gfns))| {
                 let line = &line;
@@ -110,13 +101,13 @@ fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
         runners.into_iter().map(|runner| runner.join().expect("a vCPU thread panicked")).collect()
     });
 
-    let mean = |figure: fn(&Lap) -> f64| threads.iter().map(figure).sum::<f64>() / threads.len() as f64;
+    let mean = |figure: fn(&RaceTimes) -> f64| threads.iter().map(figure).sum::<f64>() / threads.len() as f64;
     let (cold, present) = (mean(|lap| lap.cold), mean(|lap| lap.present));
-    Lap { cold, present, tally: threads.into_iter().flat_map(|lap| lap.tally).collect() }
+    RaceTimes { cold, present, tally: threads.into_iter().flat_map(|lap| lap.tally).collect() }
 }
 
 /// One thread's part of a lap.
-fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> Lap {
+fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> RaceTimes {
     let mut tally = Vec::new();
     let cold = pass(&mut vcpu, gfns, line, &mut tally);
     vcpu.clear(span);
@@ -125,7 +116,7 @@ fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> Lap
         sampled(gfns, |gfn| vcpu.translate(gfn).is_none()),
     ));
     let present = pass(&mut vcpu, gfns, line, &mut tally);
-    Lap { cold, present, tally }
+    RaceTimes { cold, present, tally }
 }
 
 /// Faults in every frame once; returns nanoseconds per fault.
@@ -159,8 +150,6 @@ fn sampled(gfns: &[Gfn], mut holds: impl FnMut(Gfn) -> bool) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
-    use std::collections::BTreeMap;
 
     /// A map that can break each of the three checks.
     #[derive(Default)]

@@ -1,25 +1,11 @@
 //! One vCPU fills new memory, each fault timed, while a thread changes mappings elsewhere in the same address space: other addresses, which
 //! a memslot of the VM shows, too. The control is the same vCPU beside a thread that only computes.
 
-use crate::parts::point::Tally;
-use crate::scenarios::host_faults::slat_fill::{BASE, Machine, machine};
-use crate::threads::bench_report::{Row, params};
-use crate::threads::flag_values::machine_error;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::pin;
-use crate::threads::samples::Series;
-use crate::threads::software_vcpu::vcpu;
+use super::new_memory::{BASE, Machine, machine};
+use crate::scenarios::threads_prelude::*;
 use hdrhistogram::Histogram;
-use slat::{Access, Fault, Gfn, Hva, Idle, Next, PAGE_SIZE, Resume, Slot, SlotId, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start};
-use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use slat_mm::File;
 use std::hint::spin_loop;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
-use std::time::Instant;
 
 /// Where the mappings change.
 const ELSEWHERE: Hva = Hva(0x2000_0000_0000);
@@ -90,13 +76,7 @@ fn fill(space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Mm
 }
 
 /// One sample: a machine built anew, and its vCPU beside the change.
-pub fn sample(
-    arena: &Arc<Arena>,
-    guest: &str,
-    change: Change,
-    bytes: u64,
-    changed: u64,
-) -> Result<Beside, Error> {
+pub fn sample(arena: &Arc<Arena>, guest: &str, change: Change, bytes: u64, changed: u64) -> Result<Beside> {
     let backing = if guest == SHARED {
         Backing::Shared { file: File::zeroed(arena, bytes), offset: 0 }
     } else {
@@ -137,7 +117,7 @@ fn changes(
     hvas: Span<Hva>,
     ready: &AtomicBool,
     over: &AtomicBool,
-) -> Result<u64, Error> {
+) -> Result<u64> {
     pin(1);
     let (mut idle, mut made) = (idle()?, 0);
     while !over.load(Relaxed) {
@@ -149,7 +129,7 @@ fn changes(
 }
 
 /// How long each fault of the vCPU took, and how many mapped a page.
-fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64), Error> {
+fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64)> {
     pin(0);
     let mut vcpu = vcpu(vm, 0)?;
     let mut fault_ns = Histogram::new(3).map_err(machine_error)?;

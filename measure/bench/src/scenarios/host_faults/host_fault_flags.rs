@@ -1,9 +1,9 @@
 //! `slat bench host-faults`: new memory, page by page: slat with slat-mm as its host, and Linux itself, in the same rounds.
 //!
 //! ```text
-//! slat_fill.rs     vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables
-//! linux_fill.rs    threads store to anonymous memory: the kernel's fault
-//! changes_elsewhere.rs   one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
+//! new_memory.rs         vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables;
+//!                       and threads store to anonymous memory: the kernel's fault
+//! changes_elsewhere.rs  one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
 //! ```
 //! Each thread has a part of its own. A sample is the time from the line until the last thread is done, for each page of all parts; then all
 //! of it is unmapped by one call. With huge pages both sides are told so, and a fault fills 2 MiB. The frames of slat-mm are the same in
@@ -13,22 +13,10 @@
 #[path = "host_fault_tests.rs"]
 mod tests;
 
-use super::fill_job::{Entrant, Job, LINUX, SLAT, Sample};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
-use crate::scenarios::host_faults::changes_elsewhere;
-use crate::scenarios::host_faults::changes_elsewhere::Change;
-use crate::scenarios::host_faults::linux_fill;
-use crate::scenarios::host_faults::slat_fill;
-use crate::threads::bench_report::{Figure, Report, Row, params};
-use crate::threads::flag_values::multiple_of;
-use crate::threads::guest_memory::arena;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use slat::Level;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::size;
+use super::changes_elsewhere::Change;
+use super::new_memory::{Entrant, Job, LINUX, SLAT, Sample};
+use super::{changes_elsewhere, new_memory};
+use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench host-faults`.
 #[derive(Debug, clap::Args)]
@@ -56,12 +44,12 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for HostFaults {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
-        multiple_of(Level::M2, "bytes", self.bytes, slat_fill::MOST / most)?;
-        multiple_of(Level::M2, "changed", self.changed, slat_fill::MOST)?;
+        multiple_of(Level::M2, "bytes", self.bytes, new_memory::MOST / most)?;
+        multiple_of(Level::M2, "changed", self.changed, new_memory::MOST)?;
         let arena = arena((self.bytes * most).max(self.bytes + self.changed), most)?;
-        let linux = linux_fill::is_here();
+        let linux = new_memory::linux_is_here();
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
             "bytes_per_thread": self.bytes, "changed_elsewhere": self.changed, "runs": asked.runs,
@@ -71,11 +59,15 @@ impl Flags for HostFaults {
             let entrants: Vec<Entrant> = (self.threads.iter())
                 .map(|&threads| Job { threads, bytes: self.bytes, page })
                 .flat_map(|job| [(job, SLAT), (job, LINUX)])
-                .filter(|&(_, who)| who == SLAT || linux && (!huge || linux_fill::has_huge()))
+                .filter(|&(_, who)| who == SLAT || linux && (!huge || new_memory::has_huge()))
                 .collect();
             say(format_args!("{page:?} pages: {} rounds of {} entrants", asked.runs, entrants.len()));
             let laps = Lineup::run(asked.runs, entrants, |(job, who)| {
-                if *who == SLAT { slat_fill::sample(job, &arena) } else { linux_fill::sample(job) }
+                if *who == SLAT {
+                    new_memory::slat_sample(job, &arena)
+                } else {
+                    new_memory::linux_sample(job)
+                }
             })?;
             report.rows.extend(fill_rows(&laps));
             let who = |(job, who): &Entrant| format!("{who}, {} threads, {} pages", job.threads, job.pages());

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::scenarios::host_faults::SCENARIO;
-use crate::threads::bench_report::Check;
 
 fn bench() -> HostFaults {
     HostFaults { bytes: 4 << 20, threads: vec![1, 2], changed: 2 << 20 }
@@ -22,7 +21,7 @@ fn every_check_but_luck_holds() {
 fn negative_control_pages_of_another_size_are_found() {
     let arena = arena(8 << 20, 1).unwrap();
     let job = Job { threads: 1, bytes: 4 << 20, page: Level::K4 };
-    let mut sample = slat_fill::sample(&job, &arena).unwrap();
+    let mut sample = new_memory::slat_sample(&job, &arena).unwrap();
     let failed = |sample: &Sample| {
         let checks = Check::tallied(SLAT, "", sample.tally.iter());
         checks.iter().filter(|check| !check.ok).count()
@@ -32,15 +31,4 @@ fn negative_control_pages_of_another_size_are_found() {
         sample.tally[nth].1[0] -= 1;
     }
     assert_eq!(failed(&sample), 2);
-}
-
-#[test]
-fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: HostFaults| match bench.report(&SCENARIO, Asked::ONCE) {
-        Err(Error::Usage(line)) => line,
-        other => panic!("{other:?}"),
-    };
-    assert!(refused(HostFaults { bytes: 0, ..bench() }).starts_with("--bytes: "));
-    assert!(refused(HostFaults { bytes: 1 << 42, ..bench() }).starts_with("--bytes: "));
-    assert!(refused(HostFaults { changed: 4096, ..bench() }).starts_with("--changed: "));
 }

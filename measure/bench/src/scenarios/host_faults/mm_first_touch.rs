@@ -1,17 +1,8 @@
 //! vCPUs that touch new memory of slat-mm for the first time.
 
-use crate::parts::mm_vm::{host_has, machine};
-use crate::parts::point::{Check, Figure, Point};
-use crate::parts::setting::Setting;
 pub use crate::parts::sim_host::BASE;
-use crate::parts::touch_pages::{Bare, Touch};
-use crate::parts::vcpu_parts::Parts;
-use crate::parts::vm_setup::idle;
-use crate::scenarios::demand_paging::first_touch::{Fixture, Lap};
-use slat::baselines::Baseline;
-use slat::table::formats::Ept4;
-use slat::{Gfn, Level, PAGE_SIZE, Span};
-use slat_mm::{AddressSpace, Arena, Backing, MmError};
+use crate::scenarios::demand_paging::first_touch::{Fixture, Touched};
+use crate::scenarios::prelude::*;
 
 /// Bytes of the arena for lists of free frames: those that all CPUs share, and each CPU's own.
 pub const SHARED_LISTS: u64 = 16 << 20;
@@ -19,7 +10,7 @@ pub const SHARED_LISTS: u64 = 16 << 20;
 pub const CPU_LIST: u64 = 512 << 10;
 
 /// Runs the scenario once.
-pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
+pub fn run_once(setting: &Setting<'_>) -> Result<Point> {
     let parts = Parts::new(setting, setting.pages_per_vcpu());
     let bytes = parts.all().len() * PAGE_SIZE;
     let said = |error: MmError| error.to_string();
@@ -51,7 +42,7 @@ pub fn run_once(setting: &Setting<'_>) -> Result<Point, String> {
     let right = ("every page is mapped to the host's frame", host_has(&space, Level::K4));
     let parts_of: Vec<_> = parts.each().collect();
     let fixture = Fixture { vm: &*vm, parts: &parts_of, page: Level::K4, right };
-    let Lap { stats, tally } = fixture.run(setting.costs, &mut vcpus, || (), None)?;
+    let Touched { stats, tally } = fixture.run(setting.costs, &mut vcpus, || (), None)?;
     let zeroed = arena.list_stats().zeroed - before;
     let figures = vec![
         Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),

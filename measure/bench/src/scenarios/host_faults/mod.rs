@@ -11,19 +11,13 @@
 #[cfg(not(virtual_time))]
 mod changes_elsewhere;
 #[cfg(not(virtual_time))]
-mod fill_job;
-#[cfg(not(virtual_time))]
 mod host_fault_flags;
-#[cfg(not(virtual_time))]
-mod linux_fill;
 pub mod mm_first_touch;
 #[cfg(not(virtual_time))]
-mod slat_fill;
+mod new_memory;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use mm_first_touch::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -7,36 +7,16 @@
 //! Rows compare slat with itself under the baseline locks: what a fault costs, how much more than
 //! alone, how many attempts were made again and why, how often the host was asked again, and what an invalidation costs.
 //!
-//! The lap is the one that `slat sim` simulates (`invalidating_lap.rs`), with the engine alone: vCPUs without a guest, a host
+//! The lap is the one that `slat sim` simulates (`invalidating_run.rs`), with the engine alone: vCPUs without a guest, a host
 //! that does no work. A vCPU's loop is not timed fault by fault: its figure is the time of all divided by their number, and the slowest
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
-use crate::levers::{Cell, Grid};
-use crate::parts::setting::{Column, EXCLUSIVE, NONE, Over, READ_WRITE, Setting, Work};
-use crate::parts::touch_pages::Bare;
-use crate::parts::vm_setup::with_one_slot;
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
-use crate::scenarios::invalidate::invalidated_places::{Layout, TABLE};
-use crate::scenarios::invalidate::invalidating_lap::{Fixture, Lap};
-use crate::threads::arithmetic::Pages;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::flag_values::{HostPage, multiple_of};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use crate::threads::table_pool;
-use slat::baselines::{Baseline, MmuLock};
-use slat::table::formats::Npt4;
-use slat::{Level, PAGE_SIZE, Pfn, Vm};
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::{self, size};
-use slat_machine::Costs;
-use slat_series::PatchSeries;
-
-use crate::parts::sim_host::hva_of;
-use crate::world::now;
+use super::invalidated_places::{Layout, TABLE};
+use super::invalidating_run::{Fixture, InvalidatingRun};
+use crate::scenarios::threads_prelude::*;
+use crate::threads::arithmetic::{Pages, frame_of};
+use crate::threads::flag_values::HostPage;
 
 /// The flags of `slat bench invalidate`.
 #[derive(Debug, clap::Args)]
@@ -82,10 +62,10 @@ const MOST: u64 = 1 << 46;
 const MOST_TIME: u64 = 250_000_000;
 
 /// Slat as it ships, then its baselines.
-const POLICIES: [Column; 3] = [NONE, READ_WRITE, EXCLUSIVE];
+const COLUMNS: [Column; 3] = [NONE, READ_WRITE, EXCLUSIVE];
 
-fn name(policy: Column) -> &'static str {
-    match policy.lock {
+fn name(column: Column) -> &'static str {
+    match column.lock {
         MmuLock::None => "slat",
         MmuLock::ReadWrite => "slat --mmu-lock read-write",
         MmuLock::Exclusive => "slat --mmu-lock exclusive",
@@ -103,7 +83,7 @@ const BESIDE: [Beside; 4] = [
     (Some(Over::Same), "same 2M"),
 ];
 
-/// One case under one policy.
+/// One case in one column.
 type Entrant = (Beside, Column);
 
 /// Tables that show what each idea contributes: [`crate::levers`].
@@ -152,7 +132,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for Invalidate {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let pages = self.pages()?;
         let mut report = Report::of(scenario.name, Machine::detect());
         report.params = params! {
@@ -167,7 +147,7 @@ impl Flags for Invalidate {
         };
         // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
         // All cases in one interleaved run: a slow-down compares two of them.
-        let entrants = BESIDE.iter().flat_map(|&beside| POLICIES.map(|policy| (beside, policy)));
+        let entrants = BESIDE.iter().flat_map(|&beside| COLUMNS.map(|column| (beside, column)));
         let laps = Lineup::run(asked.runs, entrants, |&entrant| self.lap(entrant, pages))?;
         report.rows = BESIDE.into_iter().flat_map(|beside| rows(&laps, beside)).collect();
         report.checks = laps.each().flat_map(|(&entrant, laps)| self.checks(entrant, laps)).collect();
@@ -177,7 +157,7 @@ impl Flags for Invalidate {
 
 impl Invalidate {
     /// Pages of the host that each vCPU faults in.
-    fn pages(&self) -> Result<u64, Error> {
+    fn pages(&self) -> Result<u64> {
         let level = self.pages.level();
         let bytes = self.bytes.unwrap_or(default_bytes(self.pages));
         let unit = level.max(Level::M2);
@@ -188,7 +168,7 @@ impl Invalidate {
         Ok(bytes / level.bytes())
     }
 
-    fn lap(&self, ((over, _), policy): Entrant, pages: u64) -> Result<Lap, Error> {
+    fn lap(&self, ((over, _), column): Entrant, pages: u64) -> Result<InvalidatingRun> {
         let (vcpus, level) = (self.vcpus, self.pages.level());
         let invalidators = if over.is_some() { self.invalidators } else { 0 };
         let work = Work {
@@ -198,33 +178,30 @@ impl Invalidate {
             host_page: level,
             ..Work::none()
         };
-        let setting = Setting { costs: &Costs::SERVER, vcpus, column: policy, quick: false, seed: 1, work };
+        let setting = Setting::real(column, vcpus, work);
         let layout = &Layout::new(&setting, pages);
         let tables = pages * u64::from(vcpus) / if level == Level::K4 { TABLE } else { 1 }
             + 64 * u64::from(vcpus + invalidators);
         table_pool::reserve(tables * PAGE_SIZE * 65 / 64);
         let small_from = hva_of(layout.place(0).start);
         let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns, is_silent: false };
-        let builder = Vm::<Npt4, _>::builder(host)
-            .vcpus(vcpus + invalidators)
-            .baseline(Baseline::NONE.mmu_lock(policy.lock));
+        let slots = [slot(0, Span::sized(Gfn(0), layout.end(invalidators)))];
+        let vm = &vm_with::<Npt4, _>(host, vcpus + invalidators, column.lock, slots)?;
         let lap = || {
-            let vm = &with_one_slot(builder, layout.end(invalidators))?;
-            let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-            let fixture = Fixture::new(vm, frame, layout, (invalidators, &setting.work))?;
+            let fixture = Fixture::new(vm, frame_of, layout, (invalidators, &setting.work))?;
             let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(vm, number)).collect();
             let goes_on = || now() < MOST_TIME && !interrupt::asked();
-            Lap::run(&setting, &fixture, &mut vcpus?, &goes_on)
+            InvalidatingRun::run(&setting, &fixture, &mut vcpus?, &goes_on)
         };
         lap().map_err(Error::Machine)
     }
 
     /// The conditions under which a case counts.
-    fn checks(&self, ((over, beside), policy): Entrant, laps: &[Lap]) -> Vec<Check> {
-        let who = format!("{}, beside {beside}", name(policy));
+    fn checks(&self, ((over, beside), column): Entrant, laps: &[InvalidatingRun]) -> Vec<Check> {
+        let who = format!("{}, beside {beside}", name(column));
         let mut checks = Check::tallied(&who, "", laps.iter().flat_map(|lap| &lap.tally));
-        if policy == NONE && matches!(over, Some(Over::Mapped | Over::Elsewhere)) {
-            let again = |lap: &Lap| {
+        if column == NONE && matches!(over, Some(Over::Mapped | Over::Elsewhere)) {
+            let again = |lap: &InvalidatingRun| {
                 let by = lap.counted.retries_by;
                 by.moved + by.covered + by.lost
             };
@@ -244,8 +221,8 @@ impl Invalidate {
     }
 }
 
-/// A figure of a lap, and of the lap alone of the same round and policy: its unit, and its value.
-type Figure = (&'static str, fn(&Lap, &Lap) -> Option<f64>);
+/// A figure of a lap, and of the lap alone of the same round and column: its unit, and its value.
+type Figure = (&'static str, fn(&InvalidatingRun, &InvalidatingRun) -> Option<f64>);
 
 const FAULT: Figure = ("ns/fault", |lap, _| Some(lap.fault_ns));
 
@@ -258,23 +235,23 @@ const FIGURES: [Figure; 6] = [
     ("ns/invalidation", |lap, _| lap.invalidation_ns),
 ];
 
-fn per_1000(lap: &Lap, count: u64) -> f64 {
+fn per_1000(lap: &InvalidatingRun, count: u64) -> f64 {
     count as f64 * 1000.0 / lap.counted.mapped_faults as f64
 }
 
-/// The other policies against slat as it ships.
-fn rows(laps: &Lineup<Entrant, Lap>, beside: Beside) -> Vec<Row> {
+/// The other columns against slat as it ships.
+fn rows(laps: &Lineup<Entrant, InvalidatingRun>, beside: Beside) -> Vec<Row> {
     let params = params! { "beside": beside.1 };
     let more = if beside == ALONE { &[][..] } else { &FIGURES };
     let mut rows = Vec::new();
     for (unit, figure) in std::iter::once(&FAULT).chain(more) {
-        let series = |policy| {
-            let laps = laps.of((beside, policy)).iter().zip(laps.of((ALONE, policy)));
+        let series = |column| {
+            let laps = laps.of((beside, column)).iter().zip(laps.of((ALONE, column)));
             laps.map(|(lap, alone)| figure(lap, alone)).collect::<Option<_>>().map(Series::new)
         };
-        let [slat, others @ ..] = POLICIES;
-        rows.extend(others.into_iter().filter_map(|policy| {
-            let row = Row::compare(name(policy), params.clone(), unit, &series(policy)?, &series(slat)?);
+        let [slat, others @ ..] = COLUMNS;
+        rows.extend(others.into_iter().filter_map(|column| {
+            let row = Row::compare(name(column), params.clone(), unit, &series(column)?, &series(slat)?);
             Some(row.answering(PatchSeries::TdpMmu))
         }));
     }

@@ -1,12 +1,7 @@
 //! Which frames vCPUs fault in, and which ones invalidators invalidate.
 
-use crate::parts::setting::{Over, Setting, Work};
-use crate::parts::sim_host::hvas_of;
-use crate::parts::touch_pages::Touch;
-use crate::parts::vm_setup::{gfns, idle, vcpu};
-use crate::world::Ordering::Relaxed;
+use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicU64;
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, Next, Reason, Resume, Span, Vcpu, VcpuId, Vm};
 
 /// Frames of a leaf table.
 pub const TABLE: u64 = Level::M2.pages();
@@ -63,7 +58,7 @@ impl Layout {
 }
 
 /// Each vCPU touches the page before its part, at no cost.
-pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<(), String> {
+pub fn warm(vcpus: &mut [impl Touch], layout: &Layout) -> Result<()> {
     let mut idle = idle()?;
     for (vcpu, start) in vcpus.iter_mut().zip(&layout.starts) {
         vcpu.touched(&mut idle, Gfn(start.0 - layout.page));
@@ -81,7 +76,7 @@ fn fill<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, place: S
 
 /// Makes `place` a leaf table without leaves, where the host's pages are small; where they are large, empty. How many pages were
 /// there before.
-pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Level) -> Result<u64, String> {
+pub fn empty<F: Format, H: Host>(vm: &Vm<F, H>, place: Span<Gfn>, host_page: Level) -> Result<u64> {
     let mut idle = idle()?;
     let mapped = fill(&mut vcpu(vm, 0)?, &mut idle, place);
     let page = Span::sized(place.start.base(host_page), host_page.pages());
@@ -146,11 +141,6 @@ impl<'r, F: Format, H: Host> Invalidator<'r, F, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::setting::NONE;
-
-    use crate::parts::sim_host::SimHost;
-    use crate::parts::test_settings::setting;
-    use crate::parts::vm_setup::{builder, with_one_slot};
 
     fn work(invalidators: u32) -> Work {
         Work { invalidators, pause_ns: 1000, ..Work::default() }
@@ -188,7 +178,7 @@ mod tests {
         {
             let setting = &Setting { work: Work { over, range, ..work(3) }, ..setting(NONE) };
             let layout = Layout::new(setting, setting.pages_per_vcpu());
-            let vm = &with_one_slot(builder(SimHost::new(8, &setting.work), setting, NONE.lock), 8).unwrap();
+            let vm = &sim_vm(SimHost::new(8, &setting.work), setting, 8).unwrap();
             let at = [7, 5 * TABLE + 9].map(AtomicU64::new);
             for number in 0..3 {
                 let place = layout.place(number);

@@ -10,17 +10,15 @@
 //! and invalidations share is what the engine makes them share. Over the same 2 MiB pages go, and flushes kick vCPUs.
 //!
 //! The figure is what a fault takes the slowest vCPU. Each run is compared with the same one without invalidators, and ends
-//! after [`BOUND`](invalidating_lap::BOUND) times as long as that one took: vCPUs and invalidators stop then, and the figure is a lower bound.
+//! after [`BOUND`](invalidating_run::BOUND) times as long as that one took: vCPUs and invalidators stop then, and the figure is a lower bound.
 
 #[cfg(not(virtual_time))]
 mod invalidate_flags;
 mod invalidated_places;
-pub mod invalidating_lap;
+pub mod invalidating_run;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
-use invalidating_lap::run_once;
-use slat_series::PatchSeries;
+use crate::scenarios::prelude::*;
+use invalidating_run::run_once;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! ksm_rows.rs    rows and checks out of samples
-//! table_pages.rs table pages that an invalidation frees, by its reason
 //! ```
 //! VMs, guests and the scanner, and what must hold, are those that `slat sim` simulates: `merge_run.rs`.
 //!
@@ -19,22 +18,9 @@
 use super::ksm_rows;
 use super::ksm_rows::{CONDITIONS, ONE_BY_ONE, TOGETHER};
 use super::merge_run::{Entrant, MergeRun, Plan, arena};
-use super::page_contents::{Memory, Stage};
-use super::table_pages;
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Measured, Scenario};
-use crate::scenarios::ksm::merging::HEEDED_BATCHED;
-use crate::threads::bench_report::{Report, params};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use slat::{Level, PAGE_SIZE};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::size::{self, size};
-use slat_machine::Costs;
-
-use super::table_pages::FREED;
-use crate::parts::setting::{Setting, Work};
+use super::merging::HEEDED_BATCHED;
+use super::reading_guest::{Memory, Stage};
+use crate::scenarios::threads_prelude::*;
 
 /// The flags of `slat bench ksm-perf`.
 #[derive(Debug, clap::Args)]
@@ -120,7 +106,7 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for KsmPerf {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let huge = Level::M2.bytes();
         if !(huge..=1 << 30).contains(&self.bytes) || !self.bytes.is_multiple_of(huge) {
             let text = size::text(self.bytes);
@@ -140,8 +126,7 @@ impl Flags for KsmPerf {
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
         let arena = arena(memory, cpus + 2).build()?;
         // Guests do nothing but use their memory.
-        let (column, work) = (HEEDED_BATCHED, Work::none());
-        let setting = &Setting { costs: &Costs::SERVER, vcpus: 1, column, quick: false, seed: 1, work };
+        let setting = &Setting::real(HEEDED_BATCHED, 1, Work::none());
         let entrants = CONDITIONS.iter().flat_map(|&(huge, rests)| {
             LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests })
         });
@@ -149,7 +134,7 @@ impl Flags for KsmPerf {
             let plan = Plan { setting, memory, stages: &Stage::ALL, cpus, entrant };
             MergeRun::new(plan, &arena, false).and_then(|machine| machine.run()).map_err(Error::Machine)
         })?;
-        let (tables, tables_hold) = table_pages::compare(&arena, pages)?;
+        let (tables, tables_hold) = compare(&arena, pages)?;
         let report = Report {
             params: params! {
                 "vms": self.vms, "bytes_per_vm": self.bytes, "mergeable_pages": mergeable, "guest_threads": cpus,
@@ -161,4 +146,62 @@ impl Flags for KsmPerf {
         };
         Ok(report)
     }
+}
+
+// Table pages that a VM frees and makes again where all of its memory is invalidated, by the reason that the host gives.
+
+/// Rows of a reason each.
+pub const FREED: &str = "table pages freed and made again";
+
+/// Of VMs of so many pages, where reasons are ignored and where they are heeded; with what holds by construction.
+pub fn compare(arena: &Arc<Arena>, pages: u64) -> Result<(Vec<Row>, [Check; 3])> {
+    let (mut rows, mut right) = (Vec::new(), [[0; 2]; 3]);
+    for why in Reason::ALL.into_iter().filter(|&why| why != Reason::Slot) {
+        let counted = |heeds| freed_and_made(arena, pages, why, heeds);
+        let both @ [[ignored, _], [heeded, _]] = [counted(false)?, counted(true)?];
+        let holds = [
+            both.iter().all(|[freed, made]| freed == made),
+            ignored > 0,
+            heeded == if why.frees_tables() { ignored } else { 0 },
+        ];
+        for (count, holds) in right.iter_mut().zip(holds) {
+            *count = [count[0] + u64::from(holds), count[1] + 1];
+        }
+        let [ignored, heeded] =
+            [ignored, heeded].map(|freed| Series::new(vec![(freed * PAGE_SIZE / 1024) as f64]));
+        let row = Row::compare(FREED, params! { "reason": why.name() }, "KiB", &ignored, &heeded);
+        rows.push(row.answering(PatchSeries::ChangePte));
+    }
+    let [again, ignored, heeded] = right;
+    let checks = [
+        Check::all("table pages that a reason frees are made again", again),
+        Check::all("reasons ignored: each of them frees table pages", ignored),
+        Check::all("reasons heeded: as many are freed where the mapping goes, else none", heeded),
+    ];
+    Ok((rows, checks))
+}
+
+/// The table pages of one VM that heeds reasons, or does not.
+fn freed_and_made(arena: &Arc<Arena>, pages: u64, why: Reason, heeds: bool) -> Result<[u64; 2]> {
+    let (space, memory) = (AddressSpace::builder(arena).build()?, Span::sized(BASE, pages * PAGE_SIZE));
+    let vm = machine::<Ept4>(&space, memory.len(), Backing::Anonymous, |vm| {
+        vm.baseline(Baseline::NONE.contexts(heeds))
+    });
+    let (vm, idle) = (vm.map_err(Error::Machine)?, &mut idle()?);
+    let mut vcpu = vm.vcpu(VcpuId(0)).expect("no other thread runs it");
+    let mut fill = |idle: &mut _| {
+        for gfn in (0..pages).map(Gfn) {
+            let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
+            let _ = done.map_err(|error| Error::Machine(error.to_string()))?;
+        }
+        Ok::<u64, Error>(vm.table_pages(idle).reachable)
+    };
+    let full = fill(idle)?;
+    let done = vm.around(idle, Event::new(memory, why), &mut |idle, pages| {
+        // A reason page by page has edited nothing before this, any other one all.
+        pages.changed(idle, memory, None);
+    });
+    debug_assert!(done.is_ok(), "it may block");
+    let left = vm.table_pages(idle).reachable;
+    Ok([full - left, fill(idle)? - left])
 }

@@ -2,11 +2,8 @@
 
 use super::merge_run::{Entrant, Sample};
 use super::notified_vm::Counted;
-use super::page_contents::{Memory, Stage};
-use crate::threads::bench_report::{Check, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
-use slat_series::PatchSeries;
+use super::reading_guest::{Memory, Stage};
+use crate::scenarios::threads_prelude::*;
 use slat_series::change_pte::SYSTEM_TIME;
 
 /// Each under these: whether the host has huge pages, and whether guests rest.
@@ -115,11 +112,11 @@ pub fn checks(samples: &Samples, memory: Memory) -> Vec<Check> {
     check(ignored, found > 0, found.to_string());
     // A guest that rests disturbs no batch but by what it writes again.
     for (&entrant, _) in samples.each().filter(|(entrant, _)| entrant.rests && entrant.together > 1) {
-        let told = |together| {
+        let notifications = |together| {
             let is = |other| other == Entrant { together, ..entrant };
             total(samples, is, |sample| sample.of(Counted::Notifications))
         };
-        let (together, alone) = (told(entrant.together), told(1));
+        let (together, alone) = (notifications(entrant.together), notifications(1));
         let fewer = format!("{}: fewer notifications than one by one", name(entrant));
         check(&fewer, together < alone, format!("{together}, {alone}"));
     }

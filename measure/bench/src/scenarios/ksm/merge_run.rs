@@ -14,24 +14,11 @@
 //! lost a translation notices it.
 
 use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
-use super::page_contents::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
-use super::reading_guest::ReadingGuest;
-use crate::parts::guest_program::{Cpu, Seen};
-use crate::parts::page_order::PageOrder;
-use crate::parts::point::Tally;
-use crate::parts::processor::Tlb;
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::BASE;
-use crate::parts::vm_setup::{idle, vcpu, with_one_slot};
-use crate::world::{Job, RunStats, kick, now, rest, run};
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
-use slat::baselines::Baseline;
-use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Vm};
-use slat_mm::{AddressSpace, Advice, Arena, ArenaBuilder, Backing, HostView, Ksm, Place, Prot};
-use std::sync::Arc;
+use super::reading_guest::{Memory, PAGE, ReadingGuest, Stage, WRITTEN_AGAIN, counts};
+use crate::parts::guest_program::Cpu;
+use crate::scenarios::prelude::*;
+use core::sync::atomic::AtomicUsize;
+use slat_mm::{Advice, ArenaBuilder, Ksm};
 
 /// Accesses to a page in a row: a guest computes for as long before it uses the next page.
 const ACCESSES: u64 = 32;
@@ -92,7 +79,7 @@ pub struct Sample {
     /// The pages that guests used.
     pub seen: Seen,
     /// The last stage beside the scanner.
-    pub told: RunStats,
+    pub stats: RunStats,
     /// The conditions that must hold.
     pub tally: Vec<Tally>,
 }
@@ -139,7 +126,7 @@ struct Runner<'r> {
 
 impl<'p> MergeRun<'p> {
     /// A machine as planned, on this arena. Sabotaged, its flushes are left out.
-    pub fn new(plan: Plan<'p>, arena: &Arc<Arena>, sabotaged: bool) -> Result<Self, String> {
+    pub fn new(plan: Plan<'p>, arena: &Arc<Arena>, sabotaged: bool) -> Result<Self> {
         let ksm = Ksm::builder(arena).max_page_sharing(1 << 24).merge_together(plan.entrant.together);
         let ksm = ksm.build().map_err(|error| error.to_string())?;
         let made = (0..plan.memory.vms).map(|number| vm(plan, number, arena, &ksm, sabotaged));
@@ -149,7 +136,7 @@ impl<'p> MergeRun<'p> {
     }
 
     /// Runs it.
-    pub fn run(&self) -> Result<Sample, String> {
+    pub fn run(&self) -> Result<Sample> {
         let mut cpus = self.runners()?;
         let flushes = || self.vms.iter().map(|(_, vm)| vm.vm.stats().flushes.paid).sum::<u64>();
         let (before, mut sample) = (flushes(), Sample::default());
@@ -162,10 +149,10 @@ impl<'p> MergeRun<'p> {
                 self.owing.store(cpus.len(), Relaxed);
                 self.over.store(false, Relaxed);
                 let scanner = Job::new("scanner", || sample.scan_ns += as_scanner(|| self.scan(stage)));
-                let told =
+                let stats =
                     self.run_beside(&mut cpus, Some(scanner), |idle, runners| self.read(idle, runners))?;
-                let kicks = sample.told.kicks + told.kicks;
-                sample.told = RunStats { kicks, ..if to_write == 0 { told } else { sample.told } };
+                let kicks = sample.stats.kicks + stats.kicks;
+                sample.stats = RunStats { kicks, ..if to_write == 0 { stats } else { sample.stats } };
             }
             sample.tally.extend(self.count(stage)?);
         }
@@ -185,7 +172,7 @@ impl<'p> MergeRun<'p> {
     }
 
     /// The vCPUs of each CPU. Their guests have filled their memory, and have used each page: TLBs are warm.
-    fn runners(&self) -> Result<Vec<Vec<Runner<'_>>>, String> {
+    fn runners(&self) -> Result<Vec<Vec<Runner<'_>>>> {
         let Plan { setting, memory, .. } = self.plan;
         let all = self.vms.len() as u32 * setting.vcpus;
         let mut cpus: Vec<Vec<Runner<'_>>> = (0..self.plan.cpus.min(all)).map(|_| Vec::new()).collect();
@@ -227,18 +214,14 @@ impl<'p> MergeRun<'p> {
         &self,
         cpus: &mut [Vec<Runner<'r>>],
         scanner: Option<Job<'_>>,
-        work: impl Fn(&mut Idle, &mut [Runner<'r>]) -> Result<(), String> + Copy + Send,
-    ) -> Result<RunStats, String> {
-        let mut done = vec![Ok(()); cpus.len()];
-        let jobs = cpus.iter_mut().zip(&mut done).zip(0..).map(|((runners, done), number)| {
-            Job::vcpu(number, move || *done = idle().and_then(|mut idle| work(&mut idle, runners)))
-        });
-        let told = run(self.plan.setting.costs, jobs.chain(scanner).collect());
-        done.into_iter().collect::<Result<(), String>>().map(|()| told)
+        work: impl Fn(&mut Idle, &mut [Runner<'r>]) -> Result<()> + Copy + Send,
+    ) -> Result<RunStats> {
+        let work = move |idle: &mut Idle, _, runners: &mut Vec<Runner<'r>>| work(idle, runners);
+        each_vcpu(self.plan.setting.costs, cpus, work, scanner).map(|(stats, _)| stats)
     }
 
     /// Guests read, and write what they have to, until the scanner is done; then they read each page once.
-    fn read(&self, idle: &mut Idle, runners: &mut [Runner<'_>]) -> Result<(), String> {
+    fn read(&self, idle: &mut Idle, runners: &mut [Runner<'_>]) -> Result<()> {
         let rests = self.plan.entrant.rests;
         // Where a page takes long, one is enough.
         let slice = if rests && self.plan.setting.work.guest_ns > 0 { 1 } else { SLICE };
@@ -282,7 +265,7 @@ impl<'p> MergeRun<'p> {
     }
 
     /// The conditions at the end of a stage.
-    fn count(&self, stage: Stage) -> Result<[Tally; 4], String> {
+    fn count(&self, stage: Stage) -> Result<[Tally; 4]> {
         let (memory, mut idle) = (self.plan.memory, idle()?);
         let (mut right, mut mapped, mut found) = (0, 0, [0; PAGE]);
         for ((space, vm), number) in self.vms.iter().zip(0..) {
@@ -345,7 +328,7 @@ fn give(cpus: &mut [Vec<Runner<'_>>], stage: Stage, (end, step, acts): (u64, u64
 }
 
 /// Guests write all of so many pages, which they have to.
-fn fill(idle: &mut Idle, runners: &mut [Runner<'_>], pages: u64) -> Result<(), String> {
+fn fill(idle: &mut Idle, runners: &mut [Runner<'_>], pages: u64) -> Result<()> {
     runners.iter_mut().filter(|runner| runner.first).try_for_each(|Runner { cpu, guest, .. }| {
         guest.left = pages;
         cpu.run(idle, guest)
@@ -354,7 +337,7 @@ fn fill(idle: &mut Idle, runners: &mut [Runner<'_>], pages: u64) -> Result<(), S
 
 impl Runner<'_> {
     /// Its guest does so many acts: it reads, and writes what it has to write.
-    fn read(&mut self, idle: &mut Idle, acts: u64) -> Result<(), String> {
+    fn read(&mut self, idle: &mut Idle, acts: u64) -> Result<()> {
         let (began, uses) = (now(), self.cpu.seen.uses);
         self.guest.left = acts;
         self.cpu.run(idle, &mut self.guest)?;
@@ -368,10 +351,6 @@ impl Runner<'_> {
 mod tests {
     use super::*;
     use crate::scenarios::ksm::merging::HEEDED_BATCHED;
-    use crate::scenarios::ksm::reading_guest::POISON;
-
-    use crate::parts::guest_program::{Program as _, Use};
-    use crate::parts::test_settings::setting;
 
     /// Negative controls of what is counted, and of what guests notice.
     #[test]

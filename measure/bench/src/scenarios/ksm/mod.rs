@@ -7,7 +7,7 @@
 //! ```
 //! The host is slat-mm with its KSM. In a simulation one VM has all vCPUs:
 //!
-//! | policy | what the VM makes of the reasons | pages in one change |
+//! | column | what the VM makes of the reasons | pages in one change |
 //! |---|---|---|
 //! | ignored | each is an unmap, and guests fault: before | one |
 //! | heeded | the page stays mapped: it loses write permission, then gets its new frame in place: the series | one |
@@ -21,13 +21,11 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`page_contents`] | what the VMs hold in each stage, and what KSM must have found |
-//! | `reading_guest` | what a guest does meanwhile |
+//! | `reading_guest` | what a guest does meanwhile; what the VMs hold in each stage, and what KSM must have found |
 //! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
 //! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
-//! | `change_pte_figures` | the series' figure beside these |
+//! | [`merging`] | the columns and the figures, and the series' figure beside these |
 
-mod change_pte_figures;
 #[cfg(not(virtual_time))]
 mod ksm_flags;
 #[cfg(not(virtual_time))]
@@ -35,14 +33,10 @@ mod ksm_rows;
 pub mod merge_run;
 pub mod merging;
 pub mod notified_vm;
-pub mod page_contents;
 mod reading_guest;
-#[cfg(not(virtual_time))]
-mod table_pages;
 
-use crate::scenario::{NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use merging::{HEEDED, HEEDED_BATCHED, IGNORED, run_once};
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -50,7 +44,7 @@ pub static SCENARIO: Scenario = Scenario {
     asks: "A host merges equal pages of running VMs, with and without the reason of each change (the change-pte series)",
     series: PatchSeries::ChangePte,
     simulated: Simulated {
-        published: change_pte_figures::against,
+        published: merging::against,
         takes: ["20 s", "50 MiB"],
         unused: &[
             NO_AGER,

@@ -5,16 +5,11 @@
 //! and a reading has its price in virtual time, too: there are three or more in each notification.
 //! Notifications by the scanner are counted apart from those by vCPUs, which break copy-on-write inside of their faults.
 
-use crate::parts::sim_host::BASE;
+use crate::scenarios::prelude::*;
 use crate::world::{clock, thread_local};
 use core::cell::Cell;
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
-use slat::table::formats::Ept4;
-use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, Reason, SecondaryMmu, Span, Vm};
-use slat_mm::HostView;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use slat::{Again, Pages};
 
 thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
 
@@ -70,7 +65,7 @@ impl NotifiedVm {
     /// Whether a change of the page's entry has begun and not ended.
     pub fn is_changing(&self, gfn: Gfn) -> bool {
         // ORDER(window): SeqCst: a thread that finds the translation missing because of a change finds the change
-        // here too; pairs with the increment before the VM is told.
+        // here too; pairs with the increment before the VM is pages.
         self.changing.get(gfn.0 as usize).is_some_and(|count| count.load(SeqCst) > 0)
     }
 
@@ -101,11 +96,11 @@ impl SecondaryMmu for NotifiedVm {
         }
         let mut host_ns = 0;
         let began = clock();
-        let result = self.vm.around(idle, event, &mut |idle, told| {
-            let mut told = Timed { told, ns: 0 };
+        let result = self.vm.around(idle, event, &mut |idle, pages| {
+            let mut pages = Timed { pages, ns: 0 };
             let began = clock();
-            change(idle, &mut told);
-            host_ns += (clock() - began).saturating_sub(told.ns);
+            change(idle, &mut pages);
+            host_ns += (clock() - began).saturating_sub(pages.ns);
         });
         let ns = clock() - began;
         if SCANS.with(Cell::get) {
@@ -128,28 +123,28 @@ impl SecondaryMmu for NotifiedVm {
 
 /// The VM's own time while the host notifies it of a page.
 struct Timed<'a> {
-    told: &'a mut dyn Pages,
+    pages: &'a mut dyn Pages,
     ns: u64,
 }
 
 impl Timed<'_> {
     fn time(&mut self, tell: impl FnOnce(&mut dyn Pages)) {
         let began = clock();
-        tell(self.told);
+        tell(self.pages);
         self.ns += clock() - began;
     }
 }
 
 impl Pages for Timed<'_> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        self.time(|told| told.changed(idle, hvas, to));
+        self.time(|pages| pages.changed(idle, hvas, to));
     }
 
     fn flush(&mut self, idle: &mut Idle) {
-        self.time(|told| told.flush(idle));
+        self.time(|pages| pages.flush(idle));
     }
 
     fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
-        self.time(|told| told.settle(idle, hvas));
+        self.time(|pages| pages.settle(idle, hvas));
     }
 }

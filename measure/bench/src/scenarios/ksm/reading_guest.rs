@@ -5,20 +5,13 @@
 //! that is mapped read-only faults, too: that fault is wanted, and counted with all others only.
 
 use super::notified_vm::{Counted, NotifiedVm};
-use super::page_contents::{Memory, PAGE, Stage};
-use crate::parts::guest_program::{NoFrame, Program, Step, Use};
-use crate::parts::page_order::PageOrder;
-use crate::world::{copy, now};
+use crate::parts::guest_program::NoFrame;
+use crate::scenarios::prelude::*;
+use crate::world::copy;
 use core::iter::StepBy;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::table::formats::Ept4;
-use slat::{Fault, FaultError, Gfn, Host, Idle, Next, Pfn, Resume, Vcpu};
-use slat_mm::Arena;
-
-/// The fill of freed frames of a simulated arena.
-pub const POISON: u8 = 0xdd;
+use slat_mm::KsmStats;
 
 /// The guest of one vCPU.
 pub struct ReadingGuest<'m> {
@@ -93,5 +86,132 @@ impl Program for ReadingGuest<'_> {
             vm.add(Counted::InWindow, in_window.into());
         }
         done
+    }
+}
+
+// The memory of the VMs in each stage, and the counts of KSM at its end: LTP's `ksm02`.
+//
+// | stage | VM 0 | VM 1 | the others | shared | unshared |
+// |---|---|---|---|---|---|
+// | 1 | c | a | a | 2 | 0 |
+// | 2 | c | b | a | 3 | 0 |
+// | 3 | d | d | d | 1 | 0 |
+// | 4 | d | d, but the last byte of the last page is e | d | 1 | 1 |
+//
+// Guests write all pages anew in each stage, also those whose contents stay the same, as the test does. Of the pages that may be
+// merged, all that are neither shared nor unshared are sharing.
+
+/// Bytes of a page.
+pub const PAGE: usize = PAGE_SIZE as usize;
+/// In each stage guests write every so many of the pages that KSM may merge once more.
+pub const WRITTEN_AGAIN: u64 = 8;
+
+/// The memory of all VMs.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// How many VMs there are.
+    pub vms: u32,
+    /// Pages of each.
+    pub pages: u64,
+    /// Of these, pages that KSM may merge: the first ones, two at least.
+    pub mergeable: u64,
+}
+
+impl Memory {
+    /// Pages of all VMs that KSM may merge.
+    pub fn all_mergeable(self) -> u64 {
+        u64::from(self.vms) * self.mergeable
+    }
+
+    /// Pages that come to share a frame in all of `stages` together.
+    pub fn merges(self, stages: &[Stage]) -> u64 {
+        let again = u64::from(self.vms) * self.mergeable.div_ceil(WRITTEN_AGAIN);
+        stages.iter().map(|stage| self.all_mergeable() - stage.expected(self)[2] + again).sum()
+    }
+}
+
+/// A stage's number, from 1. Stage 0 comes before: each page has contents of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stage(pub u32);
+
+impl Stage {
+    /// The stages of the test.
+    pub const ALL: [Self; 4] = [Self(1), Self(2), Self(3), Self::LAST];
+    /// The last of them.
+    pub const LAST: Self = Self(4);
+
+    fn byte(self, vm: u32) -> u8 {
+        match (self.0, vm) {
+            (1 | 2, 0) => b'c',
+            (2, 1) => b'b',
+            (1 | 2, _) => b'a',
+            _ => b'd',
+        }
+    }
+
+    /// The content of page `gfn` of VM `vm`: the first word, all words between, the last one.
+    pub fn words(self, memory: Memory, vm: u32, gfn: Gfn) -> [u64; 3] {
+        let word = u64::from_ne_bytes([self.byte(vm); 8]);
+        match self {
+            Self(0) => [u64::from(vm) << 40 | gfn.0, word, word],
+            Self::LAST if vm == 1 && gfn.0 + 1 == memory.mergeable => {
+                [word, word, u64::from_ne_bytes(*b"ddddddde")]
+            }
+            _ => [word; 3],
+        }
+    }
+
+    /// The page itself.
+    pub fn page(self, memory: Memory, vm: u32, gfn: Gfn) -> [u8; PAGE] {
+        let [first, _, last] = self.words(memory, vm, gfn);
+        let mut page = [self.byte(vm); PAGE];
+        page[..8].copy_from_slice(&first.to_ne_bytes());
+        page[PAGE - 8..].copy_from_slice(&last.to_ne_bytes());
+        page
+    }
+
+    /// The counts of KSM after it has merged all pages that can be merged.
+    pub fn expected(self, memory: Memory) -> Counts {
+        let mut contents: Vec<u8> = (0..memory.vms).map(|vm| self.byte(vm)).collect();
+        contents.sort_unstable();
+        contents.dedup();
+        let (shared, unshared) = (contents.len() as u64, u64::from(self == Self::LAST && memory.vms > 1));
+        [shared, memory.all_mergeable() - shared - unshared, unshared]
+    }
+}
+
+/// The counts of KSM: frames that entries share, entries that share one beyond the first of each, and pages that have no equal.
+pub type Counts = [u64; 3];
+
+/// As KSM says it.
+pub fn counts(stats: KsmStats) -> Counts {
+    [stats.pages_shared, stats.pages_sharing, stats.pages_unshared]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn what_is_expected_is_what_the_pages_say() {
+        for (vms, mergeable) in [(4, 16), (3, 2), (1, 8)] {
+            let memory = Memory { vms, pages: 16, mergeable };
+            for stage in Stage::ALL {
+                let mut found: HashMap<[u8; PAGE], u64> = HashMap::new();
+                for (vm, gfn) in (0..vms).flat_map(|vm| (0..mergeable).map(move |gfn| (vm, Gfn(gfn)))) {
+                    *found.entry(stage.page(memory, vm, gfn)).or_default() += 1;
+                }
+                let shared = found.values().filter(|&&count| count > 1);
+                let counts = [
+                    shared.clone().count() as u64,
+                    shared.map(|count| count - 1).sum(),
+                    found.values().filter(|&&count| count == 1).count() as u64,
+                ];
+                assert_eq!(stage.expected(memory), counts, "{stage:?} of {vms} VMs");
+            }
+        }
+        let memory = Memory { vms: 4, pages: 16, mergeable: 16 };
+        assert_eq!(memory.merges(&Stage::ALL), 64 * 4 - 1 + 4 * 4 * 2);
     }
 }

@@ -1,17 +1,10 @@
 //! Every scenario, by every design, honest or not.
 
 use super::guest_tests::{GuestTest, Sample, Test};
-use crate::parts::point::{Check, Tally};
-use crate::parts::setting::NONE;
-use crate::parts::test_settings::setting;
 use crate::scenarios::memslot::array::array_host::Adapter;
 use crate::scenarios::memslot::slot_design::{Design, Machine};
-
-use crate::parts::setting::{Setting, Work};
-use crate::parts::sim_host::SimHost;
+use crate::scenarios::prelude::*;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Reason, SlotId, Span, VcpuId};
 
 const ALL: [Test; 7] = [
     Test::Map,
@@ -104,7 +97,7 @@ impl<const LIE: u8> Design for Liar<LIE> {
         &self.0
     }
 
-    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), String> {
+    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<()> {
         let moves = vm.host().1.fetch_add(1, Relaxed) + 1;
         if LIE == STUCK || LIE == LOST && moves.is_multiple_of(2) {
             return Ok(());

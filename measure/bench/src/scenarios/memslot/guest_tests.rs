@@ -14,18 +14,9 @@
 //!
 //! Each sample is a VM of its own.
 
-use crate::parts::guest_program::{Program, Seen};
-use crate::parts::point::Tally;
-use crate::parts::processor::Tlb;
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::{SimHost, hvas_of};
-use crate::parts::vcpu_programs::VcpuPrograms;
-use crate::parts::vm_setup::idle;
-use crate::scenarios::memslot::slot_design::{Design, Machine};
+use crate::scenarios::memslot::slot_design::{ACTIVE, Design, Layout, Machine};
 use crate::scenarios::memslot::slot_guests::{Laps, Meeting, Round};
-use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
-use crate::world::{Job, RunStats, now, run};
-use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
+use crate::scenarios::prelude::*;
 
 /// The operation on the slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,7 +100,7 @@ impl GuestTest {
     }
 
     /// One sample of `D`, beside one vCPU, with as many iterations as begin within so many nanoseconds; one at least.
-    pub fn sample<D: Design>(&self, setting: &Setting<'_>, ns: u64) -> Result<Sample, String> {
+    pub fn sample<D: Design>(&self, setting: &Setting<'_>, ns: u64) -> Result<Sample> {
         let memory = SimHost::filled(self.layout.end().0, &setting.work);
         let vm = &D::machine(memory, setting, self.layout.slots().len() as u32, |builder| builder)?;
         if !self.test.is_setup() {
@@ -147,13 +138,7 @@ impl GuestTest {
         Ok(Sample { ns: ns as f64 / iterations as f64, tally })
     }
 
-    fn host<D: Design>(
-        &self,
-        vm: &Machine<D>,
-        idle: &mut Idle,
-        meeting: &Meeting,
-        ns: u64,
-    ) -> Result<Host, String> {
+    fn host<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle, meeting: &Meeting, ns: u64) -> Result<Host> {
         let (began, mut iterations) = (now(), 0);
         let elapsed = loop {
             self.iterate::<D>(vm, idle, meeting, iterations)?;
@@ -167,7 +152,7 @@ impl GuestTest {
     }
 
     /// How many slots are found where they belong, of all; where the test moves one, away from home as well.
-    fn find<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle) -> Result<[u64; 2], String> {
+    fn find<D: Design>(&self, vm: &Machine<D>, idle: &mut Idle) -> Result<[u64; 2]> {
         let (mut found, mut all) = (0, self.layout.slots().len() as u64);
         if self.test.is_move() {
             let home = self.layout.last();
@@ -187,7 +172,7 @@ impl GuestTest {
         idle: &mut Idle,
         meeting: &Meeting,
         nth: u64,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         match self.test {
             Test::Map | Test::Unmap | Test::Unmap2m => {
                 for (lap, half) in (2 * nth + 2..).zip(self.halves()) {
@@ -265,12 +250,12 @@ impl<H: Send> Ran<H> {
         (vm, meeting): (&Machine<D>, &Meeting),
         accesses: u64,
         guest: impl Fn(u32) -> P,
-        host: impl FnOnce(&mut Idle) -> Result<H, String> + Send,
-    ) -> Result<Self, String> {
-        let mut crew = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
+        host: impl FnOnce(&mut Idle) -> Result<H> + Send,
+    ) -> Result<Self> {
+        let mut vcpus = VcpuPrograms::warm(vm, setting, accesses, |_| Tlb::new(), guest)?;
         let mapped = vm.stats().mapped_faults;
         let mut done = Err("the host's thread has not run".to_owned());
-        let mut jobs = crew.jobs(|idle, cpu, program| {
+        let mut jobs = vcpus.jobs(|idle, cpu, program| {
             let _leaving = meeting.guest.leaving();
             cpu.run(idle, program)
         });
@@ -279,8 +264,8 @@ impl<H: Send> Ran<H> {
             done = idle().and_then(|mut idle| host(&mut idle));
         }));
         let stats = run(setting.costs, jobs);
-        let (seen, failed) = crew.seen_by_all();
-        let lost_ns = crew.lost_ns(&stats, &seen);
+        let (seen, failed) = vcpus.seen_by_all();
+        let lost_ns = vcpus.lost_ns(&stats, &seen);
         Ok(Self { stats, host: done?, seen, failed, lost_ns, mapped })
     }
 }

@@ -5,19 +5,10 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use crate::parts::point::Tally;
-use crate::scenarios::memslot::slot_design::empty_vm;
-use crate::scenarios::memslot::slot_layout::Layout;
-use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
-use slat::PAGE_SIZE;
+use super::slot_design::{Layout, empty_vm};
+use crate::scenarios::threads_prelude::*;
 use slat::slots::Region;
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use std::cell::RefCell;
 use std::ffi::CStr;
-use std::time::Instant;
 
 /// Where KVM is.
 pub const PATH: &CStr = c"/dev/kvm";
@@ -70,13 +61,13 @@ pub fn open(_path: &CStr) -> Result<Kvm, String> {
 }
 
 /// A VM of slat's.
-fn slat(slots: u32) -> Result<Vmm, Error> {
-    let (vm, mut idle) = (empty_vm(slots)?, idle()?);
+fn slat(slots: u32) -> Result<Vmm> {
+    let (vm, mut idle) = (empty_vm(slots).map_err(Error::Machine)?, idle()?);
     Ok(Box::new(move |region| vm.memory().set(&mut idle, region).err().map_or(0, |error| error.errno())))
 }
 
 /// Both at one number of slots.
-pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
+pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<()> {
     let layout = Layout::new(slots, 16 * u64::from(slots), 1);
     let machine = (kvm.create_vm)().map_err(|error| Error::Machine(format!("/dev/kvm: {error}")))?;
     let mut vmms = [("slat", slat(slots)?), ("KVM", machine)];

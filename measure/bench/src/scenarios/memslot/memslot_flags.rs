@@ -8,31 +8,13 @@
 //! has, too: `guest_tests.rs`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
 //! really caches translations. A figure is the time of one iteration.
 
-#[cfg(test)]
-#[path = "memslot_flag_tests.rs"]
-mod tests;
-
-use super::guest_tests;
+use super::array::IDS;
+use super::array::array_host::Adapter;
 use super::guest_tests::GuestTest;
-use super::micro;
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Unused};
-use crate::scenarios::memslot::array::array_host::Adapter;
-use crate::scenarios::memslot::array::array_record::IDS;
-use crate::scenarios::memslot::kvm_requests;
-use crate::scenarios::memslot::slot_design::engine_alone;
-use crate::threads::bench_report::{Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use crate::threads::samples::Series;
-use clap::ValueEnum;
+use super::slot_design::engine_alone;
+use super::{guest_tests, kvm_requests, micro};
+use crate::scenarios::threads_prelude::*;
 use clap::builder::PossibleValue;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_series::PatchSeries;
-
-use crate::parts::sim_host::SimHost;
 
 /// More slots than the array can have: slat runs alone.
 const MOST: u32 = 1_000_000;
@@ -168,7 +150,7 @@ impl Flags for MemslotPerf {
         unused
     }
 
-    fn report(&self, scenario: &'static crate::scenario::Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static crate::scenario::Scenario, asked: Asked) -> Result<Report> {
         if let Some(slots) = self.slots.iter().find(|slots| !(2..=MOST).contains(*slots)) {
             return Err(Error::Usage(format!("--slots: {slots} is not between 2 and {MOST}")));
         }
@@ -216,13 +198,7 @@ impl MemslotPerf {
     }
 
     /// Both designs in one scenario, at one number of slots.
-    fn with_guest(
-        &self,
-        test: guest_tests::Test,
-        slots: u32,
-        runs: u32,
-        report: &mut Report,
-    ) -> Result<(), Error> {
+    fn with_guest(&self, test: guest_tests::Test, slots: u32, runs: u32, report: &mut Report) -> Result<()> {
         let designs = ["slat", "baseline"].into_iter().take(if slots <= IDS { 2 } else { 1 });
         let scenario = GuestTest::new(test, slots);
         let ns = (self.seconds * 1e9) as u64;
@@ -246,7 +222,7 @@ impl MemslotPerf {
         Ok(())
     }
 
-    fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<(), Error> {
+    fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<()> {
         let opened = kvm_requests::open(kvm_requests::PATH)
             .inspect_err(|reason| eprintln!("skipped: /dev/kvm: {reason}"));
         let Ok(kvm) = opened else { return Ok(()) };

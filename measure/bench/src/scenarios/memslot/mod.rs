@@ -10,13 +10,11 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `slot_layout` | the area and its slots |
-//! | [`slot_design`] | the operations of a design of memslots, and slat's design |
+//! | [`slot_design`] | the operations of a design of memslots, and slat's design; the area and its slots |
 //! | [`array`](mod@array) | the design before the series: one sorted array, copied whole for every change, on the same engine |
 //! | `slot_guests` | what guests do, and where they meet the host's thread |
 //! | [`guest_tests`] | the tests of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
-//! | `moving_fixture` | a machine, its mover, what must be true afterwards |
-//! | `scalable_memslots_figures` | the series' figures beside these |
+//! | [`moving_slot`] | a machine, its mover, what must be true afterwards; the series' figures beside these |
 //!
 //! **Simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
 //! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move
@@ -32,17 +30,12 @@ mod kvm_requests;
 mod memslot_flags;
 #[cfg(not(virtual_time))]
 mod micro;
-mod moving_fixture;
 pub mod moving_slot;
-mod scalable_memslots_figures;
 pub mod slot_design;
 mod slot_guests;
-mod slot_layout;
 
-use crate::parts::setting::MMU_LOCKS;
-use crate::scenario::{ALL_THERE, NO_AGER, Scenario, Simulated};
+use crate::scenarios::prelude::*;
 use moving_slot::run_once;
-use slat_series::PatchSeries;
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {
@@ -50,7 +43,7 @@ pub static SCENARIO: Scenario = Scenario {
     asks: "Memslots move, come and lose their pages while a guest runs (the scalable memslots series)",
     series: PatchSeries::ScalableMemslots,
     simulated: Simulated {
-        published: scalable_memslots_figures::against,
+        published: moving_slot::against,
         takes: ["15 s", "40 MiB"],
         example: "-v 1,16,416",
         unused: &[

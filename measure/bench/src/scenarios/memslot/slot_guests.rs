@@ -11,12 +11,10 @@
 //!
 //! Each leaves for the first time when it has been where it goes.
 
-use crate::parts::guest_program::{Program, Step, Use};
-use crate::parts::sim_host::{first_page, other_page};
-use crate::scenarios::memslot::slot_layout::{ACTIVE, Layout};
-use crate::world::{Ordering, pause};
-use core::sync::atomic::{AtomicBool, AtomicU64};
-use slat::{Gfn, Pfn, Slot, Span};
+use super::slot_design::{ACTIVE, Layout};
+use crate::scenarios::prelude::*;
+use crate::world::Ordering;
+use core::sync::atomic::AtomicU64;
 
 /// Where host and guest wait for each other. Each counts what it has finished; one that has gone for good has finished
 /// everything. The guest's first lap is before all of the host's; it begins another one when the host has finished one more than

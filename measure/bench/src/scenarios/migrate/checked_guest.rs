@@ -9,10 +9,7 @@
 //! page and n. So the number of writes says what is in the page, all of it: that is the whole oracle, four bytes for each
 //! page. It belongs to the guest, like its registers: it goes with the guest to another machine, and no page of memory does.
 
-use slat::{Fault, Format, Gfn, Host, PAGE_SIZE, Span};
-use slat_vcpu::cpu::{Core, Program, Step};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::scenarios::threads_prelude::*;
 
 /// Words of a page.
 const WORDS: u64 = PAGE_SIZE / 8;
@@ -172,16 +169,6 @@ mod tests {
         for writes in [0, 1, 2, 511, 512, 513, 1023, 1024, 1500, 5000] {
             guest.writes[3] = writes;
             assert!(guest.expected(Gfn(103)) == page(Gfn(103), writes.into()), "{writes}");
-        }
-    }
-
-    #[test]
-    fn no_two_writes_are_alike() {
-        let mut all = std::collections::BTreeSet::from([[0; 8]]);
-        for gfn in 0..64 {
-            for number in 0..2000 {
-                assert!(all.insert(written(Gfn(gfn), number)));
-            }
         }
     }
 }

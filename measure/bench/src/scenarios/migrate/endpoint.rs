@@ -1,19 +1,11 @@
 //! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
 
-use crate::threads::flag_values::machine_error;
-use slat::table::formats::Npt4;
-use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
-use slat_cli::error::Error;
+use super::checked_guest::Guest;
+use crate::scenarios::threads_prelude::*;
 use slat_cli::{migration, thread};
 use slat_migrate::{MemoryRange, Target};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::Window;
-use std::sync::Arc;
-
-/// Guest address 0, as the host sees it.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// The fill of a freed frame: a guest that still reads the frame finds this.
-const POISON: u8 = 0xdd;
+use std::collections::HashSet;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -39,7 +31,7 @@ pub struct Settings {
 
 impl Machine {
     /// A machine with these ranges of memory, each a slot. Nothing is brought in.
-    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self, Error> {
+    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self> {
         let bytes: u64 = ranges.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
         let limit = bytes + bytes / 64 + (32 << 20);
         let arena = Arena::builder().limit(limit).poison(POISON).build()?;
@@ -71,11 +63,6 @@ impl Machine {
     }
 }
 
-/// Where guest frames lie in either machine's address space.
-pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
-    Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
-}
-
 /// A machine that arrives: built when its memory is known.
 #[derive(Debug)]
 pub struct Arriving {
@@ -90,11 +77,11 @@ impl Arriving {
     }
 
     /// The machine, once it has arrived.
-    pub fn machine(self) -> Result<Machine, Error> {
+    pub fn machine(self) -> Result<Machine> {
         self.machine.ok_or_else(|| machine_error("no machine has arrived"))
     }
 
-    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<(), Error> {
+    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<()> {
         let Some(Machine { space, vm, .. }) = &self.machine else { return Ok(()) };
         Ok(migration::store(space, vm, &mut self.idle, hvas_of(gfns), contents)?)
     }
@@ -103,16 +90,67 @@ impl Arriving {
 impl Target for Arriving {
     type Error = Error;
 
-    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Error> {
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<()> {
         self.machine = Some(Machine::new(&mut self.idle, ranges, self.settings)?);
         Ok(())
     }
 
-    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<()> {
         self.store(gfns, Some(contents))
     }
 
-    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<()> {
         self.store(gfns, None)
     }
+}
+
+// Compares the receiver's memory with the sender's and with what the guests wrote, byte by byte, while the guests are halted.
+
+/// The counts. All but the first are zero where nothing was lost.
+#[derive(Clone, Debug, Default)]
+pub struct Compared {
+    pub pages: u64,
+    /// Pages that are not as they are at the sender.
+    pub not_the_senders: u64,
+    /// Pages that are not what the guest has written.
+    pub not_the_guests: u64,
+    /// Pages that came, and that the receiving machine's own log does not tell of.
+    pub unmarked: u64,
+    /// The first page that differs.
+    pub first: Option<Gfn>,
+}
+
+/// Compares both machines with each other and with what the guests know. Takes what the receiver has logged.
+pub fn compare(
+    idle: &mut Idle,
+    sender: &Machine,
+    receiver: &Machine,
+    guests: &[Mutex<Guest>],
+) -> Result<Compared> {
+    let marked: HashSet<Gfn> = {
+        let harvest = receiver.vm.memory().harvest_all(idle)?;
+        let marked = harvest.iter().map(|page| page.gfn).collect();
+        harvest.commit();
+        marked
+    };
+    let mut compared = Compared::default();
+    let read = |idle: &mut Idle, machine: &Machine, gfn| {
+        let mut page = [0; PAGE_SIZE as usize];
+        machine.space.read(idle, hvas_of(Span::sized(gfn, 1)).start, &mut page).map(|()| page)
+    };
+    for (range, guest) in sender.ranges.iter().zip(guests) {
+        let guest = guest.lock();
+        for gfn in (range.gfns.start.0..range.gfns.end.0).map(Gfn) {
+            let (sent, came) = (read(idle, sender, gfn)?, read(idle, receiver, gfn)?);
+            let [other, lost] = [sent != came, guest.expected(gfn) != came];
+            compared.pages += 1;
+            compared.not_the_senders += u64::from(other);
+            compared.not_the_guests += u64::from(lost);
+            compared.unmarked += u64::from(came != [0; PAGE_SIZE as usize] && !marked.contains(&gfn));
+            if other || lost {
+                compared.first.get_or_insert(gfn);
+            }
+        }
+    }
+    Ok(compared)
 }

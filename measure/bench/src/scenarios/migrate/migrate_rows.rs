@@ -1,15 +1,11 @@
 //! The report: the rounds of each migration, what it took against halting first, and whether every byte came.
 
+use super::endpoint::Compared;
 use super::migration::Sample;
-use super::page_compare::Compared;
+use crate::scenarios::threads_prelude::*;
 use crate::sim::sim_tables::Grid;
-use crate::threads::bench_report::{Check, Figure, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
 use slat_migrate::Round;
-use slat_series::PatchSeries;
 use std::fmt;
-use std::time::Duration;
 
 const FIGURES: [Figure<Sample>; 3] = [
     ("downtime", "ms", |sample| Some(ms(sample.downtime()))),

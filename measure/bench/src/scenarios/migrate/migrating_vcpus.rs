@@ -5,18 +5,9 @@
 
 use super::checked_guest::Guest;
 use super::endpoint::Machine;
-use crate::threads::flag_values::machine_error;
-use crate::threads::software_vcpu::{run_until_stopped, vcpu};
-use parking_lot::Mutex;
-use slat::VcpuId;
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, start_free};
-use slat_vcpu::Cpu;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use crate::scenarios::threads_prelude::*;
+use slat_cli::thread::start_free;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// The state that all vCPUs share.
 #[derive(Debug)]
@@ -30,7 +21,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Vcpus {
     shared: Arc<Shared>,
-    running: Mutex<Vec<JoinHandle<Result<Instant, Error>>>>,
+    running: Mutex<Vec<JoinHandle<Result<Instant>>>>,
 }
 
 impl Vcpus {
@@ -53,13 +44,13 @@ impl Vcpus {
 
     /// Lets every guest run for so many accesses, waits for it, and says when the last one had made its first. A guest
     /// that has not run before fills its memory first.
-    pub fn run_for(&self, machine: &Arc<Machine>, accesses: u64) -> Result<Instant, Error> {
+    pub fn run_for(&self, machine: &Arc<Machine>, accesses: u64) -> Result<Instant> {
         self.start(machine, accesses);
         self.wait()
     }
 
     /// Has every guest stand still, outside of guest mode and of faults.
-    pub fn halt(&self) -> Result<(), Error> {
+    pub fn halt(&self) -> Result<()> {
         self.shared.halt.store(true, Relaxed);
         self.wait().map(drop)
     }
@@ -91,11 +82,11 @@ impl Vcpus {
     }
 
     /// Waits for all, and says when the last of them had made its first access.
-    fn wait(&self) -> Result<Instant, Error> {
+    fn wait(&self) -> Result<Instant> {
         // All of them, whatever one says: no vCPU runs any more then.
         let running = std::mem::take(&mut *self.running.lock());
         let stood: Vec<_> = running.into_iter().map(|thread| joined(thread.join())).collect();
-        let stood = stood.into_iter().collect::<Result<Vec<Instant>, Error>>()?;
+        let stood = stood.into_iter().collect::<Result<Vec<Instant>>>()?;
         stood.into_iter().max().ok_or_else(|| machine_error("no vCPU ran"))
     }
 }

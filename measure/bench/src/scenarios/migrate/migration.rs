@@ -8,20 +8,16 @@
 
 use super::checked_guest::Guest;
 use super::endpoint;
-use super::endpoint::{Arriving, Machine};
+use super::endpoint::{Arriving, Compared, Machine, compare};
 use super::migrating_vcpus::Vcpus;
-use super::page_compare::{Compared, compare};
-use super::sender::{Sender, Settings};
+use crate::scenarios::threads_prelude::*;
 use indicatif::ProgressBar;
-use slat::{DirtyLog, Gfn, PAGE_SIZE, SlotId, Span};
-use slat_cli::error::Error;
+use slat::{DirtyPage, DirtyWord};
 use slat_cli::migration::{failed, patient_tcp};
-use slat_cli::thread::{idle, joined};
-use slat_migrate::{MemoryRange, Outcome, Receiver};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Receiver, Session, Source, VmLog};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::{ControlFlow, RangeInclusive};
+use std::rc::Rc;
 
 /// Accesses of each guest on the receiver's machine, for each of its pages.
 const AFTER: u64 = 16;
@@ -60,7 +56,7 @@ impl Sample {
 
 impl Job {
     /// One sample.
-    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
+    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample> {
         let idle = &mut idle()?;
         let (sending, vcpus) = (self.sending, self.sending.vcpus);
         let range = |vcpu| MemoryRange {
@@ -108,5 +104,155 @@ impl Job {
                 .fold([0; 2], |[right, wrong], guest| [right + guest.verified, wrong + guest.corrupt]);
             Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full: vcpus.ring_full() })
         })
+    }
+}
+
+// The guest's machine as `slat-migrate` sends it, and its connections, which may break.
+
+/// How to migrate.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub pre_copy: PreCopy,
+    /// Rounds in which the connection breaks half-way, each once.
+    pub fails: RangeInclusive<u64>,
+    /// Negative control: what a failed round has harvested is committed all the same.
+    pub sabotage_commit: bool,
+}
+
+/// The sending machine, and its way to the other one.
+pub struct Sender<'s> {
+    machine: &'s Arc<Machine>,
+    vcpus: &'s Vcpus,
+    settings: Settings,
+    /// How far a round is, in pages.
+    bar: &'s ProgressBar,
+    idle: &'s mut Idle,
+    log: VmLog<'s, Npt4, HostView>,
+    /// The stream of the last connection.
+    stream: Rc<RefCell<Option<TcpStream>>>,
+    /// The last round whose connection was broken.
+    broken: u64,
+    /// Negative control: what the round with the broken connection has harvested is committed.
+    loses: bool,
+}
+
+impl<'s> Sender<'s> {
+    /// Of the guest that these vCPUs run on this machine.
+    pub fn new(
+        idle: &'s mut Idle,
+        machine: &'s Arc<Machine>,
+        vcpus: &'s Vcpus,
+        settings: Settings,
+        bar: &'s ProgressBar,
+    ) -> Self {
+        let (log, stream) = (VmLog::new(&machine.vm), Rc::default());
+        Self { machine, vcpus, settings, bar, idle, log, stream, broken: 0, loses: false }
+    }
+
+    /// Migrates the guest, whose vCPUs run. See [`PreCopy::send`].
+    pub fn migrate(mut self, receiver: SocketAddr) -> Result<Outcome> {
+        let (pre_copy, stream) = (self.settings.pre_copy, Rc::clone(&self.stream));
+        let connect = || {
+            let opened = patient_tcp(TcpStream::connect(receiver)?)?;
+            *stream.borrow_mut() = Some(opened.try_clone()?);
+            Ok(opened)
+        };
+        pre_copy.send(&mut self, connect).map_err(|error| failed("", error))
+    }
+}
+
+impl Source for Sender<'_> {
+    type Error = Error;
+
+    fn ranges(&self) -> Vec<MemoryRange> {
+        self.machine.ranges.clone()
+    }
+
+    fn session(&mut self) -> &mut Session {
+        self.log.session()
+    }
+
+    fn mark_all(&mut self) -> Result<()> {
+        Ok(self.log.mark_all(self.idle, self.machine.ranges.iter().map(|range| range.slot))?)
+    }
+
+    fn harvest(&mut self) -> Result<Vec<DirtyWord>> {
+        Ok(self.log.harvest(self.idle)?)
+    }
+
+    fn commit(&mut self) {
+        self.log.commit();
+    }
+
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.loses) {
+            self.log.commit();
+        } else {
+            self.log.give_back();
+        }
+    }
+
+    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<()> {
+        Ok(self.machine.space.read(self.idle, first.hva, contents)?)
+    }
+
+    fn halt(&mut self) -> Result<()> {
+        self.vcpus.halt()
+    }
+
+    fn resume(&mut self) {
+        self.vcpus.start(self.machine, u64::MAX);
+    }
+
+    fn progress(&mut self, Progress { round, pages, sent, .. }: Progress) -> ControlFlow<()> {
+        if sent == 0 {
+            self.bar.reset();
+            self.bar.set_length(pages);
+            self.bar.set_prefix(format!("round {round}"));
+        }
+        self.bar.set_position(sent);
+        if self.settings.fails.contains(&round) && self.broken < round && 2 * sent >= pages {
+            self.broken = round;
+            self.loses = self.settings.sabotage_commit;
+            // As a network breaks: what was sent may have come, and nothing comes any more.
+            if let Some(stream) = self.stream.take() {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::migrate::checked_guest::Guest;
+    use crate::scenarios::migrate::endpoint;
+
+    #[test]
+    fn where_nothing_receives_the_guest_runs_on_and_the_log_knows_all() {
+        let idle = &mut slat_cli::thread::idle().unwrap();
+        let log = DirtyLog::bitmap().initially_set();
+        let settings =
+            endpoint::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
+        let range = MemoryRange { slot: SlotId(0), gfns: Span::sized(Gfn(64), 100) };
+        let machine = &Arc::new(Machine::new(idle, &[range], settings).unwrap());
+        let vcpus = &Vcpus::new([Guest::new(range.gfns, 10, 1)]);
+        // A port that no listener has any more.
+        let receiver = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        vcpus.run_for(machine, 0).unwrap();
+        vcpus.start(machine, u64::MAX);
+        // The guest stands still for the first round, each time that it is tried.
+        let settings =
+            Settings { pre_copy: PreCopy::new().max_rounds(1), fails: 0..=0, sabotage_commit: false };
+        let bar = &ProgressBar::hidden();
+        let failed =
+            Sender::new(idle, machine, vcpus, settings, bar).migrate(receiver).unwrap_err().to_string();
+        assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
+        vcpus.halt().unwrap();
+        let harvest = machine.vm.memory().harvest_all(idle).unwrap();
+        assert!(harvest.iter().map(|page| page.gfn).eq((64..164).map(Gfn)), "all of them were given back");
+        harvest.commit();
+        assert!(vcpus.guests()[0].lock().corrupt == 0);
     }
 }

@@ -10,12 +10,10 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `endpoint` | one of the two machines, and how it arrives |
-//! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `sender` | the sending machine and its connections, which break on request |
-//! | `compare` | byte by byte: against the sender, and against what the guest has written |
-//! | `comparisons` | the report |
+//! | `migration` | one sample, from the empty machine to the guest that runs on the other one; connections that break on request |
+//! | `endpoint` | one of the two machines, and how it arrives; the comparison, byte by byte |
+//! | `checked_guest`, `migrating_vcpus` | a guest that writes meanwhile, and knows every byte; the threads that it runs on |
+//! | `migrate_rows` | the report |
 //!
 //! The TDP MMU series is about VMs of terabytes that migrate. Users also ask that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
@@ -30,26 +28,15 @@ mod endpoint;
 mod migrate_rows;
 mod migrating_vcpus;
 mod migration;
-mod page_compare;
-mod sender;
 
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario, Simulated};
-use crate::threads::bench_report::{Report, params};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::flag_values::{TrackName, ring_size};
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use migration::Job;
-use sender::Settings;
-use slat::{DirtyLog, PAGE_SIZE, RingSize};
+use migration::{Job, Settings};
 use slat_cli::Pages;
 use slat_cli::bar::bar;
-use slat_cli::error::Error;
-use slat_cli::size::{self, size};
 use slat_migrate::PreCopy;
-use slat_series::PatchSeries;
 use std::io::Write as _;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
 #[derive(Debug, clap::Args)]
@@ -146,7 +133,7 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for Migrate {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         let job = self.job()?;
         let machine = Machine::detect();
         let bar = bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}");
@@ -184,7 +171,7 @@ impl Flags for Migrate {
 }
 
 impl Migrate {
-    fn job(&self) -> Result<Job, Error> {
+    fn job(&self) -> Result<Job> {
         let possible = 64 << 10..=64 << 30;
         if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!(

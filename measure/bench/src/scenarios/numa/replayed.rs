@@ -3,25 +3,12 @@
 //! Half-way every vCPU goes to the next node, as after a decision of the host's scheduler, and its memory stays behind: this is what
 //! balancing is for. The time is from the line until the last vCPU is done.
 
-use super::balanced::{Balanced, Counts};
-use super::kvm_walk::{Events, RangeWalk};
-use crate::parts::sim_host::BASE;
-use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use super::balanced::{Balanced, Counts, Events, RangeWalk};
+use crate::scenarios::threads_prelude::*;
 use crate::threads::traces::Trace;
-use crate::world::run;
-use slat::table::formats::Npt4;
-use slat::{Gpa, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use slat_cli::size::size;
-use slat_cli::thread::{idle, window};
-use slat_machine::{Costs, Job};
-use slat_mm::{AddressSpace, Arena, HostView, Node, Policy, Settings};
-use slat_vcpu::Cpu;
+use slat::Gpa;
+use slat_mm::{Node, Policy, Settings};
 use slat_vcpu::guest::{Layout, Replay, Want};
-use std::sync::Arc;
-
-/// The fill of a freed frame: a guest that still reads the frame finds this.
-const POISON: u8 = 0xdd;
 
 /// The flags of `slat bench numa-balancing`.
 #[derive(Debug, clap::Args)]
@@ -63,6 +50,8 @@ pub struct Workload<'f> {
 /// An entrant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
+    /// Its name in rows.
+    pub name: &'static str,
     /// How the balancer tells the VM, and the bytes of a stretch. `None`: the host does not balance.
     pub policy: Option<(Policy, u64)>,
     pub walk: RangeWalk,
@@ -71,13 +60,18 @@ pub struct Entrant {
 }
 
 /// As slat ships: one flush for each 16 MiB.
-pub const SLAT: Entrant =
-    Entrant { policy: Some((Policy::PageBatched, 16 << 20)), walk: RangeWalk::Slat, device: false };
-pub const RANGE: Entrant = Entrant { policy: Some((Policy::Range, 0)), ..SLAT };
-pub const PAGE: Entrant = Entrant { policy: Some((Policy::Page, 0)), ..SLAT };
+pub const SLAT: Entrant = Entrant {
+    name: "page-batched by 16M",
+    policy: Some((Policy::PageBatched, 16 << 20)),
+    walk: RangeWalk::Slat,
+    device: false,
+};
+pub const RANGE: Entrant = Entrant { name: "range: before", policy: Some((Policy::Range, 0)), ..SLAT };
+pub const PAGE: Entrant = Entrant { name: "page: the series", policy: Some((Policy::Page, 0)), ..SLAT };
 /// Before the series, as KVM was.
-pub const YIELDING: Entrant = Entrant { walk: RangeWalk::Kvm, ..RANGE };
-pub const ALONE: Entrant = Entrant { policy: None, ..SLAT };
+pub const YIELDING: Entrant = Entrant { name: KVM, walk: RangeWalk::Kvm, ..RANGE };
+pub const KVM: &str = "range, yielding: KVM";
+pub const ALONE: Entrant = Entrant { name: "no balancing", policy: None, ..SLAT };
 
 /// The result of one sample.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +84,7 @@ pub struct Sample {
 
 impl<'f> Workload<'f> {
     /// The arena's every node has room for all that the vCPUs can touch.
-    pub fn new(flags: &'f NumaBalancing) -> Result<Self, Error> {
+    pub fn new(flags: &'f NumaBalancing) -> Result<Self> {
         let most = flags.accesses.map_or(usize::MAX, |most| most as usize);
         let traces = Trace::dealt(Trace::all(flags.every as usize, most)?, flags.vcpus as usize);
         let regions = (0..flags.vcpus as usize).map(|vcpu| traces[vcpu % traces.len()].regions.len());
@@ -111,7 +105,7 @@ impl<'f> Workload<'f> {
     }
 
     /// One sample of `entrant`: a VM made anew.
-    pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
+    pub fn sample(&self, entrant: &Entrant) -> Result<Sample> {
         let flags = self.flags;
         let space = AddressSpace::builder(&self.arena).thp(flags.pages == "thp").build()?;
         let settings = entrant.policy.map(|(policy, stretch)| Settings {
@@ -126,25 +120,20 @@ impl<'f> Workload<'f> {
         let pin = || space.pin(&mut idle()?, Span::sized(BASE, self.bytes)).map_err(Error::from);
         let _device = entrant.device.then(pin).transpose()?;
         let mut vcpus = self.vcpus(balanced)?;
-        let jobs = vcpus
-            .iter_mut()
-            .map(|vcpu| Job::vcpu(vcpu.number, move || vcpu.failed = vcpu.run(flags, balanced).err()));
-        let told = run(&Costs::SERVER, jobs.collect());
-        if let Some(error) = vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
-            return Err(error);
-        }
+        let work = |idle: &mut Idle, _, vcpu: &mut Replaying<'_>| vcpu.run(idle, flags, balanced);
+        let (stats, _) = each_vcpu(&Costs::SERVER, &mut vcpus, work, None)?;
         let made: u64 = vcpus.iter().map(|vcpu| vcpu.guest.accesses).sum();
         let corrupt: u64 = vcpus.iter().map(|vcpu| vcpu.guest.findings.corrupt).sum();
         let to_make = self.accesses() * u64::from(flags.passes);
         Ok(Sample {
-            wall_ms: told.wall_ns as f64 / 1e6,
+            wall_ms: stats.wall_ns as f64 / 1e6,
             counts: balanced.counts(),
             wrong: to_make.abs_diff(made) + corrupt,
         })
     }
 
     /// The regions of each lie behind those of the one before.
-    fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>, Error> {
+    fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>> {
         let mut next = Gpa(0);
         let replaying = |(number, trace): (u32, &'w Trace)| {
             let mut guest = Replay::new(trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize);
@@ -153,7 +142,7 @@ impl<'f> Workload<'f> {
                 next = next + Layout::REGION;
             }
             let cpu = Cpu::new(vcpu(&balanced.vm, number)?, window(&self.arena)).untimed();
-            Ok(Replaying { number, trace, cpu, guest, failed: None })
+            Ok(Replaying { number, trace, cpu, guest })
         };
         self.dealt().map(replaying).collect()
     }
@@ -166,14 +155,11 @@ struct Replaying<'w> {
     trace: &'w Trace,
     cpu: Cpu<'w, Npt4, HostView<Events>>,
     guest: Replay,
-    /// Why it went no further.
-    failed: Option<Error>,
 }
 
 impl Replaying<'_> {
     /// The work of its thread.
-    fn run(&mut self, flags: &NumaBalancing, balanced: &Balanced<Npt4>) -> Result<(), Error> {
-        let idle = &mut idle()?;
+    fn run(&mut self, idle: &mut Idle, flags: &NumaBalancing, balanced: &Balanced<Npt4>) -> Result<()> {
         for pass in 0..flags.passes {
             let moved = u32::from(pass >= flags.passes.div_ceil(2));
             Node(((self.number + moved) % u32::from(flags.nodes)) as u8).run_here();

@@ -5,27 +5,13 @@
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
 //! none ahead from such devices.
 
-use super::access_stream::Stream;
-use super::accuracy;
-use super::accuracy::Evicted;
-use crate::threads::flag_values::machine_error;
-use crate::threads::machine_info::pin;
-use crate::threads::software_vcpu::{no_ring, run_until_stopped, vcpu};
-use crate::threads::traces::{BASE, POISON, Trace};
-use parking_lot::Mutex;
-use slat::table::formats::Npt4;
-use slat::{Fault, Format, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Vm};
-use slat_cli::error::Error;
-use slat_cli::thread::{idle, window};
-use slat_mm::{AddressSpace, Arena, HostView, LruSettings, Swap, SwapDevice};
-use slat_vcpu::Cpu;
-use slat_vcpu::cpu::{Core, Program, Step};
+use super::bounds::{Evicted, Stream, mean_rank};
+use crate::parts::sim_host::gfn_of;
+use crate::scenarios::threads_prelude::*;
+use crate::threads::traces::Trace;
+use slat_mm::{LruSettings, Swap, SwapDevice};
 use slat_vcpu::guest::{Replay, Want};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// The accesses of a guest, and its frames.
 pub struct Job {
@@ -68,7 +54,7 @@ pub struct Sample {
 
 impl Job {
     /// Makes the arena, and finds out how much the tables take.
-    pub fn new(trace: Trace) -> Result<Self, Error> {
+    pub fn new(trace: Trace) -> Result<Self> {
         let arena = Arena::builder().limit(trace.bytes() + (64 << 20)).poison(POISON).build()?;
         let mut job = Self { stream: Stream::new(&trace), trace, arena, tables: 0 };
         let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
@@ -82,7 +68,7 @@ impl Job {
     }
 
     /// One sample.
-    pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
+    pub fn sample(&self, entrant: &Entrant) -> Result<Sample> {
         pin(0);
         let idle = &mut idle()?;
         let swap =
@@ -119,7 +105,7 @@ impl Job {
         Ok(Sample {
             wall_ms,
             refaults: stats.refaults,
-            rank: accuracy::mean_rank(&self.stream, &evictions.pages.lock()),
+            rank: mean_rank(&self.stream, &evictions.pages.lock()),
             aging_passes: stats.passes,
             spared: stats.promoted,
             charged: [most, limit],
@@ -139,8 +125,7 @@ struct Evictions {
 
 impl Evictions {
     fn add(&self, hva: Hva) {
-        let gfn = (hva.0 - BASE.0) >> PAGE_SHIFT;
-        self.pages.lock().push((self.made.load(Relaxed), gfn as u32));
+        self.pages.lock().push((self.made.load(Relaxed), gfn_of(hva).0 as u32));
     }
 }
 

@@ -1,10 +1,8 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
-//! access_stream.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
+//! bounds.rs         the accesses of guests; pages brought in again under exact LRU and under Belady's optimum; how cold evicted pages were
 //! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum
-//! accuracy.rs       how cold evicted pages were
 //! slow_device.rs    faults elsewhere while a swap device is slow
 //! refaults.rs       the report
 //! ```
@@ -22,21 +20,13 @@
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
 //! of its accesses.
 
-mod access_stream;
-mod accuracy;
 mod bounds;
 mod limited_guest;
 mod refaults;
 mod slow_device;
 
-use crate::scenario::{Asked, Flags, Measured, Scenario, Simulated};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::harness::{Lineup, rounds};
-use crate::threads::machine_info::Machine;
+use crate::scenarios::threads_prelude::*;
 use limited_guest::{Entrant, Job};
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_series::PatchSeries;
 use std::iter;
 
 /// The flags of `slat bench reclaim`.
@@ -70,12 +60,11 @@ pub static SCENARIO: Scenario = Scenario {
 };
 
 impl Flags for Reclaim {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
-        let jobs =
-            access_stream::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+        let jobs = bounds::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
         let guests = jobs.iter().map(|job| {
@@ -91,8 +80,8 @@ impl Flags for Reclaim {
                 refaults::add_to(&mut report, &laps, job, limit, whole);
             }
         }
-        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
-        slow_device::add_to(&mut report, &beside[0], &beside[1], whole);
+        let beside = Lineup::run(asked.runs, [false, true], |&busy| slow_device::sample(busy))?;
+        slow_device::add_to(&mut report, beside.of(false), beside.of(true), whole);
         Ok(report)
     }
 }

@@ -2,10 +2,7 @@
 
 use super::bounds;
 use super::limited_guest::{Entrant, Job, Sample};
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::harness::Lineup;
-use crate::threads::samples::Series;
-use slat_series::PatchSeries;
+use crate::scenarios::threads_prelude::*;
 
 /// At this limit, in percent, so many times exact LRU's pages may come back.
 const BAR_LIMIT: u64 = 50;

@@ -8,19 +8,10 @@
 //! no processor from the measured thread.
 
 use super::limited_guest::Blocks;
-use crate::threads::bench_report::{Check, Report, Row, params};
-use crate::threads::machine_info::pin;
-use crate::threads::samples::Series;
-use slat::{Access, Hva, Idle, PAGE_SIZE, Span};
-use slat_cli::error::Error;
-use slat_cli::thread::idle;
-use slat_mm::{AddressSpace, Arena, Backing, MmError, Place, Prot, Swap, SwapDevice};
-use std::io::{self, IoSlice};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread;
-use std::time::{Duration, Instant};
+use crate::scenarios::threads_prelude::*;
+use slat_mm::{Swap, SwapDevice};
+use std::io;
+use std::io::IoSlice;
 
 /// The time of a write to the device.
 const WRITE: Duration = Duration::from_millis(100);
@@ -31,7 +22,6 @@ const PAGES: u64 = 2048;
 /// The limit of the busy address space, and what it writes to, in pages.
 const LIMIT: u64 = 4 << 20;
 const BUSY: u64 = 16 << 10;
-const BASE: Hva = Hva(0x2000_0000_0000);
 /// The p99 of faults elsewhere may be so many times that without the device.
 const BAR: f64 = 2.0;
 
@@ -68,10 +58,6 @@ impl SwapDevice for Slow {
     }
 }
 
-fn page(number: u64) -> Hva {
-    BASE + number * PAGE_SIZE
-}
-
 /// The content that the busy guest writes: it does not compress.
 fn noise(number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
@@ -87,14 +73,14 @@ fn be_busy(space: &AddressSpace, over: &AtomicBool) -> Result<u64, MmError> {
     let Some(mut idle) = Idle::take() else { return Ok(1) };
     let mut written = 0;
     while written < BUSY && !over.load(Relaxed) {
-        space.write(&mut idle, page(written), &noise(written))?;
+        space.write(&mut idle, hva_of(Gfn(written)), &noise(written))?;
         written += 1;
     }
     // The first went, and come back.
     let mut bytes = vec![0; PAGE_SIZE as usize];
     let mut wrong = 0;
     for number in 0..written.min(64) {
-        space.read(&mut idle, page(number), &mut bytes)?;
+        space.read(&mut idle, hva_of(Gfn(number)), &mut bytes)?;
         wrong += u64::from(bytes != noise(number));
     }
     Ok(wrong)
@@ -107,7 +93,7 @@ fn percentiles(mut times: Vec<u64>) -> [f64; 2] {
 }
 
 /// Measures faults elsewhere, beside a busy one or not.
-pub fn sample(busy: bool) -> Result<Sample, Error> {
+pub fn sample(busy: bool) -> Result<Sample> {
     pin(0);
     let idle = &mut idle()?;
     let arena = Arena::builder().limit((LIMIT + PAGES * PAGE_SIZE) * 4 + (64 << 20)).build()?;
@@ -129,13 +115,13 @@ pub fn sample(busy: bool) -> Result<Sample, Error> {
             {
                 let fault = |idle: &mut Idle, times: &mut Vec<u64>, number, access| {
                     let began = Instant::now();
-                    elsewhere.fault(idle, page(number), access)?;
+                    elsewhere.fault(idle, hva_of(Gfn(number)), access)?;
                     times.push(began.elapsed().as_nanos() as u64);
                     Ok::<_, MmError>(())
                 };
                 for number in 0..PAGES {
                     fault(idle, &mut fresh, number, Access::Write)?;
-                    elsewhere.write(idle, page(number), &number.to_le_bytes())?;
+                    elsewhere.write(idle, hva_of(Gfn(number)), &number.to_le_bytes())?;
                 }
                 let all = Span::sized(BASE, PAGES * PAGE_SIZE);
                 elsewhere.pageout(idle, all)?;

@@ -4,7 +4,7 @@
 //! frame 0                                   the range
 //!  │ vCPU 0's part │ vCPU 1's part │ … │ every page mapped before │
 //! ```
-//! | policy | how |
+//! | column | how |
 //! |---|---|
 //! | leaf by leaf, exclusive | an edit for each leaf, under the mutex, with rests for waiting faults: before the TDP MMU series |
 //! | leaf by leaf | the same beside faults |
@@ -14,22 +14,17 @@
 //! A zap is over when its tables are taken apart and its leaves counted off. vCPUs begin before it and go on until then. A
 //! fault is beside the zap if any part of it is ([`concurrent_latency`](crate::parts::concurrent_latency)).
 //!
-//! `slat bench zap` runs the same [`Lap`](zap_lap::Lap) with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
+//! `slat bench zap` runs the same [`ZapRun`](zap_run::ZapRun) with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
 //! deleted.
 
 #[cfg(not(virtual_time))]
 mod zap_flags;
-pub mod zap_lap;
-#[cfg(not(virtual_time))]
-mod zap_rows;
+pub mod zap_run;
 #[cfg(not(virtual_time))]
 mod zap_sample;
-#[cfg(not(virtual_time))]
-mod zapped_range;
 
-use crate::scenario::{Scenario, Simulated};
-use slat_series::PatchSeries;
-use zap_lap::{LEAF_BY_LEAF, LEAF_BY_LEAF_EXCLUSIVE, NEW_ROOT, UNHOOK, run_once};
+use crate::scenarios::prelude::*;
+use zap_run::{LEAF_BY_LEAF, LEAF_BY_LEAF_EXCLUSIVE, NEW_ROOT, UNHOOK, run_once};
 
 /// Its row of the registry.
 pub static SCENARIO: Scenario = Scenario {

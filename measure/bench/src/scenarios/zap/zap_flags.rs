@@ -1,11 +1,9 @@
 //! `slat bench zap`: how long it takes to zap a large range of guest memory, and how long faults of other vCPUs take meanwhile.
 //!
 //! ```text
-//! zapped_range.rs   the range, dense or sparse, and what lies beside it
-//! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
-//! zap_rows.rs       the report
+//! zap_sample.rs   the range, dense or sparse; fill, zap, count: beside vCPUs, and beside the probe
 //! ```
-//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_lap.rs`.
+//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `zap_run.rs`.
 //!
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
@@ -15,21 +13,10 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
-use super::zap_rows::{MUTEX, Samples};
-use super::zap_sample::{Entrant, WAYS};
-use super::zapped_range::{MOST, MOST_VCPUS, Pages, ZappedRange};
-use crate::levers::{Cell, Grid};
-use crate::scenario::{Asked, Flags, Headline, Measured, Scenario};
-use crate::threads::bench_report::{Report, params};
-use crate::threads::flag_values::multiple_of;
-use crate::threads::harness::Lineup;
-use crate::threads::machine_info::Machine;
-use slat::Level;
-use slat::baselines::MmuLock;
-use slat_cli::bar::say;
-use slat_cli::error::Error;
-use slat_cli::interrupt;
-use slat_cli::size::{self, size};
+use super::zap_run::Way;
+use super::zap_sample::{Entrant, MOST, MOST_VCPUS, Sample, WAYS, ZappedRange, name, sample};
+use crate::scenarios::threads_prelude::*;
+use crate::threads::latencies::{Pick, latencies};
 
 /// The flags of `slat bench zap`.
 #[derive(Debug, clap::Args)]
@@ -86,32 +73,97 @@ pub const MEASURED: Measured = Measured {
 };
 
 impl Flags for Zap {
-    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report, Error> {
+    fn report(&self, scenario: &'static Scenario, asked: Asked) -> Result<Report> {
         self.sizes.iter().try_for_each(|&bytes| multiple_of(Level::M2, "sizes", bytes, MOST))?;
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);
         let mut report = Report::of(scenario.name, machine);
         report.params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
-        let pages = [(Pages::Dense, self.dense), (Pages::Sparse, self.sparse)];
-        let all = self.dense == self.sparse;
-        for (&bytes, (pages, alone)) in self.sizes.iter().flat_map(|bytes| pages.map(|pages| (bytes, pages)))
-        {
-            if interrupt::asked() || !(all || alone) {
+        let locks = [MmuLock::None, MmuLock::Exclusive];
+        let entrants = || WAYS.into_iter().flat_map(|way| locks.map(|lock| (way, lock)));
+        for (&bytes, dense) in self.sizes.iter().flat_map(|bytes| [(bytes, true), (bytes, false)]) {
+            let is_left_out = self.dense != self.sparse && dense != self.dense;
+            if interrupt::asked() || is_left_out {
                 continue;
             }
-            let range = &ZappedRange { bytes, pages, vcpus };
-            say(format_args!("{}, {}: {} rounds", size::text(bytes), pages.name(), asked.runs));
-            let laps = Lineup::run(asked.runs, entrants(), |entrant| entrant.sample(range))?;
-            let samples = Samples { range, laps };
-            report.rows.extend(samples.rows());
-            report.checks.extend(samples.checks());
+            let range = &ZappedRange { bytes, dense, vcpus };
+            say(format_args!("{}, {}: {} rounds", size::text(bytes), range.pages(), asked.runs));
+            let laps = Lineup::run(asked.runs, entrants(), |&entrant| sample(entrant, range))?;
+            report.rows.extend(rows(range, &laps));
+            let who = |&(way, lock): &Entrant| {
+                format!("{}, {}", if lock == MmuLock::None { "slat" } else { "exclusive" }, name(way))
+            };
+            let at = format!(" at {}, {}", size::text(bytes), range.pages());
+            report.checks.extend(laps.checks(&at, who, |sample| &sample.tally));
         }
         Ok(report)
     }
 }
 
-/// Each way as slat ships, and behind one mutex.
-fn entrants() -> Vec<Entrant> {
-    let locks = [MmuLock::None, MmuLock::Exclusive];
-    WAYS.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
+/// The baseline that holds one lock.
+pub const MUTEX: &str = "--mmu-lock exclusive";
+
+const TOTAL: Figure<Sample> = ("total", "us", |sample| Some(us(sample.times.total_ns)));
+
+/// Figures that are compared with the mutex. Not every way has parts.
+const FIGURES: [Figure<Sample>; 5] = [
+    TOTAL,
+    ("walk", "us", |sample| sample.times.parts_ns.map(|[walk, _, _]| us(walk))),
+    ("flush", "us", |sample| sample.times.parts_ns.map(|[_, flush, _]| us(flush))),
+    ("collect", "us", |sample| sample.times.parts_ns.map(|[_, _, collect]| us(collect))),
+    ("longest wait of a memslot", "us", |sample| Some(us(sample.waits.beside.longest_ns))),
+];
+
+const COUNTS: [Figure<Sample>; 3] = [
+    ("flushes paid", "count", |sample| Some(sample.flushes)),
+    ("tables freed", "count", |sample| Some(sample.freed)),
+    ("faults beside it", "count", |sample| Some(sample.faults.beside.each.len() as f64)),
+];
+
+/// Faults with no zap, and beside one; the same of memslots that are made and deleted.
+const QUIET: Pick<Sample> = |sample| &sample.faults.control;
+const BESIDE: Pick<Sample> = |sample| &sample.faults.beside;
+const MADE_QUIET: Pick<Sample> = |sample| &sample.waits.control;
+const MADE_BESIDE: Pick<Sample> = |sample| &sample.waits.beside;
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// All rows of a range: first the time of a zap with all accounting. Each way against the baselines that it has, and what others saw
+/// meanwhile.
+fn rows(range: &ZappedRange, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+    let slat = |way| laps.of((way, MmuLock::None));
+    let both = |way| [laps.of((way, MmuLock::Exclusive)), slat(way)];
+    let alone = params! { "size": size::text(range.bytes), "pages": range.pages() };
+    let params = |baseline: &str| {
+        let mut params = alone.clone();
+        params.insert("baseline".to_owned(), baseline.into());
+        params
+    };
+    let latencies = |what: &str, way, baseline, both| {
+        latencies(&format!("{what} beside {}", name(way)), "max", &params(baseline), both)
+    };
+    let mut rows = Vec::new();
+    let mut add = |way, of: Vec<Row>| rows.extend(of.into_iter().map(|row| row.of(name(way))));
+    for way in WAYS.into_iter().filter(|way| *way != Way::LeafByLeaf) {
+        let both = [slat(Way::LeafByLeaf), slat(way)];
+        add(way, Row::compare_each(&[TOTAL], &params("leaf by leaf"), both));
+    }
+    for way in WAYS {
+        add(way, Row::compare_each(&FIGURES, &params(MUTEX), both(way)));
+    }
+    for way in WAYS {
+        rows.extend(latencies("fault", way, "no zap", [(slat(way), QUIET), (slat(way), BESIDE)]));
+        let made = [(slat(way), MADE_QUIET), (slat(way), MADE_BESIDE)];
+        rows.extend(latencies("memslot made and deleted", way, "no zap", made).pop());
+    }
+    for way in WAYS {
+        rows.extend(latencies("fault", way, MUTEX, both(way).map(|samples| (samples, BESIDE))));
+    }
+    for way in WAYS {
+        let counts = Row::alone_each(&COUNTS, &alone, slat(way));
+        rows.extend(counts.into_iter().map(|row| row.of(name(way))));
+    }
+    rows
 }

@@ -116,13 +116,13 @@ fn compare(line: &Row, simulated: &Simulated, chosen: Option<String>) -> Vec<Aga
     let Row { wall, pass, .. } = line;
     let Simulated { fault: time, page: aged } = simulated;
     let within = |what, published, simulated, unit: Unit, factor| {
-        predicted(of(what), (published, simulated), unit, Within::Factor(factor), "")
+        predicted(&of(what), (published, simulated), unit, Within::Factor(factor), "")
     };
     let ns = || Unit::from("ns");
     let first = "a fault, no aging";
     vec![
         match chosen {
-            Some(detail) => fitted(of(first), fault(line, 0), time[0], "ns", detail),
+            Some(detail) => fitted(&of(first), fault(line, 0), time[0], "ns", &detail),
             None => within(first, fault(line, 0), time[0], ns(), 1.25),
         },
         within(

@@ -16,6 +16,7 @@ use crate::sim::against::trial_runs::{Trial, Within, fitted, predicted};
 use crate::sim::sim_report::Against;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 use slat_sim::parts::point::Point;
+use slat_sim::parts::published_figures::Against as Published;
 use slat_sim::parts::setting::{EXCLUSIVE, NONE, READ_WRITE};
 
 use slat_sim::parts::setting::Work;
@@ -65,7 +66,7 @@ fn fit(trial: &Trial<'_>, mm_lines: u32, waiting: f64) -> Result<Tried, String> 
 
 /// The share of time that is saved, as it is predicted.
 fn saving(what: &str, simulated: f64, detail: &str) -> Against {
-    predicted(what.to_owned(), (SAVED, simulated), "share", Within::Points(0.05), detail)
+    predicted(what, (SAVED, simulated), "share", Within::Points(0.05), detail)
 }
 
 /// See the module's header.
@@ -76,11 +77,11 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
     let no_lines = fit(trial, 0, WAITING)?;
     Ok(vec![
         fitted(
-            format!("time waiting for the MMU lock, {VCPUS} vCPUs, one mutex"),
+            &format!("time waiting for the MMU lock, {VCPUS} vCPUs, one mutex"),
             WAITING,
             tried.exclusive.waiting,
             "share",
-            format!("chosen for it: {} ns of work under the lock for a fault", tried.under_lock_ns),
+            &format!("chosen for it: {} ns of work under the lock for a fault", tried.under_lock_ns),
         ),
         saving(
             "time saved by faults side by side, reader-writer lock: the series",
@@ -92,16 +93,9 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
             no_lines.saved_by_readers,
             &format!("with {} ns under the lock", no_lines.under_lock_ns),
         ),
-        Against {
-            what: "time saved with no lock: slat".to_owned(),
-            published: SAVED,
-            simulated: tried.saved_by_none,
-            unit: "share".into(),
-            sides: None,
-            fitted: false,
-            reproduced: tried.saved_by_none >= SAVED,
-            detail: "at least".to_owned(),
-        },
+        Published::not("time saved with no lock: slat", (SAVED, tried.saved_by_none), "share", "at least")
+            .unless(tried.saved_by_none >= SAVED)
+            .into(),
     ])
 }
 

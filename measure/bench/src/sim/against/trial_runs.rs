@@ -3,7 +3,7 @@
 use crate::sim::sim_report::Against;
 use slat_machine::Costs;
 use slat_sim::parts::point::Point;
-use slat_sim::parts::published_figures::Unit;
+use slat_sim::parts::published_figures::{Against as Published, Unit};
 use slat_sim::parts::setting::{Column, Setting, Work};
 use slat_sim::scenario::Scenario;
 
@@ -47,51 +47,26 @@ impl Within {
 }
 
 /// A figure that a parameter was chosen for: it has to agree.
-pub fn fitted(
-    what: String,
-    published: f64,
-    simulated: f64,
-    unit: impl Into<Unit>,
-    detail: String,
-) -> Against {
-    let (unit, reproduced) = (unit.into(), Within::Factor(1.02).holds(published, simulated));
-    slat_sim::parts::published_figures::Against {
-        what,
-        published,
-        simulated,
-        unit,
-        fitted: true,
-        reproduced,
-        detail,
-    }
-    .into()
+pub fn fitted(what: &str, published: f64, simulated: f64, unit: impl Into<Unit>, detail: &str) -> Against {
+    let reproduced = Within::Factor(1.02).holds(published, simulated);
+    let figures = (published, simulated);
+    Published::not(what, figures, unit, detail).unless(reproduced).fitted().into()
 }
 
 /// A figure that nothing was chosen for.
 pub fn predicted(
-    what: String,
-    (published, simulated): (f64, f64),
+    what: &str,
+    figures: (f64, f64),
     unit: impl Into<Unit>,
     within: Within,
     detail: &str,
 ) -> Against {
-    let reproduced = within.holds(published, simulated);
     let bar = match within {
         Within::Points(points) => format!("within {points}"),
         Within::Factor(factor) => format!("within a factor of {factor}"),
     };
     let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
-    let unit = unit.into();
-    slat_sim::parts::published_figures::Against {
-        what,
-        published,
-        simulated,
-        unit,
-        fitted: false,
-        reproduced,
-        detail,
-    }
-    .into()
+    Published::not(what, figures, unit, &detail).unless(within.holds(figures.0, figures.1)).into()
 }
 
 #[cfg(test)]
@@ -107,9 +82,9 @@ mod tests {
             (Within::Factor(1.25), 1.2, false),
             (Within::Factor(1.25), 0.7, false),
         ] {
-            let row = predicted(String::new(), (0.89, simulated), "share", within, "");
+            let row = predicted("", (0.89, simulated), "share", within, "");
             assert_eq!((row.reproduced, row.fitted), (holds, false), "{simulated}");
         }
-        assert!(!fitted(String::new(), 0.98, 0.95, "share", String::new()).reproduced);
+        assert!(!fitted("", 0.98, 0.95, "share", "").reproduced);
     }
 }

@@ -19,7 +19,9 @@
 //! for all code of the engine.
 
 use crate::calibrate;
+use crate::figure_text::plain;
 use crate::sim::sim_flags::refuse_unknown;
+use crate::sim::sim_tables::Grid;
 use crate::threads::bench_report::print;
 use crate::threads::machine_info::cpus;
 use crate::threads::samples::Series;
@@ -79,11 +81,8 @@ pub struct Validation {
 /// A bench under one policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    pub bench: &'static str,
-    pub policy: &'static str,
-    pub vcpus: u32,
-    /// The work around the engine.
-    pub around: &'static str,
+    #[serde(flatten)]
+    pub spec: RowSpec,
     pub unit: &'static str,
     /// Median of the real runs.
     pub real: f64,
@@ -213,10 +212,7 @@ impl Validate {
         let disturbed = f64::from(disturbed) / f64::from(self.runs);
         let not_judged_because = spec.not_judged_because();
         Ok(Row {
-            bench: spec.bench,
-            policy: spec.policy,
-            vcpus: spec.vcpus,
-            around: spec.around.name(),
+            spec,
             unit,
             real: Series::new(real).median(),
             simulated: Series::new(simulated).median(),
@@ -283,19 +279,8 @@ impl fmt::Display for Validation {
             self.cpus,
             100.0 * self.within
         )?;
-        let head = [
-            "bench",
-            "policy",
-            "vCPUs",
-            "around it",
-            "real",
-            "simulated",
-            "ratio",
-            "spread",
-            "disturbed",
-            "verdict",
-        ];
-        let mut lines = vec![head.map(str::to_owned).to_vec()];
+        let head = "bench,policy,vCPUs,around it,real,simulated,ratio,spread,disturbed,verdict";
+        let mut lines = vec![head.split(',').map(str::to_owned).collect()];
         lines.extend(self.rows.iter().map(|row| {
             let verdict = match row.verdict {
                 Verdict::Within => "within",
@@ -303,19 +288,19 @@ impl fmt::Display for Validation {
                 Verdict::TooNoisy => "too noisy to say",
             };
             vec![
-                row.bench.to_owned(),
-                row.policy.to_owned(),
-                row.vcpus.to_string(),
-                row.around.to_owned(),
-                format!("{} {}", crate::sim::sim_tables::number(row.real), row.unit),
-                crate::sim::sim_tables::number(row.simulated),
+                row.spec.bench.to_owned(),
+                row.spec.policy.to_owned(),
+                row.spec.vcpus.to_string(),
+                row.spec.around.name().to_owned(),
+                format!("{} {}", plain(row.real), row.unit),
+                plain(row.simulated),
                 format!("{:.2}", row.ratio),
                 format!("{:.0}%", 100.0 * row.real_spread),
                 format!("{:.0}%", 100.0 * row.disturbed),
                 row.not_judged_because.map_or(verdict.to_owned(), |why| format!("not judged: {why}")),
             ]
         }));
-        write!(f, "{}", crate::sim::sim_tables::Grid(&lines))?;
+        write!(f, "{}", Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()
@@ -328,9 +313,9 @@ impl fmt::Display for Validation {
                 f,
                 "undecided after {} attempts: {}, {}, {} vCPUs: real runs differ by {:.0}%, {:.0}% of them lost a CPU",
                 row.attempts,
-                row.bench,
-                row.policy,
-                row.vcpus,
+                row.spec.bench,
+                row.spec.policy,
+                row.spec.vcpus,
                 100.0 * row.real_spread,
                 100.0 * row.disturbed
             )?;

@@ -3,11 +3,12 @@
 //! The time counts: two wake-ups and the work. So the partner does no more than to be woken,
 //! on the same CPU, and to wake the other; the work is done by the thread that was asked, in its place.
 
-use super::run_clock::BEGAN;
+use crate::world::threads::run_clock::BEGAN;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread;
+use std::thread::{JoinHandle, Thread};
 
 thread_local! {
     static MINE: RefCell<Option<Partner>> = const { RefCell::new(None) };

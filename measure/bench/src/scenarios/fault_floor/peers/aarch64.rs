@@ -1,13 +1,11 @@
 //! `aarch64-paging`: a stage 2 table rooted at level 0, one single-page `map_range` per fault.
 
 use crate::scenarios::fault_floor::fault_race::{Peer, backing};
-use crate::threads::table_pool;
+use crate::scenarios::threads_prelude::*;
 use aarch64_paging::descriptor::{PhysicalAddress, Stage2Attributes};
 use aarch64_paging::paging::{
     Constraints, MemoryRegion, PageTable, RootTable, Stage2 as Regime, Translation,
 };
-use slat::addr::{Gfn, PAGE_SIZE, Pfn};
-use std::ptr::{self, NonNull};
 
 /// The table; dropping it gives its memory back.
 pub struct Stage2(RootTable<Regime, Pool>);

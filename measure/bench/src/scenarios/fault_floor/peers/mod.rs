@@ -12,9 +12,9 @@ mod aarch64;
 mod multiarch;
 mod x86_64;
 
-use crate::scenarios::fault_floor::fault_race::{Contender, Entrant, Peer, Vcpu};
-use parking_lot::{Mutex, RwLock};
-use slat::addr::{Gfn, Pfn, Span};
+use super::fault_race::{Contender, Entrant, Peer, Vcpu};
+use crate::scenarios::threads_prelude::*;
+use parking_lot::RwLock;
 use std::ops::DerefMut;
 
 /// Every peer behind every lock.

@@ -1,12 +1,10 @@
 //! `page_table_multiarch`: its x86-64 table, through a cursor that lives for one fault.
 
 use crate::scenarios::fault_floor::fault_race::{Peer, backing};
-use crate::threads::table_pool;
+use crate::scenarios::threads_prelude::*;
 use memory_addr::{PhysAddr, VirtAddr};
 use page_table_multiarch::x86_64::X64PageTable;
 use page_table_multiarch::{MappingFlags, PageSize, PagingHandler};
-use slat::addr::{Gfn, Pfn};
-use std::ptr::{self, NonNull};
 
 /// The table; dropping it gives its memory back.
 pub struct Multiarch(X64PageTable<Pool>);

@@ -1,9 +1,7 @@
 //! `x86_64`: its `OffsetPageTable`, one `map_to` per fault. Offset zero: physical addresses are ours.
 
 use crate::scenarios::fault_floor::fault_race::{Peer, backing};
-use crate::threads::table_pool;
-use slat::addr::{Gfn, Level, Pfn};
-use std::ptr::NonNull;
+use crate::scenarios::threads_prelude::*;
 use x86_64::structures::paging::mapper::Mapper;
 use x86_64::structures::paging::{
     FrameAllocator, OffsetPageTable, Page, PageTable, PageTableFlags, PhysFrame, Size4KiB,

@@ -1,16 +1,11 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
-use crate::parts::setting::NONE;
-use crate::parts::test_settings::setting;
-use crate::scenarios::memslot::array::array_copies::Array;
-use crate::scenarios::memslot::array::array_host::{Adapter, Refused};
-use crate::scenarios::memslot::array::array_record::{IDS, Record};
+use crate::scenarios::memslot::array::array_host::{Adapter, EXISTS, LIMIT, MISSING, OVERLAPS, Refused};
+use crate::scenarios::memslot::array::{Array, IDS, Record};
 use crate::scenarios::memslot::slot_design::{Design, Machine};
-
-use crate::parts::setting::Setting;
-use crate::parts::sim_host::{BASE, SimHost, first_page, hvas_of, other_page};
+use crate::scenarios::prelude::*;
 use fastrand::Rng;
-use slat::{Access, Fault, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::Gpa;
 use std::collections::BTreeMap;
 
 /// Slots by id, searched from end to end.
@@ -20,10 +15,10 @@ struct Model(BTreeMap<u32, Slot>);
 impl Model {
     fn refuses(&self, slot: &Slot) -> Option<Refused> {
         if slot.id.0 >= IDS || slot.gfns.is_empty() {
-            return Some(Refused::Limit);
+            return Some(LIMIT);
         }
         let overlaps = |other: &&Slot| other.id != slot.id && other.gfns.overlaps(&slot.gfns);
-        self.0.values().find(overlaps).map(|_| Refused::Overlaps)
+        self.0.values().find(overlaps).map(|_| OVERLAPS)
     }
 
     fn find(&self, gfn: Gfn) -> Option<Slot> {
@@ -74,13 +69,13 @@ fn random_changes_agree_with_the_model() {
             0 => {
                 let hva = Hva(random.u64(..90) * PAGE_SIZE);
                 let slot = Slot::new(id, gfn, random.u64(..12), hva);
-                let refused = model.refuses(&slot).or(model.0.contains_key(&id.0).then_some(Refused::Exists));
+                let refused = model.refuses(&slot).or(model.0.contains_key(&id.0).then_some(EXISTS));
                 assert_eq!(array.check_new(&slot).err(), refused);
                 (0, refused.is_none().then_some((None, Some(slot))))
             }
             1 => {
                 let moved = model.0.get(&id.0).map(|old| Slot::new(id, gfn, old.gfns.len(), old.hva));
-                let refused = moved.map_or(Some(Refused::Missing), |slot| model.refuses(&slot));
+                let refused = moved.map_or(Some(MISSING), |slot| model.refuses(&slot));
                 let place = array.check_move(id, gfn);
                 assert_eq!(place.err(), refused);
                 (1, place.ok().map(|(place, _)| (Some(place), moved)))
@@ -106,7 +101,7 @@ fn the_array_can_be_full() {
     let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id)), 1, Hva(0));
     let (mut array, mut full) = (Array::default(), Array::default());
     full.fill(&array, (0..IDS).map(|id| Record::new(&slot(id))));
-    assert_eq!(full.check_new(&slot(IDS)), Err(Refused::Limit));
+    assert_eq!(full.check_new(&slot(IDS)), Err(LIMIT));
     assert_eq!(full.place_of(SlotId(0)), Some(IDS as usize - 1));
     for (out, new) in [(SlotId(0), Gfn(u64::from(IDS))), (SlotId(IDS - 1), Gfn(u64::from(IDS) + 1))] {
         let (place, moved) = full.check_move(out, new).unwrap();
