@@ -113,6 +113,11 @@ impl Cache {
         Self { limit, state: Mutex::default(), read: Condvar::new() }
     }
 
+    /// Returns the most bytes of content that it keeps.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> CacheStats {
         let state = self.state.lock();

@@ -62,7 +62,7 @@
 //! | `journal` | settled pages: those whose content is no longer the template's |
 //! | `guest` | faults and their answers |
 //! | `machine` | whole machines of Cloud Hypervisor, received and restored |
-//! | `latency` | times of faults |
+//! | `latency` | histograms of times |
 //! | `daemon` | keeper and worker |
 //! | `fuzzing` | entry points for the fuzzer |
 //! | `twin` | a process that behaves as a VMM, for tests and the demonstration |
@@ -95,8 +95,10 @@ pub use cache::{Cache, CacheStats, Source};
 pub use config::flags;
 pub use daemon::{
     Ageing, Event, FindTemplate, Guests, Keeper, Limit, Listed, ListedSocket, Listen, Moment, Monitor,
-    Request, Serving, Session, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
+    Request, Serving, Session, WaitingGuest, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
 };
+#[doc(hidden)]
+pub use daemon::{Family, Kind};
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,
     Options, Parts, Stored, swap_file,
@@ -109,9 +111,9 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Fsck, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE,
-    Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version,
-    WorkingSet,
+    Entry, Folder, Fsck, Gc, Hash, ImageFile, LeaseStats, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd,
+    PATIENCE, Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateLoss, TemplateSource,
+    Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

@@ -5,6 +5,10 @@ use super::serve;
 use slat_pager::{Listed, Listen, Request, ask, daemons, list};
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time within which a healthy daemon answers.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon, and the request.
 #[derive(clap::Args)]
@@ -41,6 +45,10 @@ enum Word {
     },
     /// Take no further guest; the daemon ends with its last guest
     Drain,
+    /// Check that the keeper lives and a worker answers; exit status 3 if not
+    Health,
+    /// Check that new guests are served: sockets, templates and the store; exit status 3 if not
+    Ready,
 }
 
 /// A socket, and what its guests get.
@@ -95,12 +103,31 @@ impl Ctl {
             }
             Word::Reload { template } => Request::Reload { template: template.clone() },
             Word::Drain => Request::Drain,
+            Word::Health => return self.check("healthy"),
+            Word::Ready => return self.check("ready"),
         };
         let named = |error: std::io::Error| other(format!("{}: {error}", self.socket().display()));
         let answer = ask(&self.socket(), &request, None).map_err(named)?;
         if let Some(guests) = answer["guests"].as_u64() {
             println!("the daemon drains: {guests} guests are left");
         }
+        Ok(())
+    }
+
+    /// Asks for health, and prints one line.
+    fn check(&self, what: &str) -> Result<(), Failure> {
+        let failed = |why: &str| Failure::Found(format!("not {what}: {why}"));
+        let answer = match ask(&self.socket(), &Request::Health, Some(PATIENCE)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Err(failed(&format!("no worker answers within {PATIENCE:?}")));
+            }
+            Err(error) => return Err(failed(&format!("{}: {error}", self.socket().display()))),
+            Ok(answer) => answer,
+        };
+        if answer[what].as_bool() != Some(true) {
+            return Err(failed(answer["why"].as_str().unwrap_or_default()));
+        }
+        println!("{what}");
         Ok(())
     }
 

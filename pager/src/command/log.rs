@@ -1,14 +1,19 @@
 //! The log: lines of JSON on standard error. A thread of its own writes them, so that a reader that stands still stops
 //! nothing else: not the keeper, which must see the requests to end, and no guest.
 
+use super::events::Event;
 use std::io::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most lines that wait for the reader; further ones are counted.
 const MOST_LINES: usize = 4096;
+/// Most lines of one event in a second, except of [`Event::Ended`]: each guest has one of those.
+const MOST_OF_EVENT: usize = 20;
+const MOST_ENDED: usize = 1000;
+const SECOND: Duration = Duration::from_secs(1);
 /// Time in which the reader takes the last lines.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -36,8 +41,9 @@ fn write(lines: &Receiver<Message>) {
                 _ = std::io::stderr().write_all(line.as_bytes());
                 let lost = LOST.swap(0, Ordering::Relaxed);
                 if lost > 0 {
-                    _ = std::io::stderr()
-                        .write_all(line_of("lost lines", serde_json::json!({ "lines": lost })).as_bytes());
+                    _ = std::io::stderr().write_all(
+                        line_of(Event::LostLines, serde_json::json!({ "lines": lost })).as_bytes(),
+                    );
                 }
             }
             Message::Written(told) => _ = told.send(()),
@@ -45,9 +51,53 @@ fn write(lines: &Receiver<Message>) {
     }
 }
 
-/// Writes a line of the log: JSON with the time and the event.
-pub fn say(event: &str, line: serde_json::Value) {
-    let line = line_of(event, line);
+/// The lines of an event in the current second.
+#[derive(Clone, Copy)]
+struct Limit {
+    since: Option<Instant>,
+    lines: usize,
+    omitted: usize,
+}
+
+static LIMITS: Mutex<[Limit; Event::ALL.len()]> =
+    Mutex::new([Limit { since: None, lines: 0, omitted: 0 }; Event::ALL.len()]);
+
+impl Limit {
+    /// Counts a line. Returns whether to write it.
+    fn take(&mut self, now: Instant, most: usize) -> bool {
+        if self.since.is_none_or(|since| now.duration_since(since) >= SECOND) {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        self.lines += 1;
+        self.omitted += usize::from(self.lines > most);
+        self.lines <= most
+    }
+}
+
+/// Writes a line of the log: JSON with the time and the event. Omits it if the event had too many lines in this second.
+pub fn say(event: Event, line: serde_json::Value) {
+    let most = if event == Event::Ended { MOST_ENDED } else { MOST_OF_EVENT };
+    let mut limits = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+    if limits[event as usize].take(Instant::now(), most) {
+        drop(limits);
+        send(line_of(event, line));
+    }
+}
+
+/// Writes how many lines were omitted since the last call. Called every second.
+pub fn say_omitted() {
+    for event in Event::ALL {
+        let mut limits = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let omitted = std::mem::take(&mut limits[*event as usize].omitted);
+        drop(limits);
+        if omitted > 0 {
+            let line = serde_json::json!({ "of": event.name(), "lines": omitted });
+            send(line_of(Event::Omitted, line));
+        }
+    }
+}
+
+fn send(line: String) {
     match LINES.get_or_init(start) {
         Some(lines) => {
             if lines.try_send(Message::Line(line)).is_err() {
@@ -58,10 +108,10 @@ pub fn say(event: &str, line: serde_json::Value) {
     }
 }
 
-fn line_of(event: &str, mut line: serde_json::Value) -> String {
+fn line_of(event: Event, mut line: serde_json::Value) -> String {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     line["time"] = (time.as_millis() as f64 / 1e3).into();
-    line["event"] = event.into();
+    line["event"] = event.name().into();
     format!("{line}\n")
 }
 

@@ -1,5 +1,6 @@
 //! `receive` and `restore`: machines of Cloud Hypervisor.
 
+use super::events::Event;
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::serve::{abort_on_panic, guest, program};
@@ -90,16 +91,16 @@ impl Machines {
         let mut with = Restore::default();
         (with.paused, with.replay, with.record) = (self.paused, self.replay as usize, self.record);
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
-        say("worker", serde_json::json!({ "worker": std::process::id() }));
+        say(Event::Worker, serde_json::json!({ "worker": std::process::id() }));
         // Its line comes before those that follow from it, of the keeper.
         log::flush();
         serve_machines(keeper, &machines, &Cache::new(self.cache), &with, |number, result| {
             let (socket, name) = &self.guests[number];
             let guest = format!("{}={name}", socket.display());
             match result {
-                Ok(stats) => say("ended", serde_json::json!({ "guest": guest, "stats": stats })),
+                Ok(stats) => say(Event::Ended, serde_json::json!({ "guest": guest, "stats": stats })),
                 Err(error) => {
-                    say("failed", serde_json::json!({ "guest": guest, "error": error.to_string() }));
+                    say(Event::Failed, serde_json::json!({ "guest": guest, "error": error.to_string() }));
                 }
             }
         })

@@ -16,6 +16,7 @@ mod store_option;
 mod templates;
 mod top;
 mod twin;
+mod watch;
 
 pub use failure::Failure;
 
@@ -31,7 +32,7 @@ pub enum Command {
     /// SIGTERM drains the daemon: it takes no further guest, and ends with its last guest. A second SIGTERM, or SIGINT, ends
     /// the keeper at once; the worker serves its guests until they end. SIGHUP gives new guests the newest versions of their
     /// templates.
-    #[command(after_long_help = serve::EVENTS)]
+    #[command(after_long_help = events::help())]
     Serve(serve::Serve),
     /// List, add and remove a daemon's sockets and sessions; reload templates; drain
     Ctl(ctl::Ctl),

@@ -1,10 +1,11 @@
 //! `serve`: the keeper, and the worker that it starts.
 
-use super::events::{listen, tell_refusals, tell_waiting, told};
+use super::events::Event as Logged;
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::notify::notify;
 use super::store_option::{StoreOption, seconds};
+use super::watch::{listen, told, watch};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
@@ -21,23 +22,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The last part of `serve --help`.
-pub const EVENTS: &str = "\
-The log, on standard error, has one JSON object a line. Its field `event` is one of:
-  worker, keeper       a process started
-  ready                a worker was given all guests
-  restarts             a worker ended (`end`); the next one starts after `pause` seconds
-  opened, not opened   the version of a template that new guests get after SIGHUP, or why it cannot be opened
-  waits, goes on       a guest has faults that wait for the store or for memory, with the reason; or none any more
-  ended, refused       a guest ended or was refused; at most 20 refusals a second are logged, and `more` counts the others
-  closes               connections were closed, because there were too many; `limit` says which limit the last one met
-  takes over           another process listened on so many of the sockets
-  not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
-  no metrics yet       the address of --metrics is in use
-  metrics              the address of --metrics is free now
-  drains               the daemon takes no further guest
-  lost lines           the reader of the log did not keep up";
-
 /// A daemon.
 #[derive(clap::Args)]
 pub struct Serve {
@@ -47,7 +31,8 @@ pub struct Serve {
     /// The command line after `serve`, for the worker.
     #[arg(skip)]
     pub words: Vec<OsString>,
-    /// Serve metrics to Prometheus (/metrics) and to `slat-pager top` here: ADDRESS:PORT, or the path of a socket
+    /// Serve metrics (/metrics), health (/health, /ready) and state for `slat-pager top` here: ADDRESS:PORT, or the path of a
+    /// socket
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     #[command(flatten)]
@@ -163,7 +148,7 @@ impl Serve {
     pub fn keep_on(&self) -> Result<(), Failure> {
         let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         let keeper = Keeper::of_worker(worker).map_err(other)?;
-        say("keeper", serde_json::json!({ "keeper": std::process::id() }));
+        say(Logged::Keeper, serde_json::json!({ "keeper": std::process::id() }));
         log::flush();
         self.run(keeper)
     }
@@ -192,21 +177,24 @@ impl Serve {
         let told = |event| match event {
             Event::Ready => {
                 // From now on the keeper may be killed: the worker has everything.
-                say("ready", serde_json::json!({}));
+                say(Logged::Ready, serde_json::json!({}));
                 notify("READY=1\nSTATUS=serving");
             }
-            Event::TakesOver(sockets) => say("takes over", serde_json::json!({ "sockets": sockets })),
+            Event::TakesOver(sockets) => say(Logged::TakesOver, serde_json::json!({ "sockets": sockets })),
             Event::Restarts(status, pause) => {
                 let end = status.map_or("it could not be started".into(), |status| status.to_string());
-                say("restarts", serde_json::json!({ "end": end, "pause": pause.as_secs_f64() }));
+                say(Logged::Restarts, serde_json::json!({ "end": end, "pause": pause.as_secs_f64() }));
             }
             Event::Closes(connections, pid, limit) => {
                 let limit = limit.to_string();
-                say("closes", serde_json::json!({ "connections": connections, "pid": pid, "limit": limit }));
+                say(
+                    Logged::Closes,
+                    serde_json::json!({ "connections": connections, "pid": pid, "limit": limit }),
+                );
             }
             Event::Drains(guests) => {
                 notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
-                say("drains", serde_json::json!({ "guests": guests }));
+                say(Logged::Drains, serde_json::json!({ "guests": guests }));
             }
             _ => {}
         };
@@ -244,6 +232,7 @@ impl Serve {
             steady = Some(store.clone());
             library = Some(Library::new(store));
         }
+        let of_monitor = library.clone();
         let source = move |listen: &Listen| match (&library, &listen.template, &listen.image) {
             (Some(library), Some(template), _) => TemplateSource::of_library(library, template),
             (_, _, Some(image)) if image.starts_with("nbd://") || image.starts_with("nbd+unix://") => {
@@ -262,13 +251,14 @@ impl Serve {
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
         let monitor = Monitor::new(cache.clone(), steady);
+        _ = of_monitor.map(|library| monitor.of_library(&library));
         if let Some(address) = &self.metrics {
             listen(&monitor, address, self.control.as_deref()).map_err(other)?;
         }
         if let Some(control) = &self.control {
             monitor.others_at(&absolute(control));
         }
-        tell_waiting(monitor.clone());
+        watch(monitor.clone());
         let (wire, source) = (Firecracker, Box::new(source));
         let worker = Worker { wire, source, cache: cache.clone(), options, monitor };
         let mut guests = Guests::default();
@@ -276,9 +266,14 @@ impl Serve {
             guests.share_in(folder);
         }
         guests.tell_templates_by(|template, opened| match opened {
-            Ok(version) => say("opened", serde_json::json!({ "template": template, "version": version })),
+            Ok(version) => {
+                say(Logged::Opened, serde_json::json!({ "template": template, "version": version }));
+            }
             Err(error) => {
-                say("not opened", serde_json::json!({ "template": template, "error": error.to_string() }));
+                say(
+                    Logged::NotOpened,
+                    serde_json::json!({ "template": template, "error": error.to_string() }),
+                );
             }
         });
         if let Some(folder) = &self.swap {
@@ -286,7 +281,7 @@ impl Serve {
             let cold = (self.cold > 0).then_some(self.cold);
             let ageing = Ageing { tick: self.tick, cold, limits: self.limits.clone() };
             let failed = |pid, error: &std::io::Error| {
-                say("not reclaimed", serde_json::json!({ "pid": pid, "error": error.to_string() }));
+                say(Logged::NotReclaimed, serde_json::json!({ "pid": pid, "error": error.to_string() }));
             };
             guests.age(ageing, failed).map_err(other)?;
         }
@@ -297,12 +292,12 @@ impl Serve {
             command
         });
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
-        say("worker", serde_json::json!({ "worker": std::process::id() }));
+        say(Logged::Worker, serde_json::json!({ "worker": std::process::id() }));
         // Its line comes before those that follow from it, of the keeper.
         log::flush();
         let served = worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache));
         worker.monitor.stop_listening();
-        tell_refusals(true);
+        log::say_omitted();
         log::flush();
         served.map_err(other)
     }

@@ -95,9 +95,21 @@ fn print(now: &Moment, before: Option<&Moment>, seconds: f64) {
             store.breaks
         );
     }
+    for loss in now.losses.iter().filter(|loss| loss.lost > 0) {
+        println!("{}: {} chunks are LOST: {}", loss.template, loss.lost, loss.error);
+    }
     println!(
-        "{:>6} {:>8} {:<20} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10}",
-        "guest", "pid", "template", "faults/s", "pages", "ahead", "removals", "p99 cache", "p99 store"
+        "{:>6} {:>8} {:<20} {:>9} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10}",
+        "guest",
+        "pid",
+        "template",
+        "faults/s",
+        "pages",
+        "ahead",
+        "removals",
+        "waits",
+        "p99 cache",
+        "p99 store"
     );
     for guest in &now.guests {
         let then = before.and_then(|before| before.guests.iter().find(|other| other.guest == guest.guest));
@@ -106,8 +118,9 @@ fn print(now: &Moment, before: Option<&Moment>, seconds: f64) {
                 guest.stats.latency.iter().find(|(source, latency)| source == name && latency.count > 0);
             latency.map_or("-".into(), |(_, latency)| format!("{:.1?}", Duration::from_nanos(latency.p99)))
         };
+        let waits = if guest.stats.waiting == 0 { "-".into() } else { format!("{:.1} s", guest.oldest) };
         println!(
-            "{:>6} {:>8} {:<20} {:>9.0} {:>9} {:>9} {:>9} {:>10} {:>10}",
+            "{:>6} {:>8} {:<20} {:>9.0} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10}",
             guest.guest,
             guest.pid,
             guest.template,
@@ -115,6 +128,7 @@ fn print(now: &Moment, before: Option<&Moment>, seconds: f64) {
             guest.stats.filled,
             guest.stats.ahead,
             guest.stats.removes,
+            waits,
             p99("cache"),
             p99("store")
         );

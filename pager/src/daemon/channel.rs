@@ -44,6 +44,22 @@ pub struct Take {
     /// With [`TakeKind::Socket`]: the identity of the socket's file.
     #[serde(default)]
     pub place: Option<Identity>,
+    /// With [`TakeKind::Socket`]: VMMs can connect.
+    #[serde(default)]
+    pub is_open: bool,
+    #[serde(default)]
+    pub counts: Option<Counts>,
+}
+
+/// State of the keeper that its worker shows to operators.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Number of times that a worker had to be restarted.
+    pub restarts: u64,
+    /// Connections that were closed because there were too many.
+    pub closed: u64,
+    /// The daemon takes no further guest.
+    pub drains: bool,
 }
 
 /// The kind of a keeper's message.
@@ -66,6 +82,8 @@ pub enum TakeKind {
     Request,
     /// Another daemon needs the address of the metrics.
     Yields,
+    /// The keeper's counters.
+    Counts,
     /// The daemon takes no further guest: close the sockets.
     Drains,
     /// The keeper ends, and must not be replaced.

@@ -50,6 +50,7 @@ pub struct Keeper {
     /// Becomes readable when new guests are to get the newest versions.
     reload: Option<OwnedFd>,
     closed: Closed,
+    restarts: u64,
     most_of_process: usize,
 }
 
@@ -162,6 +163,7 @@ impl Keeper {
             next: 0,
             reload: None,
             closed: Closed::default(),
+            restarts: 0,
             most_of_process: limits::MOST_OF_PROCESS,
         };
         for listen in sockets {

@@ -80,6 +80,10 @@ pub fn limit(
 #[derive(Debug, Default)]
 pub struct Closed {
     count: usize,
+    /// All since the keeper began.
+    pub total: u64,
+    /// The worker does not know the total that was told last.
+    pub is_new: bool,
     process: i32,
     limit: Limit,
     told: Option<Instant>,
@@ -89,6 +93,7 @@ impl Closed {
     pub fn add(&mut self, process: Option<Pid>, limit: Limit) {
         self.count += 1;
         self.limit = limit;
+        self.total += 1;
         self.process = process.map_or(0, |pid| pid.as_raw_nonzero().get());
     }
 
@@ -109,7 +114,7 @@ impl Closed {
             Some(since) if since < PERIOD => Some(PERIOD.saturating_sub(since)),
             _ => {
                 told(std::mem::take(&mut self.count), self.process, self.limit);
-                self.told = Some(Instant::now());
+                (self.told, self.is_new) = (Some(Instant::now()), true);
                 None
             }
         }

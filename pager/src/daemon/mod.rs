@@ -9,9 +9,12 @@
 mod ageing;
 mod channel;
 mod control;
+mod health;
+mod http;
 mod keeper;
 mod keeper_state;
 mod limits;
+mod metrics;
 mod monitor;
 mod opening;
 mod outbox;
@@ -27,7 +30,9 @@ pub use ageing::Ageing;
 pub use control::Guests;
 pub use keeper::{Event, Keeper};
 pub use limits::Limit;
-pub use monitor::{Moment, Monitor, Serving};
+#[doc(hidden)]
+pub use metrics::{Family, Kind};
+pub use monitor::{Moment, Monitor, Serving, WaitingGuest};
 pub use request::{Listed, ListedSocket, Listen, Request, Session, ask, checkpoint, daemons, list};
 pub use sockets::accept_one;
 pub use worker::{FindTemplate, Worker, WorkerError};

@@ -1,56 +1,94 @@
-//! Shows operators what a worker does: as Prometheus' text, and as JSON.
-//!
-//! It serves two paths, one request for each connection, and reads no header. An HTTP server would add ten crates.
+//! State of a worker for operators: its guests, its cache, its store, and its health.
 
-use super::channel::REFUSED;
+use super::health::{Check, Health, Probe};
 use super::request::{Listed, daemons, list};
-use super::sockets::{Place, bind};
+use super::sockets::Place;
 use crate::cache::{Cache, CacheStats, Source};
-use crate::guest::{GuestStats, Watch};
-use crate::store::{Steady, StoreStats};
+use crate::guest::{GuestStats, Waiting, Watch};
+use crate::latency::Times;
+use crate::store::{LeaseStats, Library, Steady, StoreStats, TemplateLoss};
 use parking_lot::Mutex;
-use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The most bytes of a request.
-const MOST: usize = 8 << 10;
-/// Time limit of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Most templates that metrics tell apart. Guests of further ones count as those of [`OTHERS`]: an operator may serve an
+/// image of its own to each guest.
+const MOST_TEMPLATES: usize = 200;
+/// No template has this name.
+const OTHERS: &str = "(others)";
+/// Age of a fault from which on its guest counts as waiting.
+const NOTABLE: Duration = Duration::from_secs(1);
 
 /// The guests of a worker, its cache and its store. A clone of the value refers to the same ones.
+///
+/// ```
+/// # use slat_pager::*;
+/// # use std::sync::Arc;
+/// let monitor = Monitor::new(Arc::new(Cache::new(64 << 20)), None);
+/// assert_eq!(monitor.is_healthy(), Ok(()));
+/// // No worker runs yet.
+/// assert_eq!(monitor.is_ready(), Err("the worker starts".into()));
+/// ```
 #[derive(Clone)]
-pub struct Monitor(Arc<Inner>);
+pub struct Monitor(pub(super) Arc<Inner>);
 
-struct Inner {
-    cache: Arc<Cache>,
-    store: Option<Steady>,
+pub(super) struct Inner {
+    pub cache: Arc<Cache>,
+    pub probe: Option<Probe>,
+    library: OnceLock<Library>,
     guests: Mutex<Guests>,
+    pub health: Health,
     /// The path of the control sockets of this host's daemons.
     control: OnceLock<PathBuf>,
-    listening: Mutex<Option<Listening>>,
+    pub listening: Mutex<Option<Listening>>,
 }
 
 /// A socket for requests, and its place if it has a path.
-struct Listening {
-    socket: OwnedFd,
-    place: Option<Place>,
+pub(super) struct Listening {
+    pub socket: OwnedFd,
+    pub place: Option<Place>,
 }
 
 #[derive(Default)]
 struct Guests {
-    live: BTreeMap<u64, (i32, String, Watch)>,
-    /// Counters of the guests that have ended.
-    ended: u64,
-    faults: [u64; Source::ALL.len()],
-    filled: u64,
+    live: BTreeMap<u64, Live>,
+    /// Guests whose template cannot be opened for now, and since when they wait.
+    without_template: BTreeMap<u64, (String, Instant)>,
+    /// Sums of the guests that have ended, by template. Each template of a guest has an entry.
+    ended: BTreeMap<String, Totals>,
+    times: [Times; Source::ALL.len()],
+    prefetch: Times,
+    refusals: BTreeMap<&'static str, u64>,
+}
+
+struct Live {
+    pid: i32,
+    template: String,
+    /// The template's name in the metrics.
+    label: String,
+    watch: Watch,
+}
+
+/// Sums over the guests of a template.
+#[derive(Clone, Default)]
+pub(super) struct Totals {
+    pub live: u64,
+    pub ended: u64,
+    pub stats: GuestStats,
+    /// Time for which the oldest fault has waited.
+    pub oldest: Duration,
+    pub without_template: u64,
+}
+
+/// The content of the metrics that comes from guests.
+pub(super) struct Sums {
+    pub templates: BTreeMap<String, Totals>,
+    pub times: [Times; Source::ALL.len()],
+    pub prefetch: Times,
 }
 
 /// State of a worker at one moment.
@@ -63,14 +101,13 @@ pub struct Moment {
     pub guests: Vec<Serving>,
     /// Number of guests that have ended.
     pub ended: u64,
-    /// Faults of the ended guests, by source.
-    pub ended_faults: BTreeMap<String, u64>,
-    /// Pages that the ended guests got.
-    pub ended_filled: u64,
     /// Counters of the cache.
     pub cache: CacheStats,
     /// Counters of the store, if there is one.
     pub store: Option<StoreStats>,
+    /// Templates of which chunks were missing or damaged.
+    #[serde(default)]
+    pub losses: Vec<TemplateLoss>,
     /// Other daemons with the same control path, such as one that drains.
     #[serde(default)]
     pub others: Vec<Listed>,
@@ -88,13 +125,33 @@ pub struct Serving {
     pub template: String,
     /// Counters of the guest.
     pub stats: GuestStats,
+    /// Seconds for which its oldest fault has waited.
+    #[serde(default)]
+    pub oldest: f64,
+}
+
+/// A guest that waits.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct WaitingGuest {
+    /// Its number.
+    pub guest: u64,
+    /// Process id of its VMM. 0: unknown.
+    pub pid: i32,
+    /// Number of its faults that wait.
+    pub faults: u64,
+    /// Time since the oldest one was read.
+    pub oldest: Duration,
+    /// Why one of them waits.
+    pub reason: String,
 }
 
 impl Monitor {
     /// Makes a monitor without guests.
     pub fn new(cache: Arc<Cache>, store: Option<Steady>) -> Self {
-        let (control, listening) = (OnceLock::new(), Mutex::default());
-        Self(Arc::new(Inner { cache, store, guests: Mutex::default(), control, listening }))
+        let (library, control, listening) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        let (guests, health, probe) = (Mutex::default(), Health::default(), store.map(Probe::new));
+        Self(Arc::new(Inner { cache, probe, library, guests, health, control, listening }))
     }
 
     /// Sets the path of the control socket. State and metrics have the guests of other daemons at this path, too.
@@ -102,250 +159,198 @@ impl Monitor {
         _ = self.0.control.set(control.into());
     }
 
+    /// Sets the library that opens the templates.
+    pub fn of_library(&self, library: &Library) {
+        _ = self.0.library.set(library.clone());
+    }
+
     /// Returns the state of the other daemons that answer.
-    fn others(&self) -> Vec<Listed> {
+    pub(super) fn others(&self) -> Vec<Listed> {
         let daemons = self.0.control.get().map(|control| daemons(control)).unwrap_or_default();
         let answers = daemons.iter().filter_map(|daemon| list(daemon).ok());
         answers.filter(|other| other.worker != std::process::id()).collect()
     }
 
     pub(super) fn begins(&self, guest: u64, pid: i32, template: &str, watch: Watch) {
-        self.0.guests.lock().live.insert(guest, (pid, template.into(), watch));
+        let mut guests = self.0.guests.lock();
+        let label = label(&guests.ended, template);
+        guests.ended.entry(label.clone()).or_default();
+        guests.live.insert(guest, Live { pid, template: template.into(), label, watch });
     }
 
     pub(super) fn ends(&self, guest: u64, stats: &GuestStats) {
         let mut guests = self.0.guests.lock();
-        guests.live.remove(&guest);
-        guests.ended += 1;
-        guests.filled += stats.filled;
-        for source in Source::ALL {
-            guests.faults[source as usize] += stats.faults(source);
+        let Some(live) = guests.live.remove(&guest) else { return };
+        let totals = guests.ended.entry(live.label).or_default();
+        totals.ended += 1;
+        totals.add(&GuestStats { waiting: 0, chunks_left: 0, ..stats.clone() });
+        live.watch.add_to(&mut guests.times);
+        if let Some(took) = live.watch.prefetch() {
+            guests.prefetch.add(took);
         }
+    }
+
+    /// Notes that a guest waits for its template, or that it does not any more.
+    pub(super) fn waits_for_template(&self, guest: u64, template: Option<&str>) {
+        let mut guests = self.0.guests.lock();
+        match template {
+            Some(template) => {
+                let label = label(&guests.ended, template);
+                guests.ended.entry(label.clone()).or_default();
+                guests.without_template.insert(guest, (label, Instant::now()));
+            }
+            None => _ = guests.without_template.remove(&guest),
+        }
+    }
+
+    /// Counts a connection that was refused.
+    pub(super) fn refuses(&self, reason: &'static str) {
+        *self.0.guests.lock().refusals.entry(reason).or_default() += 1;
     }
 
     /// Returns the current state. Asks other daemons, and waits for their answers for a moment.
     pub fn moment(&self) -> Moment {
         let others = self.others();
         let guests = self.0.guests.lock();
-        let serving = |(guest, (pid, template, watch)): (&u64, &(i32, String, Watch))| Serving {
+        let serving = |(guest, live): (&u64, &Live)| Serving {
             guest: *guest,
-            pid: *pid,
-            template: template.clone(),
-            stats: watch.stats(),
+            pid: live.pid,
+            template: live.template.clone(),
+            stats: live.watch.stats(),
+            oldest: live.watch.waiting().map_or(0.0, |waiting| waiting.oldest.as_secs_f64()),
         };
         Moment {
             worker: std::process::id(),
             guests: guests.live.iter().map(serving).collect(),
-            ended: guests.ended,
-            ended_faults: Source::ALL
-                .map(|source| (source.name().into(), guests.faults[source as usize]))
-                .into(),
-            ended_filled: guests.filled,
+            ended: guests.ended.values().map(|totals| totals.ended).sum(),
             cache: self.0.cache.stats(),
-            store: self.0.store.as_ref().map(Steady::stats),
+            store: self.store(),
+            losses: self.losses(),
             others,
         }
     }
 
-    /// Returns the guests with faults that wait, with their number, their process, the number of such faults, and the
-    /// reason of the last one.
-    pub fn waiting(&self) -> Vec<(u64, i32, u64, String)> {
+    /// Returns the sums over guests.
+    pub(super) fn sums(&self) -> Sums {
         let guests = self.0.guests.lock();
-        let waits = |(guest, (pid, _, watch)): (&u64, &(i32, String, Watch))| {
-            watch.waiting().map(|(faults, reason)| (*guest, *pid, faults, reason))
+        let (mut times, mut prefetch) = (guests.times.clone(), guests.prefetch.clone());
+        let mut templates = guests.ended.clone();
+        for template in self.0.health.templates() {
+            templates.entry(label(&templates, &template)).or_default();
+        }
+        for live in guests.live.values() {
+            let totals = templates.entry(live.label.clone()).or_default();
+            totals.live += 1;
+            totals.add(&live.watch.stats());
+            let oldest = live.watch.waiting().map_or(Duration::ZERO, |waiting| waiting.oldest);
+            totals.oldest = totals.oldest.max(oldest);
+            live.watch.add_to(&mut times);
+            if let Some(took) = live.watch.prefetch() {
+                prefetch.add(took);
+            }
+        }
+        for (label, since) in guests.without_template.values() {
+            let totals = templates.entry(label.clone()).or_default();
+            totals.without_template += 1;
+            totals.oldest = totals.oldest.max(since.elapsed());
+        }
+        Sums { templates, times, prefetch }
+    }
+
+    /// Returns the number of refused connections by reason, without those that the keeper refused.
+    pub(super) fn refusals(&self) -> BTreeMap<&'static str, u64> {
+        self.0.guests.lock().refusals.clone()
+    }
+
+    /// Returns the name of a template in the metrics.
+    pub(super) fn label(&self, template: &str) -> String {
+        label(&self.0.guests.lock().ended, template)
+    }
+
+    /// Returns the guests with faults that have waited for a second.
+    pub fn waiting(&self) -> Vec<WaitingGuest> {
+        let guests = self.0.guests.lock();
+        let waits = |(guest, live): (&u64, &Live)| {
+            let Waiting { faults, oldest, reason } = live.watch.waiting()?;
+            let waiting = WaitingGuest { guest: *guest, pid: live.pid, faults, oldest, reason };
+            (oldest >= NOTABLE).then_some(waiting)
         };
         guests.live.iter().filter_map(waits).collect()
     }
 
-    /// Answers requests of HTTP at an address and port, or at the path of a socket that only this user may connect to: `/metrics` for
-    /// Prometheus, and `/state`, a [`Moment`] as JSON.
-    ///
-    /// # Errors
-    /// `AddrInUse`: another process listens there. Or the address cannot be listened on.
-    pub fn listen(&self, at: &str) -> io::Result<()> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{at}: {error}"));
-        if at.contains('/') {
-            let (socket, place) = bind(Path::new(at), false)?;
-            socket.set_nonblocking(false)?;
-            let shared = socket.as_fd().try_clone_to_owned()?;
-            self.answer_all(shared, Some(place), move || {
-                let stream = socket.accept()?.0;
-                stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)))?;
-                Ok(stream)
-            })
-        } else {
-            let socket = TcpListener::bind(at).map_err(named)?;
-            let shared = socket.as_fd().try_clone_to_owned()?;
-            self.answer_all(shared, None, move || {
-                let stream = socket.accept()?.0;
-                stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)))?;
-                Ok(stream)
-            })
-        }
+    /// Returns the counters of the store, if there is one.
+    pub fn store(&self) -> Option<StoreStats> {
+        self.0.probe.as_ref().map(|probe| probe.store().stats())
     }
 
-    /// Answers the connections that `accept` returns, in a thread of its own, until [`Monitor::stop_listening`].
-    fn answer_all<S: Read + Write>(
-        &self,
-        socket: OwnedFd,
-        place: Option<Place>,
-        accept: impl Fn() -> io::Result<S> + Send + 'static,
-    ) -> io::Result<()> {
-        *self.0.listening.lock() = Some(Listening { socket, place });
-        let monitor = self.clone();
-        let answer = move || {
-            while monitor.0.listening.lock().is_some() {
-                match accept() {
-                    Ok(stream) => _ = monitor.answer(stream),
-                    // For instance, no descriptor is left.
-                    Err(_) => std::thread::sleep(REFUSED),
-                }
-            }
-        };
-        std::thread::Builder::new().name("monitor".into()).spawn(answer).map(drop)
+    /// Returns the last failure of a call of the store.
+    pub fn store_failure(&self) -> String {
+        self.0.probe.as_ref().map(|probe| probe.store().last_failure()).unwrap_or_default()
     }
 
-    /// Frees the address of the metrics, and removes the socket if it has a path.
-    pub fn stop_listening(&self) {
-        let Some(Listening { socket, place }) = self.0.listening.lock().take() else { return };
-        _ = place.map(|place| place.remove());
-        // The thread's `accept` returns.
-        _ = rustix::net::shutdown(&socket, Shutdown::Both);
+    /// Returns the templates of which chunks were missing or damaged.
+    pub fn losses(&self) -> Vec<TemplateLoss> {
+        self.0.library.get().map(Library::losses).unwrap_or_default()
     }
 
-    /// Returns whether it listens.
-    pub fn is_listening(&self) -> bool {
-        self.0.listening.lock().is_some()
+    /// Returns the state of the lease.
+    pub fn lease(&self) -> LeaseStats {
+        self.0.library.get().map(Library::lease).unwrap_or_default()
     }
 
-    pub(crate) fn answer(&self, mut stream: impl Read + Write) -> io::Result<()> {
-        let (mut request, mut part) = (Vec::new(), [0; 1024]);
-        let until = Instant::now() + PATIENCE;
-        while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MOST {
-            let read = stream.read(&mut part)?;
-            if read == 0 || Instant::now() > until {
-                return Ok(());
-            }
-            request.extend_from_slice(&part[..read]);
-        }
-        let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let (status, kind, body) = match line {
-            line if line.starts_with(b"GET /metrics ") => {
-                ("200 OK", "text/plain; version=0.0.4", text(&self.moment()))
-            }
-            line if line.starts_with(b"GET /state ") => {
-                ("200 OK", "application/json", serde_json::to_string(&self.moment())?)
-            }
-            _ => ("404 Not Found", "text/plain", "/metrics and /state are here\n".into()),
-        };
-        write!(
-            stream,
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        )
+    /// Returns whether the store answers. Asks it at most every five seconds, and waits for a second at most.
+    pub(super) fn store_check(&self) -> Check {
+        let needs_catalog = self.lease().age.is_some();
+        self.0.probe.as_ref().map_or(Ok(()), |probe| probe.check(needs_catalog))
+    }
+
+    /// Returns whether the keeper and this worker live. `Err`: why not, in a line.
+    pub fn is_healthy(&self) -> Check {
+        self.0.health.is_healthy()
+    }
+
+    /// Returns whether new guests are served: the sockets are bound, their templates are open, and the store answers. Waits
+    /// for the store for a second at most. `Err`: why not, in a line.
+    pub fn is_ready(&self) -> Check {
+        self.is_healthy().and_then(|()| self.0.health.is_ready(|| self.store_check()))
     }
 }
 
-type Value = fn(&GuestStats) -> u64;
+/// Returns the name of a template in the metrics, which have `known` names so far.
+fn label(known: &BTreeMap<String, Totals>, template: &str) -> String {
+    let is_known = known.contains_key(template) || known.len() < MOST_TEMPLATES;
+    if is_known { template.into() } else { OTHERS.into() }
+}
 
-/// Formats Prometheus' text. A restarted worker begins at 0, which Prometheus expects of counters.
-fn text(moment: &Moment) -> String {
-    let mut text = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {
-        _ = writeln!(text, "# HELP slat_pager_{name} {help}\n# TYPE slat_pager_{name} {kind}");
-        for (labels, value) in samples {
-            _ = writeln!(text, "slat_pager_{name}{labels} {value}");
+impl Totals {
+    /// Adds the counters of a guest.
+    fn add(&mut self, more: &GuestStats) {
+        let stats = &mut self.stats;
+        stats.filled += more.filled;
+        stats.ahead += more.ahead;
+        stats.chunks_left += more.chunks_left;
+        stats.removes += more.removes;
+        stats.again += more.again;
+        stats.poisoned += more.poisoned;
+        stats.reclaimed += more.reclaimed;
+        stats.waiting += more.waiting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_series_has_a_limit_however_many_templates_there_are() {
+        let monitor = Monitor::new(Arc::new(Cache::new(0)), None);
+        for number in 0..3 * MOST_TEMPLATES as u64 {
+            monitor.waits_for_template(number, Some(&format!("/images/{number}")));
         }
-    };
-    let one = |value: u64| vec![(String::new(), value as f64)];
-    family("guests", "gauge", "Guests that are served.", one(moment.guests.len() as u64));
-    let other = |value: fn(&Listed) -> u64| {
-        let one = |other: &Listed| (format!("{{keeper=\"{}\"}}", other.keeper), value(other) as f64);
-        moment.others.iter().map(one).collect::<Vec<_>>()
-    };
-    let guests = other(|other| other.sessions.len() as u64);
-    family("other_guests", "gauge", "Guests of another daemon with the same control path.", guests);
-    let waiting = other(|other| other.sessions.iter().map(|session| session.waiting).sum());
-    family("other_faults_waiting", "gauge", "Faults of its guests that wait.", waiting);
-    family("guests_ended_total", "counter", "Guests that have ended.", one(moment.ended));
-
-    let mut faults: BTreeMap<&str, u64> =
-        moment.ended_faults.iter().map(|(name, count)| (&**name, *count)).collect();
-    for (name, latency) in moment.guests.iter().flat_map(|guest| &guest.stats.latency) {
-        *faults.entry(name).or_default() += latency.count;
+        let templates = monitor.sums().templates;
+        assert_eq!(templates.len(), MOST_TEMPLATES + 1);
+        assert_eq!(templates[OTHERS].without_template, 2 * MOST_TEMPLATES as u64);
+        (0..3 * MOST_TEMPLATES as u64).for_each(|number| monitor.waits_for_template(number, None));
+        assert!(monitor.sums().templates.values().all(|totals| totals.without_template == 0));
     }
-    let by_source = faults.iter().map(|(name, count)| (format!("{{source=\"{name}\"}}"), *count as f64));
-    family(
-        "faults_total",
-        "counter",
-        "Faults that were answered, by where the page came from.",
-        by_source.collect(),
-    );
-    let filled = moment.ended_filled + moment.guests.iter().map(|guest| guest.stats.filled).sum::<u64>();
-    family(
-        "pages_filled_total",
-        "counter",
-        "Pages that were filled, with those that came along.",
-        one(filled),
-    );
-
-    let mut times = Vec::new();
-    for guest in &moment.guests {
-        for (source, latency) in guest.stats.latency.iter().filter(|(_, latency)| latency.count > 0) {
-            for (quantile, nanos) in [("0.5", latency.p50), ("0.99", latency.p99), ("0.999", latency.p999)] {
-                let labels =
-                    format!("{{guest=\"{}\",source=\"{source}\",quantile=\"{quantile}\"}}", guest.guest);
-                times.push((labels, nanos as f64 / 1e9));
-            }
-        }
-    }
-    family(
-        "fault_seconds",
-        "gauge",
-        "How long faults of a live guest took, from their reading to the page.",
-        times,
-    );
-    let each = |value: Value| {
-        let label = |guest: &Serving| {
-            let (guest, pid, template) = (guest.guest, guest.pid, &guest.template);
-            format!("{{guest=\"{guest}\",pid=\"{pid}\",template=\"{template}\"}}")
-        };
-        moment.guests.iter().map(|guest| (label(guest), value(&guest.stats) as f64)).collect::<Vec<_>>()
-    };
-    let guests: [(&str, &str, Value); 7] = [
-        ("guest_pages_filled", "Pages that were filled.", |stats| stats.filled),
-        ("guest_pages_ahead", "Pages that were filled ahead of faults.", |stats| stats.ahead),
-        ("guest_chunks_left", "Chunks of the working set that are to come.", |stats| stats.chunks_left),
-        ("guest_removals", "Removals that the guest told.", |stats| stats.removes),
-        ("guest_faults_again", "Times that a fault had to be tried again.", |stats| stats.again),
-        ("guest_faults_waiting", "Faults that wait for the store or for memory.", |stats| stats.waiting),
-        ("guest_pages_poisoned", "Pages that were given up.", |stats| stats.poisoned),
-    ];
-    for (name, help, value) in guests {
-        family(name, "gauge", help, each(value));
-    }
-
-    let cache = &moment.cache;
-    family("cache_hits_total", "counter", "Chunks that were in the cache.", one(cache.hits));
-    family("cache_misses_total", "counter", "Chunks that were read from the store.", one(cache.misses));
-    family("cache_evicted_total", "counter", "Chunks that had to leave the cache.", one(cache.evicted));
-    family("cache_bytes", "gauge", "Bytes in the cache.", one(cache.bytes));
-    if let Some(store) = &moment.store {
-        family("store_up", "gauge", "0: the store is taken for down.", one(u64::from(!store.is_down)));
-        let counters = [
-            ("store_reads_total", "Reads that were asked for.", store.reads),
-            ("store_bytes_total", "Bytes that were read.", store.bytes),
-            ("store_other_calls_total", "Other calls that were asked for.", store.others),
-            ("store_failures_total", "Calls that failed.", store.failures),
-            ("store_retries_total", "Calls that were made again.", store.retries),
-            ("store_hedges_total", "Reads that were made twice since they took long.", store.hedges),
-            ("store_hedges_won_total", "Second reads that answered first.", store.hedges_won),
-            ("store_breaks_total", "Times that the store was taken for down.", store.breaks),
-            ("store_refused_total", "Calls that were not made meanwhile.", store.refused),
-        ];
-        for (name, help, value) in counters {
-            family(name, "counter", help, one(value));
-        }
-    }
-    text
 }

@@ -2,6 +2,7 @@
 
 use super::control::Guests;
 use super::keeper_state::KeeperState;
+use super::monitor::Monitor;
 use crate::store::{StoreError, Template, TemplateSource};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ pub(super) struct Opening {
     pub sources: Vec<(usize, TemplateSource, Arc<Mutex<()>>)>,
     guests: Guests,
     keeper_state: Arc<KeeperState>,
+    monitor: Monitor,
 }
 
 /// Prepares the opening of one socket's template, or of all.
@@ -25,12 +27,13 @@ pub(super) fn opening(
     sources: &Sources,
     keeper_state: &Arc<KeeperState>,
     guests: &Guests,
+    monitor: &Monitor,
     socket: Option<usize>,
 ) -> Opening {
     let sources = sources.lock();
     let found = sources.iter().filter(|(number, _)| socket.is_none_or(|socket| socket == **number));
     let sources = found.map(|(number, (source, turn))| (*number, source.clone(), turn.clone())).collect();
-    Opening { sources, guests: guests.clone(), keeper_state: keeper_state.clone() }
+    Opening { sources, guests: guests.clone(), keeper_state: keeper_state.clone(), monitor: monitor.clone() }
 }
 
 impl Opening {
@@ -67,7 +70,10 @@ impl Opening {
         });
         match &opened {
             Ok(template) => self.keeper_state.opened(socket, Some(template.version()), is_reload),
-            Err(error) => self.keeper_state.not_opened(socket, is_reload, error),
+            Err(error) => {
+                self.monitor.0.health.not_opened(socket, error);
+                self.keeper_state.not_opened(socket, is_reload, error);
+            }
         }
         opened
     }
@@ -101,6 +107,7 @@ pub(crate) fn at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Cache;
     use crate::daemon::channel::{Channel, Keep, Take};
     use crate::uffd::PAGE;
     use std::io;
@@ -115,7 +122,8 @@ mod tests {
         std::fs::write(&image, [7; PAGE]).unwrap();
         let (source, turn) = (TemplateSource::of_image(&image), Arc::new(Mutex::new(())));
         let sources = Mutex::new(BTreeMap::from([(0, (source, turn.clone()))]));
-        let opening = opening(&sources, &keeper_state, &Guests::default(), None);
+        let monitor = Monitor::new(Arc::new(Cache::new(PAGE)), None);
+        let opening = opening(&sources, &keeper_state, &Guests::default(), &monitor, None);
         let other = turn.lock();
         opening.begin(true);
         std::thread::sleep(Duration::from_millis(100));

@@ -29,6 +29,8 @@ pub enum Letter {
     /// The request of the operator with this number.
     Request(u64),
     Yields,
+    /// The keeper's counters.
+    Counts,
     All,
     Drains,
     Leaves,

@@ -7,6 +7,7 @@
 //! {"do":"remove","socket":"/run/a"}                    {"ok":true}
 //! {"do":"reload"}                                      {"ok":true}
 //! {"do":"drain"}                                       {"ok":true,"guests":3}
+//! {"do":"health"}                                      {"ok":true,"healthy":true,"ready":false,"why":"…"}
 //! {"do":"checkpoint","pid":4711,"name":"debian.3"}     {"ok":true,"instant":{"pages":9}}  {"ok":true,"stored":{…}}
 //! ```
 
@@ -44,6 +45,8 @@ pub enum Request {
     Drain,
     /// Gives the address of the metrics to another daemon. Refused by a daemon that takes further guests.
     Yield,
+    /// Returns whether the daemon is healthy and ready: `healthy`, `ready`, and `why` not.
+    Health,
     /// Makes a snapshot of a running guest.
     Checkpoint {
         /// The VMM's process.
@@ -174,7 +177,7 @@ pub struct Session {
     pub age: f64,
     /// Faults that wait for the store or for memory.
     pub waiting: u64,
-    /// The reason of the last one.
+    /// The reason of one of them.
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -270,7 +273,7 @@ mod tests {
         let expected = Listen { once: true, ..Listen::template("/run/a", "debian") };
         assert_eq!(add, Request::Add(expected));
         assert_eq!(parse(r#"{"do":"reload"}"#).unwrap(), Request::Reload { template: None });
-        for request in [Request::List, Request::Drain, add] {
+        for request in [Request::List, Request::Drain, Request::Health, add] {
             assert_eq!(parse(&serde_json::to_string(&request).unwrap()).unwrap(), request);
         }
         assert!(parse(r#"{"do":"add","socket":"/run/a","tmplate":"debian"}"#).is_err());

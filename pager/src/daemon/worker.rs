@@ -3,7 +3,7 @@
 use super::channel::{Channel, Take, TakeKind};
 use super::control::Guests;
 use super::keeper_state::KeeperState;
-use super::monitor::Monitor;
+use super::monitor::{Monitor, WaitingGuest};
 use super::opening::{Opening, Sources, at, opening};
 use super::peer;
 use super::request::{Listen, Request};
@@ -86,14 +86,18 @@ impl<W: Wire> Worker<W> {
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
         let keeper_state = &Arc::new(KeeperState::new(Channel::new(keeper)));
-        let (ended, sources, mut has_all) = (&ended, &Sources::default(), false);
+        let (ended, sources) = (&ended, &Sources::default());
         tell_waiting(self.monitor.clone(), keeper_state);
         std::thread::scope(|scope| {
             loop {
-                let Some((mut take, mut fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
+                let Some((take, fds)) = keeper_state.keeper().channel().receive::<Take>(true)? else {
                     // The keeper was killed.
+                    self.monitor.0.health.has_keeper(false);
                     match guests.start_keeper() {
-                        Some(start) if keeper_state.next_keeper(start)? => continue,
+                        Some(start) if keeper_state.next_keeper(start)? => {
+                            self.monitor.0.health.has_keeper(true);
+                            continue;
+                        }
                         _ => return Ok(()),
                     }
                 };
@@ -101,45 +105,8 @@ impl<W: Wire> Worker<W> {
                 match take.what {
                     TakeKind::Guest => {}
                     TakeKind::Leaves => return Ok(()),
-                    what => {
-                        match what {
-                            TakeKind::Socket => {
-                                let is_new = self.note(sources, &take);
-                                keeper_state.socket(take, fds.pop());
-                                if is_new && has_all {
-                                    opening(sources, keeper_state, guests, Some(socket)).begin(false);
-                                }
-                            }
-                            TakeKind::Closes => keeper_state.closes(socket),
-                            TakeKind::Forgets => {
-                                keeper_state.forgets(socket);
-                                sources.lock().remove(&socket);
-                            }
-                            TakeKind::Control => {
-                                fds.drain(..).for_each(|fd| keeper_state.control(take.connection, fd));
-                            }
-                            TakeKind::Drains => keeper_state.drains(),
-                            TakeKind::Reload => {
-                                opening(sources, keeper_state, guests, Some(socket)).begin(true);
-                            }
-                            TakeKind::Request => {
-                                if let Some(connection) = fds.pop() {
-                                    guests.answer(take.request.take(), connection);
-                                }
-                            }
-                            TakeKind::Yields => self.monitor.stop_listening(),
-                            TakeKind::All => {
-                                has_all = true;
-                                let opening = opening(sources, keeper_state, guests, None);
-                                if take.is_first {
-                                    opening.all().map_err(io::Error::other)?;
-                                } else {
-                                    opening.begin(false);
-                                }
-                                keeper_state.tell_ready();
-                            }
-                            TakeKind::Guest | TakeKind::Leaves => {}
-                        }
+                    _ => {
+                        self.notes(take, fds, sources, keeper_state, guests)?;
                         continue;
                     }
                 }
@@ -147,6 +114,8 @@ impl<W: Wire> Worker<W> {
                 let kills = self.options.on_failure == OnFailure::Kill;
                 let done = move |pid, end: Result<GuestStats, WorkerError>, peer: Option<OwnedFd>| {
                     guests.remove(connection);
+                    self.monitor.waits_for_template(connection, None);
+                    _ = end.as_ref().inspect_err(|error| self.monitor.refuses(error.reason()));
                     let (end, killed) = match end {
                         Err(error) if kills => may_kill(error, peer),
                         end => (end, None),
@@ -162,7 +131,7 @@ impl<W: Wire> Worker<W> {
                     continue;
                 }
                 // A socket is removed after the end of its last guest.
-                let source = opening(sources, keeper_state, guests, Some(socket));
+                let source = opening(sources, keeper_state, guests, &self.monitor, Some(socket));
                 let serve = move || {
                     let mut pid = 0;
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
@@ -175,6 +144,64 @@ impl<W: Wire> Worker<W> {
                 }
             }
         })
+    }
+
+    /// Notes a message of the keeper that is about no guest.
+    fn notes(
+        &self,
+        mut take: Take,
+        mut fds: Vec<OwnedFd>,
+        sources: &Sources,
+        keeper_state: &Arc<KeeperState>,
+        guests: &Guests,
+    ) -> io::Result<()> {
+        let (socket, health) = (take.socket, &self.monitor.0.health);
+        let opening = |socket| opening(sources, keeper_state, guests, &self.monitor, socket);
+        match take.what {
+            TakeKind::Socket => {
+                let is_new = self.note(sources, &take);
+                if take.is_open {
+                    health.socket(socket, sources.lock().get(&socket).map(|(source, _)| source.clone()));
+                }
+                keeper_state.socket(take, fds.pop());
+                if is_new && health.has_all() {
+                    opening(Some(socket)).begin(false);
+                }
+            }
+            TakeKind::Closes => {
+                health.socket(socket, None);
+                keeper_state.closes(socket);
+            }
+            TakeKind::Forgets => {
+                health.socket(socket, None);
+                keeper_state.forgets(socket);
+                sources.lock().remove(&socket);
+            }
+            TakeKind::Control => fds.drain(..).for_each(|fd| keeper_state.control(take.connection, fd)),
+            TakeKind::Counts => health.set_counts(take.counts.unwrap_or_default()),
+            TakeKind::Drains => {
+                health.drains();
+                keeper_state.drains();
+            }
+            TakeKind::Reload => opening(Some(socket)).begin(true),
+            TakeKind::Request => match (fds.pop(), take.request.take()) {
+                (Some(connection), Some(Request::Health)) => self.monitor.answer_health(connection),
+                (Some(connection), request) => guests.answer(request, connection),
+                (None, _) => {}
+            },
+            TakeKind::Yields => self.monitor.stop_listening(),
+            TakeKind::All => {
+                health.set_all();
+                if take.is_first {
+                    opening(None).all().map_err(io::Error::other)?;
+                } else {
+                    opening(None).begin(false);
+                }
+                keeper_state.tell_ready();
+            }
+            TakeKind::Guest | TakeKind::Leaves => {}
+        }
+        Ok(())
     }
 
     /// Notes the template of a socket. Returns whether the socket is new.
@@ -219,8 +246,15 @@ impl<W: Wire> Worker<W> {
         // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) => {
-                let waits = |error: &StoreError| guests.tell_template(&template.name(), Err(error));
-                at(template, version, waits, |pause| life.ends_within(pause))?
+                let waits = |error: &StoreError| {
+                    self.monitor.waits_for_template(take.connection, Some(&template.name()));
+                    keeper_state.waits(take.connection, 1, &error.to_string());
+                    guests.tell_template(&template.name(), Err(error));
+                };
+                let opened = at(template, version, waits, |pause| life.ends_within(pause))?;
+                self.monitor.waits_for_template(take.connection, None);
+                keeper_state.waits(take.connection, 0, "");
+                opened
             }
             // A later worker serves the same version.
             _ => source.one(*socket, false)?,
@@ -274,13 +308,13 @@ fn tell_waiting(monitor: Monitor, keeper_state: &Arc<KeeperState>) {
         while let Some(keeper_state) = keeper_state.upgrade() {
             let waiting = monitor.waiting();
             told.retain(|guest, _| {
-                let waits = waiting.iter().any(|(other, ..)| other == guest);
+                let waits = waiting.iter().any(|other| other.guest == *guest);
                 if !waits {
                     keeper_state.waits(*guest, 0, "");
                 }
                 waits
             });
-            for (guest, _, faults, reason) in waiting {
+            for WaitingGuest { guest, faults, reason, .. } in waiting {
                 if told.insert(guest, faults) != Some(faults) {
                     keeper_state.waits(guest, faults, &reason);
                 }

@@ -31,6 +31,8 @@ pub(super) struct Fault {
     /// Time of the next try, and number of times that the store did not answer.
     pub due: Instant,
     pub failures: u32,
+    /// The fault is among those that wait.
+    pub waits: bool,
 }
 
 impl Fault {
@@ -43,7 +45,8 @@ impl Fault {
             () if has(abi::FAULT_MINOR) => Kind::Minor,
             () => Kind::Missing,
         };
-        Self { address, kind, write: has(abi::FAULT_WRITE), since, slow: false, due: since, failures: 0 }
+        let write = has(abi::FAULT_WRITE);
+        Self { address, kind, write, since, slow: false, due: since, failures: 0, waits: false }
     }
 }
 

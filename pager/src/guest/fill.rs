@@ -45,12 +45,22 @@ impl Inner {
         let loaded = match self.loaded_now(page) {
             Some(loaded) => Ok(loaded),
             None if !may_sleep => return Answer::Elsewhere,
-            None => self.load(page, &window),
+            None => {
+                // Unless another thread has handed it over, and it waits already.
+                if !fault.waits {
+                    self.waits.begin(fault.since);
+                }
+                let loaded = self.load(page, &window);
+                if !fault.waits {
+                    self.waits.end(fault.since);
+                }
+                loaded
+            }
         };
         let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
-                self.waits_for(error);
+                self.waits.because(error);
                 return Answer::NoContent;
             }
             Err(_) => return self.give_up(fault),
@@ -70,7 +80,7 @@ impl Inner {
             None => self.done(fault, loaded.source),
             // The VMM's mapping is not the one that it announced.
             Some(Refusal::Other(error)) if matches!(loaded.content, Content::Shared) => {
-                self.waits_for(format_args!("its VMM did not map the file that clones share: {error}"));
+                self.waits.because(format_args!("its VMM did not map the file that clones share: {error}"));
                 Answer::NoContent
             }
             Some(refusal) => self.refused(&refusal, fault),
@@ -220,7 +230,7 @@ impl Inner {
                 Answer::Ignored
             }
             (_, Some(Refusal::Other(error))) => {
-                self.waits_for(format_args!("the page is lost, and the kernel marks none: {error}"));
+                self.waits.because(format_args!("the page is lost, and the kernel marks none: {error}"));
                 Answer::NoContent
             }
             (_, Some(refusal)) => self.refused(&refusal, fault),
@@ -245,7 +255,7 @@ impl Inner {
             }
             // There is no memory, or no huge page, for now.
             Refusal::Other(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                self.waits_for(format_args!("the kernel has no page for it: {error}"));
+                self.waits.because(format_args!("the kernel has no page for it: {error}"));
                 Answer::NoContent
             }
             // The thread faults again, and finds no page, or nothing mapped.

@@ -14,14 +14,16 @@ mod reclaim;
 mod replay;
 mod serve;
 mod track;
+mod waits;
 
 pub use harvest::{Handle, Harvest, HarvestError, Stored};
 pub use memory_reader::Life;
 pub use reclaim::swap_file;
+pub(crate) use waits::Waiting;
 
 use crate::cache::{Cache, Source};
 use crate::journal::{Journal, MOST_READERS};
-use crate::latency::{Latencies, Latency};
+use crate::latency::{Latencies, Latency, Times};
 use crate::layout::Layout;
 use crate::share::Share;
 use crate::store::Template;
@@ -32,10 +34,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most threads that fill pages ahead of the faults of one guest.
 pub const MOST_REPLAYING: usize = 64;
@@ -142,7 +144,7 @@ pub struct GuestStats {
     pub reclaimed: u64,
     /// Settled pages: their content is no longer the template's.
     pub settled: u64,
-    /// Faults that wait now, because the store, the swap file or the kernel refused at least once.
+    /// Faults that wait now: for the store, the swap file, or memory.
     #[serde(default)]
     pub waiting: u64,
 }
@@ -189,9 +191,10 @@ struct Inner {
     removes: AtomicU64,
     again: AtomicU64,
     poisoned: AtomicU64,
-    /// Faults that had to wait at least once, and are not answered yet; and why the last one had to.
-    waiting: AtomicU64,
-    waits_for: Mutex<String>,
+    waits: waits::Waits,
+    /// When the guest began, if it has a plan and begins with no page; and how long its plan took.
+    began: Option<Instant>,
+    prefetch: OnceLock<Duration>,
 }
 
 /// A served guest. Dropping it stops the service; the guest's next fault then waits for another pager.
@@ -208,10 +211,20 @@ impl Watch {
         self.0.stats()
     }
 
-    /// Returns the number of faults that wait, and why the last one does. `None`: none waits.
-    pub fn waiting(&self) -> Option<(u64, String)> {
-        let waiting = self.0.waiting.load(Ordering::Relaxed);
-        (waiting > 0).then(|| (waiting, self.0.waits_for.lock().clone()))
+    /// Returns the faults that wait. `None`: none does.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.0.waits.now()
+    }
+
+    /// Adds the times of its faults, by source.
+    pub fn add_to(&self, times: &mut [Times; Source::ALL.len()]) {
+        self.0.latencies.add_to(times);
+    }
+
+    /// Returns the time from its begin until its working set was filled. `None`: it is not, or it has none, or an earlier
+    /// worker began the guest.
+    pub fn prefetch(&self) -> Option<Duration> {
+        self.0.prefetch.get().copied()
     }
 }
 
@@ -272,7 +285,9 @@ impl Guest {
         let by_page = layout.unit() == 1 && !matches!(backing, Backing::Share(_));
         let plan = set.map(|set| plan::Plan::new(&set, &layout, &template, by_page)).unwrap_or_default();
         // A guest that was served before has already touched its first pages.
-        let record = options.record.filter(|_| journal.settled() == 0 && template.begin_recording());
+        let is_new = journal.settled() == 0;
+        let record = options.record.filter(|_| is_new && template.begin_recording());
+        let began = (is_new && plan.left() > 0).then(Instant::now);
         let inner = Arc::new(Inner {
             uffd,
             life,
@@ -300,8 +315,9 @@ impl Guest {
             removes: zero(),
             again: zero(),
             poisoned: zero(),
-            waiting: zero(),
-            waits_for: Mutex::default(),
+            waits: waits::Waits::default(),
+            began,
+            prefetch: OnceLock::new(),
         });
         if matches!(inner.backing, Backing::Swapped { .. }) {
             for region in inner.layout.regions() {
@@ -394,13 +410,17 @@ impl Inner {
             poisoned: read(&self.poisoned),
             reclaimed: read(&self.reclaimed),
             settled: self.journal.settled() as u64,
-            waiting: read(&self.waiting),
+            waiting: self.waits.count(),
         }
     }
 
-    /// Notes why a fault has to wait.
-    fn waits_for(&self, reason: impl std::fmt::Display) {
-        *self.waits_for.lock() = reason.to_string();
+    /// Notes that a job of the plan is done, or left to the faults.
+    fn end_job(&self) {
+        if self.plan.end() == 0
+            && let Some(began) = self.began
+        {
+            _ = self.prefetch.set(began.elapsed());
+        }
     }
 }
 

@@ -157,9 +157,9 @@ impl Plan {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Notes that a job is done, or left to the faults.
-    pub fn end(&self) {
-        self.left.fetch_sub(1, Ordering::Relaxed);
+    /// Notes that a job is done, or left to the faults. Returns the number of jobs that are left.
+    pub fn end(&self) -> usize {
+        self.left.fetch_sub(1, Ordering::Relaxed) - 1
     }
 
     /// Returns the job of the chunk that begins with this page.

@@ -194,7 +194,7 @@ impl Inner {
         let mut content = vec![0; pages.len() * PAGE];
         let Ok(swap) = swap.try_clone_to_owned().map(File::from) else { return Answer::NoContent };
         if let Err(error) = swap.read_exact_at(&mut content, (pages.start * PAGE) as u64) {
-            self.waits_for(format_args!("the swap file: {error}"));
+            self.waits.because(format_args!("the swap file: {error}"));
             return Answer::NoContent;
         }
         let _order = self.order.read();

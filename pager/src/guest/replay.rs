@@ -30,7 +30,7 @@ impl Inner {
                     Err(error) if error.may_pass() && tries < TRIES => _ = self.has_stopped(pause(tries)),
                     // A fault will ask again, and longer.
                     Err(_) => {
-                        self.plan.end();
+                        self.end_job();
                         break;
                     }
                 }
@@ -50,7 +50,7 @@ impl Inner {
                     &Piece { pages: pages.clone(), content: &content, from: *from, write: false },
                 );
             }
-            self.plan.end();
+            self.end_job();
             return Ok(());
         }
         let mut loaded: Option<Loaded> = None;
@@ -63,7 +63,7 @@ impl Inner {
             self.fill_run(*address, &now.piece(pages.clone()));
             loaded = Some(now);
         }
-        self.plan.end();
+        self.end_job();
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Inner {
             };
             self.fill_run(*address, &piece);
         }
-        self.plan.end();
+        self.end_job();
     }
 
     /// Fills the unsettled pages of a piece, from this address on.

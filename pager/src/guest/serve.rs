@@ -128,9 +128,7 @@ impl Inner {
 
     fn answer(&self, mut fault: Fault, may_sleep: bool) {
         match self.resolve(&fault, may_sleep) {
-            Answer::Done | Answer::Ignored if fault.failures > 0 => {
-                _ = self.waiting.fetch_sub(1, Ordering::Relaxed);
-            }
+            Answer::Done | Answer::Ignored if fault.waits => self.waits.end(fault.since),
             Answer::Done | Answer::Ignored => {}
             Answer::Gone => self.finish(),
             Answer::Again => {
@@ -148,7 +146,6 @@ impl Inner {
             }
             Answer::NoContent => {
                 fault.due = Instant::now() + super::pause(fault.failures);
-                self.waiting.fetch_add(u64::from(fault.failures == 0), Ordering::Relaxed);
                 fault.failures += 1;
                 fault.slow = self.options.threads > 1;
                 self.again.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +160,10 @@ impl Inner {
     }
 
     /// Hands a fault to a thread that may sleep.
-    fn hand_over(&self, fault: Fault) {
+    fn hand_over(&self, mut fault: Fault) {
+        if !std::mem::replace(&mut fault.waits, true) {
+            self.waits.begin(fault.since);
+        }
         self.later.lock().push_back(fault);
         // It cannot be full.
         _ = rustix::io::write(&self.handed, &1u64.to_ne_bytes());

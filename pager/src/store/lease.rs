@@ -17,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -39,6 +40,22 @@ struct Inner {
     trust: Duration,
     pins: Mutex<Pins>,
     ended: Condvar,
+    /// Writes that succeeded and that failed, and the time of the last good one, in milliseconds; 0: there is no lease.
+    writes: AtomicU64,
+    failures: AtomicU64,
+    at: AtomicU64,
+}
+
+/// State of a lease.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseStats {
+    /// Number of times that it was written.
+    pub renewals: u64,
+    /// Number of times that it could not be written.
+    pub failures: u64,
+    /// Time since it was written last. `None`: it is not needed.
+    pub age: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -88,11 +105,20 @@ impl Lease {
 
     fn trusting(store: Arc<dyn Store>, number: u128, trust: Duration) -> Self {
         let pins = Mutex::new(Pins { id: format!("{number:032x}"), ..Pins::default() });
-        Self(Arc::new(Inner { store, trust, pins, ended: Condvar::new() }))
+        let [writes, failures, at] = [const { AtomicU64::new(0) }; 3];
+        Self(Arc::new(Inner { store, trust, pins, ended: Condvar::new(), writes, failures, at }))
     }
 
     pub fn id(&self) -> String {
         self.0.pins.lock().id.clone()
+    }
+
+    /// Returns its counters. Waits for no call of the store.
+    pub fn stats(&self) -> LeaseStats {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let at = Duration::from_millis(read(&self.0.at));
+        let age = (!at.is_zero()).then(|| now().saturating_sub(at));
+        LeaseStats { renewals: read(&self.0.writes), failures: read(&self.0.failures), age }
     }
 
     /// Pins a manifest, or only the lease itself (`""`). The lease is written when this returns.
@@ -166,10 +192,14 @@ impl Inner {
             text.serial = pins.serial;
             let bytes = serde_json::to_vec(&text).expect("strings are JSON");
             let began = now();
-            self.store.put(&pins.key(), &bytes).map_err(not_lost)?;
+            let put = self.store.put(&pins.key(), &bytes);
+            let counter = if put.is_ok() { &self.writes } else { &self.failures };
+            counter.fetch_add(1, Ordering::Relaxed);
+            put.map_err(not_lost)?;
             // If the host was suspended before the call, the call may have come too late.
             if !may_have_ended(pins) {
                 pins.written = Some(began);
+                self.at.store(began.as_millis() as u64, Ordering::Relaxed);
                 return Ok(());
             }
         }
@@ -253,6 +283,7 @@ impl Drop for Pin {
         }
         if pins.counts.is_empty() {
             inner.ended.notify_all();
+            inner.at.store(0, Ordering::Relaxed);
             // If this fails, the lease ends by its age.
             _ = inner.store.delete(&pins.key());
         }

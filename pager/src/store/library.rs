@@ -1,7 +1,8 @@
 //! The templates of a store: lists and removes them. Other files make, open and collect them.
 
 use super::catalog::{Catalog, Edit};
-use super::lease::Lease;
+use super::lease::{Lease, LeaseStats};
+use super::losses::{Losses, TemplateLoss};
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Store, StoreError, is_name, names, working_set};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub struct Library {
     pub(super) store: Arc<dyn Store>,
     pub(super) lease: Lease,
     pub(super) writers: usize,
+    pub(super) losses: Losses,
 }
 
 /// Result of [`Library::verify`].
@@ -30,7 +32,7 @@ impl Library {
     /// Makes the library of this store.
     pub fn new(store: impl Store + 'static) -> Self {
         let store: Arc<dyn Store> = Arc::new(store);
-        Self { lease: Lease::new(store.clone()), store, writers: WRITERS }
+        Self { lease: Lease::new(store.clone()), store, writers: WRITERS, losses: Losses::default() }
     }
 
     /// Sets the number of chunks that a snapshot writes, or a collection deletes, at the same time.
@@ -70,6 +72,16 @@ impl Library {
     pub fn forget(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         self.store.delete(&working_set::key(name))
+    }
+
+    /// Returns the templates of which chunks were missing or damaged when a guest of this process needed them.
+    pub fn losses(&self) -> Vec<TemplateLoss> {
+        self.losses.all()
+    }
+
+    /// Returns the state of its lease.
+    pub fn lease(&self) -> LeaseStats {
+        self.lease.stats()
     }
 
     /// Reads the manifest of this name.

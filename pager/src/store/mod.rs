@@ -10,6 +10,7 @@ mod gc;
 mod image_file;
 pub(crate) mod lease;
 mod library;
+mod losses;
 pub(crate) mod manifest;
 mod names;
 mod nbd;
@@ -40,8 +41,9 @@ pub use folder::Folder;
 pub use fsck::Fsck;
 pub use gc::Gc;
 pub use image_file::ImageFile;
-pub use lease::PATIENCE;
+pub use lease::{LeaseStats, PATIENCE};
 pub use library::{Library, Verified};
+pub use losses::TemplateLoss;
 pub use manifest::{MOST_CONFIG, MOST_STATE};
 pub use nbd::Nbd;
 #[cfg(feature = "s3")]

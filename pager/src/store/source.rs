@@ -91,6 +91,11 @@ impl TemplateSource {
         Ok(template)
     }
 
+    /// Returns whether the template of new guests is open. Does not wait for a thread that opens it.
+    pub fn is_open(&self) -> bool {
+        self.0.opened.try_lock().is_some_and(|opened| opened.template.is_some())
+    }
+
     /// Makes this version the one that is opened, so that a process that follows another one serves the same. It has no
     /// effect on a template that is open.
     pub fn pin(&self, version: &str) {

@@ -49,6 +49,14 @@ enum Content {
     Nbd(Nbd, String),
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Content::Chunks { library, version, .. } = &self.content {
+            library.losses.closes(&self.name, version);
+        }
+    }
+}
+
 /// Bytes of a chunk of an image: a unit of shared memory and of NBD reads.
 const IMAGE_CHUNK: usize = 256 << 10;
 
@@ -262,7 +270,11 @@ impl Template {
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
         match &self.0.content {
             Content::Chunks { library, .. } => {
-                let read = || chunk::read(&*library.store, &name.key(), name, length, compute_limit);
+                let read = || {
+                    let read = chunk::read(&*library.store, &name.key(), name, length, compute_limit);
+                    library.losses.note(self.name(), self.version(), name.hash, &read);
+                    read
+                };
                 cache.get(name.hash, read).map(Some)
             }
             Content::File(_) => unreachable!("it was read above"),

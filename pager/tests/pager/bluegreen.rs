@@ -17,6 +17,11 @@ fn flags(folder: &Path) -> String {
     format!("--control {0}/control --metrics {0}/metrics", folder.display())
 }
 
+/// Returns the line of the metrics that says how many guests a daemon serves.
+fn of_twin(guests: usize) -> String {
+    format!("slat_pager_guests{{template=\"twin\"}} {guests}\n")
+}
+
 /// Returns the metrics as soon as they contain this text.
 fn metrics(folder: &Path, text: &str) -> String {
     let mut last = String::new();
@@ -80,10 +85,10 @@ fn a_second_daemon_is_refused_and_takes_over_when_it_is_asked_to() {
     assert_eq!(worker_of(&folder), green.worker as u32);
     assert_eq!(daemons(&folder.join("control")).len(), 2);
     // The metrics are the first daemon's until it drains: with the second one's guests.
-    assert!(metrics(&folder, "slat_pager_other_guests{keeper=").contains("slat_pager_guests 1"));
+    assert!(metrics(&folder, "slat_pager_other_guests{keeper=").contains(&of_twin(1)));
     blue.drain();
     blue.find(|line| line.contains("drains").then_some(()));
-    let text = metrics(&folder, "slat_pager_guests 0");
+    let text = metrics(&folder, &of_twin(0));
     assert!(
         text.lines().any(|line| line.starts_with("slat_pager_other_guests{") && line.ends_with("} 1")),
         "{text}"

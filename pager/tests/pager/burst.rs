@@ -83,8 +83,8 @@ fn honest_guests_in_a_burst_of_hostile_connections_are_served_and_the_drain_ends
 fn refused(lines: &[String]) -> u64 {
     let one = |line: &String| {
         let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { return 0 };
-        let more = line["more"].as_u64().unwrap_or(0);
-        more + u64::from(line["refused"].is_string()) + line["connections"].as_u64().unwrap_or(0)
+        let omitted = line["lines"].as_u64().filter(|_| line["of"] == "refused").unwrap_or(0);
+        omitted + u64::from(line["refused"].is_string()) + line["connections"].as_u64().unwrap_or(0)
     };
     lines.iter().map(one).sum()
 }

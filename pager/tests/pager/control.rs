@@ -32,7 +32,7 @@ fn start(name: &str, flags: &str) -> Option<Daemon> {
 }
 
 /// Runs `ctl`. Returns its output, or its error.
-fn ctl(daemon: &Daemon, words: &[&str]) -> Result<String, String> {
+pub fn ctl(daemon: &Daemon, words: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
     let output =
         command.args(["ctl", "--control"]).arg(control(&daemon.folder)).args(words).output().unwrap();

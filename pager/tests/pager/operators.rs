@@ -173,7 +173,7 @@ fn a_silent_reader_of_the_metrics_is_waited_for_a_bounded_time() {
     deaf.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let other = UnixStream::connect(&socket).unwrap();
     other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    assert!(get(other, "/metrics").contains("slat_pager_guests 0"));
+    assert!(get(other, "/metrics").contains("slat_pager_guests{template=\"twin\"} 0"));
     assert!(daemon.twin("--millis 100").report().is_right());
     drop((silent, deaf));
 }

@@ -53,7 +53,9 @@ fn has_guests(daemon: &Daemon, count: u64) {
     let has_them = || {
         let Ok(stream) = std::os::unix::net::UnixStream::connect(&metrics) else { return false };
         let text = get(stream, "/metrics");
-        value(&text, "slat_pager_guests") + value(&text, "slat_pager_guests_ended_total") >= count
+        let names = ["slat_pager_guests{", "slat_pager_guests_ended_total{"];
+        let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum::<u64>() >= count
     };
     assert!((0..6000).any(|_| has_them() || {
         std::thread::sleep(Duration::from_millis(5));
@@ -263,6 +265,10 @@ fn guests_go_on_when_their_store_is_back_after_a_kill() {
     daemon.kill();
     daemon.find(|line| line.contains("there is no folder").then_some(()));
     assert!(!store.exists(), "no other store is made in its place");
+    let text =
+        get(std::os::unix::net::UnixStream::connect(daemon.folder.join("metrics")).unwrap(), "/metrics");
+    let of_twin = |name: &str| value(&text, &format!("slat_pager_{name}{{template=\"twin\"}}"));
+    assert_eq!((of_twin("guests"), of_twin("guests_without_template")), (0, 1), "{text}");
     std::fs::rename(&away, &store).unwrap();
     let report = twin.report();
     assert!(report.is_right(), "{report:?}");

@@ -96,7 +96,7 @@ impl Keeper {
                 worker.outbox.push(Letter::Yields);
                 Ok(json!({}))
             }
-            Request::Checkpoint { .. } => {
+            Request::Checkpoint { .. } | Request::Health => {
                 self.clients.wait(number, Waits::Request(request));
                 worker.outbox.push(Letter::Request(number));
                 return None;

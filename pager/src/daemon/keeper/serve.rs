@@ -6,7 +6,7 @@
 
 use super::clients::Waits;
 use super::{Event, Keeper};
-use crate::daemon::channel::{Channel, Keep, REFUSED, Take, TakeKind, is_temporary};
+use crate::daemon::channel::{Channel, Counts, Keep, REFUSED, Take, TakeKind, is_temporary};
 use crate::daemon::outbox::{Letter, Outbox, Process, Running, second_signal};
 use crate::daemon::request::Request;
 use crate::daemon::sockets::Place;
@@ -63,6 +63,7 @@ impl Keeper {
             // A worker that ends quickly is not restarted forever at once. Connections wait in the sockets.
             quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
             let pause = Duration::from_millis(1 << quick.min(if is_ready { 10 } else { 13 }));
+            self.restarts += 1;
             told(Event::Restarts(status, pause));
             self.pause(pause, &mut told)?;
             if self.drains && self.kept.is_empty() {
@@ -114,6 +115,7 @@ impl Keeper {
             outbox.push(Letter::Drains);
         }
         self.kept.keys().for_each(|connection| outbox.push(Letter::Guest(*connection)));
+        outbox.push(Letter::Counts);
         outbox.push(Letter::All);
         // No process has what an operator wanted to be closed.
         let sockets = &self.sockets;
@@ -170,8 +172,12 @@ impl Keeper {
             fds.extend(listeners.map(|listener| PollFd::new(listener, PollFlags::IN)));
             let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.or(worker.outbox.is_refused().then_some(REFUSED));
-            let tell = |count, process, limit| told(Event::Closes(count, process, limit));
-            let left = left.or(self.closed.tell(tell)).map(timespec);
+            let next = self.closed.tell(|count, process, limit| told(Event::Closes(count, process, limit)));
+            if std::mem::take(&mut self.closed.is_new) {
+                worker.outbox.push(Letter::Counts);
+                continue;
+            }
+            let left = left.or(next).map(timespec);
             if poll(&mut fds, left.as_ref()).is_err() {
                 continue;
             }
@@ -272,6 +278,7 @@ impl Keeper {
                 // It may have been removed meanwhile.
                 let Some(socket) = self.sockets.get(&number) else { return Ok(()) };
                 (take.what, take.socket, take.is_first) = (TakeKind::Socket, number, socket.is_first);
+                take.is_open = socket.is_open();
                 take.request = Some(Request::Add(socket.listen.clone()));
                 take.version.clone_from(&socket.version);
                 take.place = socket.place.as_ref().and_then(Place::identity);
@@ -307,6 +314,10 @@ impl Keeper {
             }
             Letter::Reload(number) => (take.what, take.socket) = (TakeKind::Reload, number),
             Letter::All => (take.what, take.is_first) = (TakeKind::All, !self.was_ready),
+            Letter::Counts => {
+                let (restarts, closed, drains) = (self.restarts, self.closed.total, self.drains);
+                (take.what, take.counts) = (TakeKind::Counts, Some(Counts { restarts, closed, drains }));
+            }
             Letter::Drains => take.what = TakeKind::Drains,
             Letter::Leaves => take.what = TakeKind::Leaves,
         }

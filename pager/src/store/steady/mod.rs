@@ -105,8 +105,8 @@ struct Inner {
     options: SteadyOptions,
     clock: Arc<dyn Clock>,
     breaker: Mutex<Breaker>,
-    /// The last failure of a call.
-    last: Mutex<String>,
+    /// The last failure of a call, and its time.
+    last: Mutex<(String, Duration)>,
     hedge: Mutex<Hedge>,
     pool: Pool,
     reads: AtomicU64,
@@ -148,6 +148,23 @@ impl Steady {
             breaks: zero(),
             refused: zero(),
         }))
+    }
+
+    /// Returns the last failure of a call, with its object.
+    pub fn last_failure(&self) -> String {
+        self.0.last.lock().0.clone()
+    }
+
+    /// Returns whether the breaker is open, and a call has failed within this time. Without calls an open breaker says
+    /// nothing about the store.
+    pub(crate) fn is_failing(&self, within: Duration) -> bool {
+        let is_recent = self.0.clock.now().saturating_sub(self.0.last.lock().1) < within;
+        is_recent && self.0.breaker.lock().is_open()
+    }
+
+    /// Reads an object once. It counts for nothing: success with one object must not hide failures with others.
+    pub(crate) fn probe(&self, key: &str, most: usize) -> Result<(), StoreError> {
+        self.0.store.read(key, most).map(drop)
     }
 
     /// Counters of the calls.
@@ -198,7 +215,7 @@ impl Inner {
             let turn = self.breaker.lock().begin(self.clock.now());
             let turn = turn.map_err(|_| {
                 count(&self.refused);
-                let what = format!("the store is out of reach: {}", self.last.lock());
+                let what = format!("the store is out of reach: {}", self.last.lock().0);
                 let error = io::Error::new(io::ErrorKind::NotConnected, what);
                 StoreError::Io { key: key.into(), error }
             })?;
@@ -212,7 +229,7 @@ impl Inner {
                 return result;
             }
             if let Err(error) = &result {
-                *self.last.lock() = error.to_string();
+                *self.last.lock() = (error.to_string(), self.clock.now());
             }
             let failures = count(&self.failures);
             if tried >= tries {
