@@ -3,10 +3,36 @@
 use crate::hash::Hash;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// The content of a chunk.
-pub type Chunk = Arc<Vec<u8>>;
+/// The content of a chunk, or of a part of one. A clone of the value refers to the same bytes.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    bytes: Arc<Vec<u8>>,
+    part: Range<usize>,
+}
+
+impl Chunk {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { part: 0..bytes.len(), bytes: Arc::new(bytes) }
+    }
+
+    /// Returns this part of the content.
+    pub fn part(&self, part: Range<usize>) -> Self {
+        let part = self.part.start + part.start..self.part.start + part.end;
+        debug_assert!(part.end <= self.part.end);
+        Self { bytes: self.bytes.clone(), part }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.part.clone()]
+    }
+}
 
 /// Where a page came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

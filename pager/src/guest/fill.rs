@@ -64,6 +64,8 @@ impl Inner {
             return zero();
         }
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
+        // Before the guest continues and, perhaps, ends.
+        self.recorder.note(self.unit_of(page));
         // Fill the page itself first: failures of its neighbours do not matter.
         let own = Piece { write: fault.write, ..loaded.piece(self.unit_of(page)) };
         let answer = match self.put(&own, place(page)).1 {
@@ -78,7 +80,6 @@ impl Inner {
         if !matches!(answer, Answer::Done) {
             return answer;
         }
-        self.recorder.note(self.unit_of(page));
         // A page of the working set brings the others of its chunk or pack, unless another thread is filling them.
         if let Some(job) = loaded.job.filter(|job| job.take()) {
             drop(order);

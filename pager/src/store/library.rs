@@ -1,9 +1,11 @@
 //! The templates of a store: lists and removes them. Other files make, open and collect them.
 
 use super::catalog::{Catalog, Edit};
+use super::chunk::{self, Name};
 use super::lease::Lease;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Store, StoreError, is_name, names, working_set};
+use crate::compute_limit::ComputeLimit;
 use std::sync::Arc;
 
 /// Default number of chunks that a snapshot writes, or a collection deletes, at the same time.
@@ -70,6 +72,18 @@ impl Library {
     pub fn forget(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         self.store.delete(&working_set::key(name))
+    }
+
+    /// Reads the chunk or pack with this key, and checks it. A thread that works ahead of faults passes a
+    /// `compute_limit`.
+    pub(super) fn chunk(
+        &self,
+        key: &str,
+        name: Name,
+        length: usize,
+        compute_limit: Option<&ComputeLimit>,
+    ) -> Result<Vec<u8>, StoreError> {
+        chunk::read(&*self.store, key, name, length, compute_limit)
     }
 
     /// Reads the manifest of this name.

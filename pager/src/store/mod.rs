@@ -16,6 +16,7 @@ mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 mod open;
+mod overlay;
 pub(crate) mod pack;
 mod packing;
 #[cfg(feature = "s3")]

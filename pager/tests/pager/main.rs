@@ -14,6 +14,7 @@ mod machine;
 mod nbd;
 mod operations;
 mod ordered;
+mod overlay;
 mod packed;
 mod reclaim;
 mod restart;

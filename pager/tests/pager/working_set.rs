@@ -35,7 +35,7 @@ impl Slow {
         library(&folder).snapshot("twin", IMAGE.read(), (MIB << 20) as u64, CHUNK * PAGE).unwrap();
         let keys = Arc::<Mutex<Vec<String>>>::default();
         let is_slow = Arc::new(AtomicBool::new(false));
-        let template = open(&folder, &keys, &is_slow);
+        let template = open(&folder, &keys, &is_slow, "twin");
         Self { folder, is_slow, keys, template }
     }
 
@@ -74,7 +74,12 @@ impl Drop for Slow {
     }
 }
 
-pub fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicBool>) -> Template {
+pub fn open(
+    folder: &Path,
+    keys: &Arc<Mutex<Vec<String>>>,
+    is_slow: &Arc<AtomicBool>,
+    name: &str,
+) -> Template {
     let store = Folder::open(folder.join("store")).unwrap();
     let (keys, is_slow) = (keys.clone(), is_slow.clone());
     let slow = move |key: &str| {
@@ -84,7 +89,7 @@ pub fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicB
         }
         Ok(())
     };
-    Library::new(Trouble::calling(store, slow)).open("twin").unwrap()
+    Library::new(Trouble::calling(store, slow)).open(name).unwrap()
 }
 
 pub fn faults(stats: &GuestStats) -> u64 {
