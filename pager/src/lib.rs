@@ -109,9 +109,9 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Fsck, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd, PATIENCE,
-    Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified, Version,
-    WorkingSet,
+    Disk, DiskStats, Entry, Folder, Fsck, Gc, Hash, ImageFile, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE,
+    Nbd, PATIENCE, Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateSource, Verified,
+    Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

@@ -4,7 +4,7 @@ use super::events::{listen, tell_waiting, told};
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::notify::notify;
-use super::store_option::{StoreOption, seconds};
+use super::store_option::{DiskOption, StoreOption, seconds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slat_pager::{
@@ -33,6 +33,7 @@ The log, on standard error, has one JSON object a line. Its field `event` is one
   closes               connections were closed, because a process or a socket had too many
   takes over           another process listened on so many of the sockets
   not reclaimed        the kernel refuses to move cold pages of a guest, with the reason
+  disk cache           the folder of --disk-cache cannot be used, with the reason; or it can be used again
   no metrics yet       the address of --metrics is in use
   metrics              the address of --metrics is free now
   drains               the daemon takes no further guest
@@ -52,6 +53,8 @@ pub struct Serve {
     metrics: Option<String>,
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    disk: DiskOption,
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present_any = ["images", "control"], requires = "store")]
     guests: Vec<(PathBuf, String)>,
@@ -229,7 +232,7 @@ impl Serve {
         if self.store.store.is_some() {
             let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
-            library = Some(Library::new(store));
+            library = Some(self.disk.on(Library::new(store)));
         }
         let source = move |listen: &Listen| match (&library, &listen.template, &listen.image) {
             (Some(library), Some(template), _) => TemplateSource::of_library(library, template),

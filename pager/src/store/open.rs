@@ -102,7 +102,7 @@ impl Library {
                 continue;
             };
             let length = template.base().chunk_of(index * pages).len() * PAGE;
-            match chunk::read(&*self.store, &chunk.key(), chunk, length, None) {
+            match chunk::read(&*self.store, &chunk.key(), chunk, length) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),
@@ -121,7 +121,7 @@ impl Library {
     fn damaged_packs(&self, name: &str, set: &WorkingSet) -> Result<Vec<String>, StoreError> {
         let mut damaged = Vec::new();
         for (index, pack) in set.packs().iter().enumerate() {
-            match chunk::read(&*self.store, &pack.key(), pack.name, pack.pages * PAGE, None) {
+            match chunk::read(&*self.store, &pack.key(), pack.name, pack.pages * PAGE) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("pack {index} of {name}: {error}")),

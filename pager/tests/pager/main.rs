@@ -6,6 +6,7 @@ mod clones;
 mod cloud;
 mod control;
 mod daemon;
+mod disk;
 mod fleet;
 mod hostile;
 mod huge;
