@@ -27,7 +27,7 @@ use crate::share::Share;
 use crate::store::Template;
 use crate::uffd::Uffd;
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io;
@@ -170,6 +170,8 @@ struct Inner {
     /// Faults to try again.
     later: Mutex<VecDeque<fault::Fault>>,
     stop: OwnedFd,
+    /// An epoll of the descriptors that the first thread awaits.
+    events: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
     plan: plan::Plan,
@@ -284,6 +286,7 @@ impl Guest {
             order: RwLock::new(()),
             later: Mutex::default(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
             recorder: plan::Recorder::new(record.is_some()),
@@ -303,6 +306,7 @@ impl Guest {
             waiting: zero(),
             waits_for: Mutex::default(),
         });
+        inner.await_events()?;
         if matches!(inner.backing, Backing::Swapped { .. }) {
             for region in inner.layout.regions() {
                 inner.uffd.track(region.base, region.size)?;

@@ -7,7 +7,7 @@ mod storm;
 
 use super::failure::{Failure, other};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use slat_pager::twin::{Image, Memory, bare, is_page};
+use slat_pager::twin::{Image, Memory, bare, copy_mapped, is_page};
 use slat_pager::{
     Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
     Template, Trouble, Uffd,
@@ -157,18 +157,22 @@ impl Bench {
         let mut alone = options;
         alone.threads = 1;
         // This fills the cache.
-        self::touch(template, Some((&cache, options)))?;
-        let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+        self::touch(template, Pager::Guest(&cache, options))?;
+        let mut image = Vec::with_capacity(IMAGE.pages * PAGE);
+        IMAGE.write(&mut image).map_err(other)?;
+        let mut rows = [const { Vec::new() }; 4];
         for _ in 0..self.rounds * 4 {
-            rows[0].push(self::touch(template, None)?);
-            rows[1].push(self::touch(template, Some((&cache, alone)))?);
-            rows[2].push(self::touch(template, Some((&cache, options)))?);
+            rows[0].push(self::touch(template, Pager::Bare(&image))?);
+            rows[1].push(self::touch(template, Pager::OnePage)?);
+            rows[2].push(self::touch(template, Pager::Guest(&cache, alone))?);
+            rows[3].push(self::touch(template, Pager::Guest(&cache, options))?);
         }
         let floor = median(rows[0].clone());
         println!(
             "fault: a page of 4 KiB from the cache, until the thread that touched it goes on; medians of {FAULTS} faults"
         );
-        let names = ["poll, read, COPY alone", "the pager, 1 thread", "the pager, 3 threads"];
+        let names =
+            ["poll, read, COPY alone", "the same of one page", "the pager, 1 thread", "the pager, 3 threads"];
         for (name, times) in names.iter().zip(rows) {
             let ratio = median(times.clone()).as_secs_f64() / floor.as_secs_f64();
             println!("  {name:<22} {}  {ratio:.2} x", spread(times));
@@ -223,8 +227,18 @@ impl Bench {
     }
 }
 
+/// A server of faults.
+#[derive(Clone, Copy)]
+enum Pager<'a> {
+    /// A thread that polls, reads, and copies the page from an image in memory.
+    Bare(&'a [u8]),
+    /// A thread that copies the same page each time, which stays in the processor's cache.
+    OnePage,
+    Guest(&'a Arc<Cache>, Options),
+}
+
 /// Returns the median time of a touch of a missing page.
-fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<Duration, Failure> {
+fn touch(template: &Template, pager: Pager) -> Result<Duration, Failure> {
     let memory = Memory::new(IMAGE, false).map_err(other)?;
     let (uffd, layout) = register(&memory, template)?;
     let touch = || {
@@ -236,11 +250,20 @@ fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<D
         });
         median(times.collect())
     };
-    let Some((cache, options)) = pager else {
-        return Ok(std::thread::scope(|scope| {
-            scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
-            touch()
-        }));
+    let (cache, options) = match pager {
+        Pager::Guest(cache, options) => (cache, options),
+        Pager::Bare(image) => {
+            return Ok(std::thread::scope(|scope| {
+                scope.spawn(|| copy_mapped(&uffd, &memory.regions(), image, FAULTS));
+                touch()
+            }));
+        }
+        Pager::OnePage => {
+            return Ok(std::thread::scope(|scope| {
+                scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
+                touch()
+            }));
+        }
     };
     let (journal, cache) = (Journal::new(&layout).map_err(other)?, cache.clone());
     let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
