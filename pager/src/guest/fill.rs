@@ -31,38 +31,39 @@ impl Inner {
             self.one(fault, Source::Zero, |start| self.fill_zeros(start, self.page_bytes()))
         };
         let window = self.window(region, page);
-        {
-            let order = self.order.read();
-            if self.journal.is_away(page) {
-                drop(order);
-                return self.bring_back(fault, page, may_sleep);
-            }
-            if self.journal.is_settled(page) {
-                return zero();
-            }
-        }
-        // This may take long, and the guest may remove pages meanwhile.
-        let loaded = match self.loaded_now(page) {
-            Some(loaded) => Ok(loaded),
-            None if !may_sleep => return Answer::Elsewhere,
-            None => self.load(page, &window),
-        };
-        let loaded = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
-                self.waits_for(error);
-                return Answer::NoContent;
-            }
-            Err(_) => return self.give_up(fault),
-        };
-        let order = self.order.read();
+        let mut order = self.order.read();
         if self.journal.is_away(page) {
-            // The page was filled meanwhile, and reclaimed again.
-            return Answer::Again;
+            drop(order);
+            return self.bring_back(fault, page, may_sleep);
         }
         if self.journal.is_settled(page) {
             return zero();
         }
+        let loaded = match self.loaded_now(page) {
+            Some(loaded) => loaded,
+            None if !may_sleep => return Answer::Elsewhere,
+            None => {
+                drop(order);
+                // This may take long, and the guest may remove pages meanwhile.
+                let loaded = match self.load(page, &window) {
+                    Ok(loaded) => loaded,
+                    Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
+                        self.waits_for(error);
+                        return Answer::NoContent;
+                    }
+                    Err(_) => return self.give_up(fault),
+                };
+                order = self.order.read();
+                if self.journal.is_away(page) {
+                    // The page was filled meanwhile, and reclaimed again.
+                    return Answer::Again;
+                }
+                if self.journal.is_settled(page) {
+                    return zero();
+                }
+                loaded
+            }
+        };
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
         // Before the guest continues and, perhaps, ends.
         self.recorder.note(self.unit_of(page));

@@ -21,6 +21,24 @@ const BLOCKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const STOP: u64 = 0;
 const FAULTS: u64 = 1;
 
+/// Number of events to read at a time. The kernel looks for each event that a read asks for, and a guest of one vCPU has
+/// one. So after a single event, seven reads ask for one.
+#[derive(Default)]
+struct Batch {
+    singles: usize,
+}
+
+impl Batch {
+    fn most(&self) -> usize {
+        if self.singles.is_multiple_of(8) { MESSAGES } else { 1 }
+    }
+
+    /// Notes the number of events that came.
+    fn note(&mut self, count: usize) {
+        self.singles = if count > 1 { 0 } else { self.singles.wrapping_add(1) };
+    }
+}
+
 impl Inner {
     /// Makes the descriptor at which the first thread waits. It costs less for each fault than `poll` of all.
     pub(super) fn await_events(&self) -> io::Result<()> {
@@ -46,10 +64,10 @@ impl Inner {
     pub(super) fn run(&self, number: usize) {
         let mut reader = if number == 0 { self.journal.reader(number) } else { None };
         let may_sleep = number > 0 || self.options.threads == 1;
-        let mut faults = Vec::new();
+        let (mut faults, mut batch) = (Vec::new(), Batch::default());
         while self.wait(reader.is_some(), may_sleep) {
             if let Some(reader) = &mut reader {
-                self.read(reader, &mut faults);
+                self.read(reader, &mut batch, &mut faults);
             }
             self.due(may_sleep, &mut faults);
             for fault in faults.drain(..) {
@@ -104,9 +122,9 @@ impl Inner {
     }
 
     /// Reads events. Notes removals before any thread can fill the removed pages.
-    fn read(&self, reader: &mut Reader, faults: &mut Vec<Fault>) {
+    fn read(&self, reader: &mut Reader, batch: &mut Batch, faults: &mut Vec<Fault>) {
         let order = self.order.write();
-        let most = self.before_events(reader.0.len());
+        let most = self.before_events(batch.most());
         if most == 0 {
             return;
         }
@@ -114,6 +132,7 @@ impl Inner {
             drop(order);
             return self.finish();
         };
+        batch.note(count);
         // Note each event once.
         let mut messages = [Message::default(); MESSAGES];
         let messages = &mut messages[..count];
