@@ -32,7 +32,7 @@ impl Inner {
         };
         let window = self.window(region, page);
         let mut order = self.order.read();
-        if self.journal.is_away(page) {
+        if self.is_away(page) {
             drop(order);
             return self.bring_back(fault, page, may_sleep);
         }
@@ -54,7 +54,7 @@ impl Inner {
                     Err(_) => return self.give_up(fault),
                 };
                 order = self.order.read();
-                if self.journal.is_away(page) {
+                if self.is_away(page) {
                     // The page was filled meanwhile, and reclaimed again.
                     return Answer::Again;
                 }

@@ -142,7 +142,7 @@ impl Inner {
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
-                    let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
+                    let pages = if self.tracking.is_on() { self.tracking.dirty().take() } else { settled() };
                     pages.add(&there);
                     self.tracking.begin(reader, &pages, settled());
                     return Ok(pages);
@@ -216,7 +216,7 @@ impl Harvest {
 impl Drop for Harvest {
     fn drop(&mut self) {
         if !self.is_stored {
-            self.inner.tracking.dirty.add(&self.pages);
+            self.inner.tracking.dirty().add(&self.pages);
         }
         self.inner.tracking.end();
     }

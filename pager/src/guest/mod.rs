@@ -178,7 +178,7 @@ struct Inner {
     recorder: plan::Recorder,
     tracking: capture::Tracking,
     backing: Backing,
-    /// Pages touched since the last tick, if the guest is aged, and the ticks since the last touch of each page.
+    /// Pages touched since the last tick, and the ticks since the last touch of each page. Empty if no page is reclaimed.
     young: bits::Bits,
     ages: Mutex<Vec<u8>>,
     reclaimed: AtomicU64,
@@ -270,6 +270,8 @@ impl Guest {
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
         let pages = layout.image_pages();
+        // Only cold pages of such a guest can be reclaimed.
+        let aged = if matches!(backing, Backing::Swapped { .. }) { pages } else { 0 };
         let set = template.working_set().filter(|_| options.replay > 0);
         let by_page = layout.unit() == 1 && !matches!(backing, Backing::Share(_));
         let plan = set.map(|set| plan::Plan::new(&set, &layout, &template, by_page)).unwrap_or_default();
@@ -292,8 +294,8 @@ impl Guest {
             recorder: plan::Recorder::new(record.is_some()),
             tracking: capture::Tracking::new(pages),
             backing,
-            young: bits::Bits::new(pages),
-            ages: Mutex::new(vec![0; pages]),
+            young: bits::Bits::new(aged),
+            ages: Mutex::new(vec![0; aged]),
             reclaimed: zero(),
             can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),

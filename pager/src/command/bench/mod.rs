@@ -1,6 +1,7 @@
 //! `bench`: measures the time that a working set saves, and the time of a fault, in this process.
 
 mod compare;
+mod idle;
 mod image;
 mod packed;
 mod storm;
@@ -42,6 +43,9 @@ pub struct Bench {
     /// Measure restores from a packed working set instead, of a guest that touches 38 MiB of 1 GiB
     #[arg(long, conflicts_with_all = ["storm", "compare", "image"])]
     packed: bool,
+    /// Measure the memory and the processor time of a daemon for so many guests that do nothing instead
+    #[arg(long, value_name = "GUESTS", conflicts_with_all = ["storm", "compare", "image", "packed"], value_parser = clap::value_parser!(u64).range(1..=4000))]
+    idle: Option<u64>,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     hosts: u64,
@@ -88,6 +92,8 @@ impl Bench {
             self.image(&folder)
         } else if self.packed {
             self.packed(&folder)
+        } else if let Some(guests) = self.idle {
+            idle::measure(&folder, guests)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };
