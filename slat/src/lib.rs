@@ -144,8 +144,6 @@ mod budget;
 mod callbacks;
 pub mod dirty;
 mod dirty_log;
-#[cfg(test)]
-mod edges;
 mod fallible;
 pub mod fault;
 mod guest_memory;
@@ -170,6 +168,8 @@ mod loom_tests;
 pub mod map;
 mod memo;
 pub mod memslots;
+#[cfg(test)]
+mod near_edges;
 #[cfg(feature = "nested")]
 pub mod nested;
 pub mod notify;

@@ -36,8 +36,8 @@
 use crate::bug::Bug;
 use crate::scenario::Scenario;
 use crate::state::{
-    EPOCH, LOGGED, Memo, NONE, Op, PAGES, Pc, Range, Shared, Slot, Span, State, THREADS, Thread, Track, WIDE,
-    Why, Word, bits, region,
+    Change, EPOCH, Fault, LOGGED, Memo, NONE, Op, PAGES, Pc, Range, Shared, Slot, Span, State, THREADS,
+    Thread, Track, WIDE, Walk, Why, Word, bits, region,
 };
 
 /// Result of a step of the check of the active set.
@@ -110,7 +110,12 @@ impl State {
         let words = nodes.iter_mut().flat_map(|node| &mut node.entries);
         words.filter_map(Word::number).for_each(&mut *f);
         for thread in &mut self.threads {
-            let Thread { word, thawed, epoch, region, stamp, met, number, offered, memo, .. } = thread;
+            let Thread {
+                walk: Walk { word, thawed, .. },
+                fault: Fault { epoch, region, stamp, met, offered, memo, .. },
+                change: Change { number, .. },
+                ..
+            } = thread;
             [epoch, region, stamp, met, number].into_iter().for_each(&mut *f);
             [Some(word), thawed.as_mut()].into_iter().flatten().filter_map(Word::number).for_each(&mut *f);
             offered.iter_mut().flatten().for_each(&mut *f);
@@ -164,7 +169,7 @@ impl Scenario {
                 let active = self.bug != Some(Bug::ListedBeforePlace);
                 // It has no number yet.
                 s.shared.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
-                s.threads[i].lines = lines;
+                s.threads[i].change.lines = lines;
                 if lines == 0 || self.bug == Some(Bug::NumberedBeforeListed) {
                     self.take_number(s, i, op);
                 } else {
@@ -172,13 +177,13 @@ impl Scenario {
                 }
             }
             Pc::List => {
-                let at = s.threads[i].lines.trailing_zeros();
+                let at = s.threads[i].change.lines.trailing_zeros();
                 s.shared.lines[at as usize].listed |= 1 << i;
-                s.threads[i].lines &= !(1 << at);
+                s.threads[i].change.lines &= !(1 << at);
                 if self.bug == Some(Bug::SecondLineForgotten) {
-                    s.threads[i].lines = 0;
+                    s.threads[i].change.lines = 0;
                 }
-                if s.threads[i].lines == 0 {
+                if s.threads[i].change.lines == 0 {
                     self.take_number(s, i, op);
                 }
             }
@@ -191,7 +196,7 @@ impl Scenario {
                 self.begun(s, i, op);
             }
             Pc::WidenSlot => {
-                let gfns = Shared::extent(s.threads[i].level, s.threads[i].gfn);
+                let gfns = Shared::extent(s.threads[i].walk.level, s.threads[i].gfn);
                 s.shared.slots[i].gfns = s.shared.slots[i].gfns.hull(gfns);
                 s.threads[i].pc = match self.bug {
                     Some(Bug::WidenWithoutNumber) => Pc::EditEntry,
@@ -201,10 +206,10 @@ impl Scenario {
             }
             Pc::NextNumber => {
                 let number = s.next_number();
-                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
-                s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
+                (s.shared.slots[i].last, s.threads[i].change.number) = (number, number);
+                s.threads[i].change.lines = s.shared.slots[i].lines & !WIDE;
                 s.threads[i].pc = Pc::Announce;
-                if s.threads[i].lines == 0 {
+                if s.threads[i].change.lines == 0 {
                     self.begun(s, i, op);
                 }
             }
@@ -213,8 +218,8 @@ impl Scenario {
                 s.shared.lines[EPOCH].listed |= 1 << i;
                 s.shared.lines[EPOCH].newest = number;
                 s.shared.slots[i].lines |= WIDE;
-                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
-                if s.threads[i].span.is_empty() {
+                (s.shared.slots[i].last, s.threads[i].change.number) = (number, number);
+                if s.threads[i].walk.span.is_empty() {
                     // After its passes.
                     self.settle(s, i, op);
                 } else {
@@ -230,25 +235,25 @@ impl Scenario {
         let number = s.next_number();
         s.shared.numbers.count += 1;
         (s.shared.slots[i].first, s.shared.slots[i].last) = (number, number);
-        s.threads[i].number = number;
-        s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
+        s.threads[i].change.number = number;
+        s.threads[i].change.lines = s.shared.slots[i].lines & !WIDE;
         if s.shared.slots[i].lines == WIDE {
             s.shared.lines[EPOCH].newest = number;
         }
         s.threads[i].pc = Pc::Announce;
-        if s.threads[i].lines == 0 {
+        if s.threads[i].change.lines == 0 {
             self.announced(s, i, op);
         }
     }
 
     /// Announces to the next region.
     fn announce(&self, s: &mut State, i: usize, op: Op) {
-        let number = s.threads[i].number;
-        let at = s.threads[i].lines.trailing_zeros();
+        let number = s.threads[i].change.number;
+        let at = s.threads[i].change.lines.trailing_zeros();
         let line = &mut s.shared.lines[at as usize];
         line.newest = number.max(line.newest);
-        s.threads[i].lines &= !(1 << at);
-        if s.threads[i].lines == 0 {
+        s.threads[i].change.lines &= !(1 << at);
+        if s.threads[i].change.lines == 0 {
             self.announced(s, i, op);
         }
     }
@@ -256,7 +261,7 @@ impl Scenario {
     /// Ends the announcement to all regions.
     fn announced(&self, s: &mut State, i: usize, op: Op) {
         match self.bug {
-            Some(Bug::NumberedBeforeListed | Bug::ListedBeforePlace) if s.threads[i].span.is_empty() => {
+            Some(Bug::NumberedBeforeListed | Bug::ListedBeforePlace) if s.threads[i].walk.span.is_empty() => {
                 s.threads[i].pc = Pc::ListLate;
             }
             _ => self.begun(s, i, op),
@@ -266,7 +271,7 @@ impl Scenario {
     /// Begins its walk under its number, or continues it.
     fn begun(&self, s: &mut State, i: usize, op: Op) {
         s.threads[i].pc = match op {
-            _ if !s.threads[i].span.is_empty() => Pc::EditEntry,
+            _ if !s.threads[i].walk.span.is_empty() => Pc::EditEntry,
             Op::Recover { gfn } => {
                 s.enter(i, gfn);
                 Pc::Descend
@@ -318,14 +323,14 @@ impl Scenario {
     fn ended(&self, s: &mut State, i: usize, op: Op) {
         if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
             let flush = self.first_of_flush(&s.shared);
-            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
+            s.threads[i].pc = if s.threads[i].flush.owed.is_empty() { Pc::HostChanges } else { flush };
         } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
             s.threads[i].pc = Pc::Synchronize;
         } else if self.bug == Some(Bug::ConvertedUncovered)
             && matches!(op, Op::Commit { .. })
-            && !s.threads[i].withdrawn
+            && !s.threads[i].commit.withdrawn
         {
-            s.threads[i].withdrawn = true;
+            s.threads[i].commit.withdrawn = true;
             s.threads[i].pc = self.first_of_publication(s, i);
         } else if op == Op::BeginLog && !s.shared.log.set {
             self.arm_all(s, i);
@@ -344,24 +349,24 @@ impl Scenario {
         s.threads[i].pc = match thread.pc {
             Pc::StampRegion => {
                 // A hole may be newer than the region's word, if an invalidation that was announced elsewhere wrote it.
-                let word = &mut s.shared.lines[region(thread.hva)].newest;
-                let met = thread.word.version().unwrap_or(0).max(thread.met);
-                s.threads[i].stamp = met.max(*word);
+                let word = &mut s.shared.lines[region(thread.fault.hva)].newest;
+                let met = thread.walk.word.version().unwrap_or(0).max(thread.fault.met);
+                s.threads[i].fault.stamp = met.max(*word);
                 *word = met.max(*word);
-                s.threads[i].region = *word;
-                s.threads[i].met = 0;
+                s.threads[i].fault.region = *word;
+                s.threads[i].fault.met = 0;
                 if late { Pc::EpochUnmoved } else { Pc::ScanRegion }
             }
             Pc::ScanRegion => {
-                s.threads[i].part = false;
-                s.threads[i].places = s.shared.lines[region(thread.hva)].listed;
+                s.threads[i].fault.part = false;
+                s.threads[i].fault.places = s.shared.lines[region(thread.fault.hva)].listed;
                 let none = self.bug == Some(Bug::RegionUnscanned);
-                if s.threads[i].places == 0 || none { Pc::ScanEpoch } else { Pc::LookRegion }
+                if s.threads[i].fault.places == 0 || none { Pc::ScanEpoch } else { Pc::LookRegion }
             }
             Pc::ScanEpoch => {
-                s.threads[i].places = s.shared.lines[EPOCH].listed;
-                if s.threads[i].places == 0 || self.bug == Some(Bug::EpochUnscanned) {
-                    if late && thread.hva != NONE {
+                s.threads[i].fault.places = s.shared.lines[EPOCH].listed;
+                if s.threads[i].fault.places == 0 || self.bug == Some(Bug::EpochUnscanned) {
+                    if late && thread.fault.hva != NONE {
                         s.threads[i].pc = Pc::StampRegion;
                         return Look::Unfinished;
                     }
@@ -379,24 +384,24 @@ impl Scenario {
                 return self.unmoved(s, i);
             }
             Pc::LookRegion | Pc::LookEpoch => {
-                let place = s.threads[i].places.trailing_zeros();
-                s.threads[i].places &= !(1 << place);
+                let place = s.threads[i].fault.places.trailing_zeros();
+                s.threads[i].fault.places &= !(1 << place);
                 let slot = s.shared.slots[place as usize];
                 let [page, around] = [false, true].map(|around| {
                     let (gfns, hvas) = Self::looked_at(s, i, gfn, around);
                     slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas))
                 });
                 if page && self.bug != Some(Bug::ActiveUnchecked) {
-                    s.threads[i].places = 0;
+                    s.threads[i].fault.places = 0;
                     return Look::Covered;
                 }
-                s.threads[i].part |= around && thread.large;
-                if s.threads[i].places != 0 {
+                s.threads[i].fault.part |= around && thread.fault.large;
+                if s.threads[i].fault.places != 0 {
                     return Look::Unfinished;
                 }
                 match thread.pc {
                     Pc::LookRegion => Pc::ScanEpoch,
-                    _ if late && thread.hva != NONE => Pc::StampRegion,
+                    _ if late && thread.fault.hva != NONE => Pc::StampRegion,
                     _ => return self.unmoved(s, i),
                 }
             }
@@ -408,7 +413,7 @@ impl Scenario {
 
     /// The second read of the epoch.
     fn unmoved(&self, s: &State, i: usize) -> Look {
-        let stands = s.shared.lines[EPOCH].newest == s.threads[i].epoch;
+        let stands = s.shared.lines[EPOCH].newest == s.threads[i].fault.epoch;
         if stands || self.bug == Some(Bug::EpochLookedAtOnce) { Look::Confirmed } else { Look::Moved }
     }
 
@@ -416,8 +421,8 @@ impl Scenario {
     fn looked_at(s: &State, i: usize, gfn: u8, around: bool) -> (Span, Span) {
         let thread = &s.threads[i];
         // The frozen entry may be a large leaf: no part of it may be covered by an invalidation.
-        let whole = around || thread.thawed.is_some() && thread.level == 1;
+        let whole = around || thread.walk.thawed.is_some() && thread.walk.level == 1;
         let of = |page| if whole { Shared::extent(1, page) } else { Span::new(page, page + 1) };
-        (of(gfn), if thread.hva == NONE { Span::default() } else { of(thread.hva) })
+        (of(gfn), if thread.fault.hva == NONE { Span::default() } else { of(thread.fault.hva) })
     }
 }

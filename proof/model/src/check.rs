@@ -269,7 +269,7 @@ impl Model for Scenario {
         assert!(self.programs.len() <= THREADS && NODES <= 8);
         let Shared { memslots, published, .. } = self.shared;
         let memo = (self.remembers > 0).then(|| Memo::of(0, self.remembers, memslots, published));
-        let thread = Thread { memo, ..Thread::at(0) };
+        let thread = Thread::at(0, memo);
         let mut s = State { shared: self.shared.clone(), threads: vec![thread; self.programs.len()] };
         for &(i, pc) in &self.ahead {
             while s.threads[i].pc != pc {

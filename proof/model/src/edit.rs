@@ -3,7 +3,8 @@
 use crate::bug::Bug;
 use crate::scenario::Scenario;
 use crate::state::{
-    Leaf, NONE, Op, PAGES, Pc, Range, Shared, Span, State, Thread, Version, WIDE, Why, Word, frame, over_hvas,
+    Change, Leaf, NONE, Op, PAGES, Pc, Range, Shared, Span, State, Thread, Version, WIDE, Walk, Why, Word,
+    frame, over_hvas,
 };
 
 impl Scenario {
@@ -33,7 +34,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::EditKept;
             }
             Pc::EditKept => {
-                let Thread { level, gfn, word, .. } = s.threads[i];
+                let Thread { gfn, walk: Walk { level, word, .. }, .. } = s.threads[i];
                 if s.shared.load(s.threads[i].node(), level, gfn) == word {
                     self.edit_entry(s, i, op);
                 } else {
@@ -45,14 +46,14 @@ impl Scenario {
                 if self.bug == Some(Bug::UnlockedBeforeFlush) {
                     s.shared.locked = NONE;
                 }
-                s.threads[i].telling += 1;
-                s.threads[i].again = false;
+                s.threads[i].change.telling += 1;
+                s.threads[i].change.again = false;
                 s.threads[i].pc = Pc::Tell;
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
             Pc::SplitPart => return self.split_part(s, i),
             Pc::EditCas => {
-                let Thread { level, gfn, word, .. } = s.threads[i];
+                let Thread { gfn, walk: Walk { level, word, .. }, .. } = s.threads[i];
                 let now = s.shared.load(s.threads[i].node(), level, gfn);
                 s.threads[i].pc = match now {
                     Word::Table(_) if now != word => Pc::CursorNext,
@@ -64,7 +65,7 @@ impl Scenario {
             }
             Pc::CursorNext => {
                 // A second load of an unchanged link.
-                let Thread { level, gfn, .. } = s.threads[i];
+                let (gfn, level) = (s.threads[i].gfn, s.threads[i].walk.level);
                 match s.shared.load(s.threads[i].node(), level, gfn) {
                     Word::Table(child) => {
                         down(s, i, child);
@@ -74,7 +75,7 @@ impl Scenario {
                 }
             }
             Pc::Rest => {
-                let Thread { gfn, span, .. } = s.threads[i];
+                let (gfn, span) = (s.threads[i].gfn, s.threads[i].walk.span);
                 let here = match op {
                     Op::Invalidate { range: Range::Hvas(hvas), .. }
                         if self.bug != Some(Bug::YieldKeepsSlots) =>
@@ -88,7 +89,7 @@ impl Scenario {
                     self.settle(s, i, op);
                 } else {
                     s.enter(i, rest.start);
-                    s.threads[i].span = rest;
+                    s.threads[i].walk.span = rest;
                     s.threads[i].pc = Pc::EditEntry;
                 }
             }
@@ -108,7 +109,7 @@ impl Scenario {
         let span = match op {
             Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
             Op::Invalidate { range: Range::Hvas(hvas), .. } => over_hvas(version, hvas),
-            Op::Commit { gfns, .. } if s.threads[i].takes => gfns,
+            Op::Commit { gfns, .. } if s.threads[i].commit.takes => gfns,
             Op::ZapAll => Span::new(0, PAGES),
             _ => Span::default(),
         };
@@ -116,7 +117,7 @@ impl Scenario {
             self.settle(s, i, op);
         } else {
             s.enter(i, span.start);
-            s.threads[i].span = span;
+            s.threads[i].walk.span = span;
             s.threads[i].pc = Pc::EditEntry;
         }
     }
@@ -125,10 +126,10 @@ impl Scenario {
     /// that.
     fn tell_of_a_page(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let Op::Invalidate { range: Range::Hvas(hvas), .. } = op else { unreachable!() };
-        let page = if s.threads[i].telling == NONE { hvas.start } else { s.threads[i].telling };
-        s.threads[i].telling = page;
+        let page = if s.threads[i].change.telling == NONE { hvas.start } else { s.threads[i].change.telling };
+        s.threads[i].change.telling = page;
         if page == hvas.end {
-            s.threads[i].telling = NONE;
+            s.threads[i].change.telling = NONE;
             self.settle(s, i, op);
             return Some(());
         }
@@ -141,21 +142,21 @@ impl Scenario {
         }
         s.shared.locked = i as u8;
         s.shared.replace(page);
-        s.threads[i].replaced[page as usize] = s.shared.frames[page as usize];
+        s.threads[i].change.replaced[page as usize] = s.shared.frames[page as usize];
         self.take_held(s, i, op);
         let frames = over_hvas(s.shared.memslots, Span::new(page, page + 1));
         if frames.is_empty() {
             s.threads[i].pc = Pc::Told;
         } else {
             s.enter(i, frames.start);
-            s.threads[i].span = frames;
+            s.threads[i].walk.span = frames;
             s.threads[i].pc = Pc::EditEntry;
         }
         Some(())
     }
 
     fn edit_entry(&self, s: &mut State, i: usize, op: Op) {
-        let Thread { level, gfn, span, number, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, span, .. }, change: Change { number, .. }, .. } = s.threads[i];
         let covers = Shared::extent(level, gfn);
         let whole = span.covers(covers);
         let word = s.shared.load(s.threads[i].node(), level, gfn);
@@ -171,27 +172,27 @@ impl Scenario {
         };
         if changes && s.shared.keeps(word, level) && s.threads[i].pc != Pc::EditKept {
             if self.bug == Some(Bug::KeptLate) {
-                s.threads[i].late |= 1 << gfn;
+                s.threads[i].log.late |= 1 << gfn;
             } else {
-                s.threads[i].word = word;
+                s.threads[i].walk.word = word;
                 s.threads[i].pc = Pc::KeepDirty;
                 return;
             }
         }
-        let emptied = s.threads[i].emptied || !s.shared.keeps_tables();
+        let emptied = s.threads[i].commit.emptied || !s.shared.keeps_tables();
         let unhooks = emptied || self.bug == Some(Bug::UnhookTakesDirty);
         let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
         if slow && level > 0 && whole && !why.unhooks() && !matches!(word, Word::Table(_)) {
             // Load and CAS are separate steps.
-            s.threads[i].word = word;
+            s.threads[i].walk.word = word;
             s.threads[i].pc = Pc::EditCas;
             return;
         }
         match word {
-            Word::Table(child) if whole && why.unhooks() && unhooks && !s.threads[i].again => {
+            Word::Table(child) if whole && why.unhooks() && unhooks && !s.threads[i].change.again => {
                 s.cas(i, word, hole);
-                s.threads[i].took = true;
-                s.threads[i].unlinked |= 1 << child;
+                s.threads[i].change.took = true;
+                s.threads[i].flush.unlinked |= 1 << child;
                 if self.bug != Some(Bug::UnhookWithoutFlush) {
                     s.threads[i].owe(covers);
                 }
@@ -205,7 +206,7 @@ impl Scenario {
                 s.adopt(i, Span::new(gfn, span.end.min(covers.end)));
             }
             Word::Leaf(_) if !whole && self.splits => {
-                s.threads[i].word = word;
+                s.threads[i].walk.word = word;
                 s.threads[i].pc = Pc::SplitPart;
                 return;
             }
@@ -222,7 +223,7 @@ impl Scenario {
                 }
             }
             Word::Leaf(leaf) if whole && why == Why::ChangePte && !leaf.write && !leaf.host_write => {
-                let page = s.threads[i].telling;
+                let page = s.threads[i].change.telling;
                 let pfn = frame(s.shared.frames[page as usize], page);
                 let write = self.bug == Some(Bug::ReplacedWritable);
                 s.cas(i, word, Word::Leaf(Leaf { pfn, write, host_write: false, dirty: false }));
@@ -232,14 +233,14 @@ impl Scenario {
             }
             Word::Leaf(leaf) => {
                 s.cas(i, word, hole);
-                s.threads[i].took = true;
+                s.threads[i].change.took = true;
                 s.shared.book(level, -1);
                 s.shared.tell(leaf, level);
                 s.threads[i].owe(covers);
             }
             Word::Frozen(_) => {
                 s.cas(i, word, hole);
-                s.threads[i].took = true;
+                s.threads[i].change.took = true;
                 // The frozen leaf may be dirty, and its owner may report that too late: after this host's change.
                 if self.bug != Some(Bug::FrozenTakenAsClean) {
                     s.shared.tell_all(covers);
@@ -259,7 +260,7 @@ impl Scenario {
 
     /// Numbers a hole. Returns whether to edit the entry once more.
     fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) -> bool {
-        let Thread { level, gfn, span, number, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, span, .. }, change: Change { number, .. }, .. } = s.threads[i];
         if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
             let covers = Shared::extent(level, gfn);
             s.threads[i].owe(covers);
@@ -285,7 +286,7 @@ impl Scenario {
     /// Splits a large leaf of which a part changes; the walk continues in the new table. `None`: no memory for the
     /// table.
     fn split_part(&self, s: &mut State, i: usize) -> Option<()> {
-        let Thread { word, gfn, .. } = s.threads[i];
+        let (gfn, word) = (s.threads[i].gfn, s.threads[i].walk.word);
         let Word::Leaf(leaf) = word else { unreachable!() };
         let part = usize::from(gfn & 1);
         let mut halves = [0, 1].map(|half| Leaf { pfn: leaf.pfn + half, ..leaf });
@@ -311,8 +312,8 @@ impl Scenario {
         let top = s.shared.top();
         let yields = matches!(op, Op::Invalidate { yields: true, .. });
         let thread = &mut s.threads[i];
-        thread.gfn = Shared::extent(thread.level, thread.gfn).end;
-        if thread.gfn >= thread.span.end {
+        thread.gfn = Shared::extent(thread.walk.level, thread.gfn).end;
+        if thread.gfn >= thread.walk.span.end {
             self.settle(s, i, op);
             return;
         }
@@ -321,9 +322,9 @@ impl Scenario {
             s.threads[i].pc = Pc::Rest;
             return;
         }
-        while thread.level < top && thread.gfn & ((2 << thread.level) - 1) == 0 {
-            thread.path[thread.level as usize] = NONE;
-            thread.level += 1;
+        while thread.walk.level < top && thread.gfn & ((2 << thread.walk.level) - 1) == 0 {
+            thread.walk.path[thread.walk.level as usize] = NONE;
+            thread.walk.level += 1;
         }
         thread.pc = Pc::EditEntry;
     }
@@ -332,7 +333,7 @@ impl Scenario {
 /// Descends through a link to the first page of the range below it.
 fn down(s: &mut State, i: usize, child: u8) {
     let thread = &mut s.threads[i];
-    thread.level -= 1;
-    thread.path[thread.level as usize] = child;
-    thread.gfn = thread.gfn.max(thread.span.start);
+    thread.walk.level -= 1;
+    thread.walk.path[thread.walk.level as usize] = child;
+    thread.gfn = thread.gfn.max(thread.walk.span.start);
 }

@@ -4,8 +4,8 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
 use crate::state::{
-    Bad, EPOCH, LOGGED, Leaf, NONE, Page, Pc, Shared, Span, State, Thread, Track, Version, Word, frame,
-    region,
+    Bad, EPOCH, Fault, LOGGED, Leaf, NONE, Page, Pc, Shared, Span, State, Thread, Track, Version, Walk, Word,
+    frame, region,
 };
 
 /// The access of a fault.
@@ -22,36 +22,36 @@ impl Scenario {
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
         let Access { gfn, write, sleeps, large } = access;
         if s.threads[i].pc == Pc::Start && self.bug == Some(Bug::WatchAskedFirst) {
-            s.threads[i].watched = s.shared.watches(Span::new(gfn, gfn + 1));
+            s.threads[i].fault.watched = s.shared.watches(Span::new(gfn, gfn + 1));
         }
         let thread = s.threads[i];
         match thread.pc {
             Pc::Start if sleeps => {
-                s.threads[i].asking = true;
+                s.threads[i].fault.asking = true;
                 Self::first(s, i);
             }
             Pc::Start => {
                 s.enter(i, gfn);
-                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickNumber } else { Pc::Descend };
+                s.threads[i].pc = if thread.fault.memo.is_some() { Pc::QuickNumber } else { Pc::Descend };
             }
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
-                if thread.thawed.is_some() && self.bug != Some(Bug::AnswerOutlived) {
+                if thread.walk.thawed.is_some() && self.bug != Some(Bug::AnswerOutlived) {
                     // The pursuits before and after the freeze.
                     let lines = &s.shared.lines;
-                    let now = || [lines[region(thread.hva)].newest, lines[EPOCH].newest];
-                    s.threads[i].offered = thread.offered.filter(|before| *before == now());
+                    let now = || [lines[region(thread.fault.hva)].newest, lines[EPOCH].newest];
+                    s.threads[i].fault.offered = thread.fault.offered.filter(|before| *before == now());
                 }
-                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
-                s.threads[i].large = large;
+                s.threads[i].fault.epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].fault.large = large;
                 s.threads[i].pc = Pc::FindSlot;
                 if self.bug != Some(Bug::EpochReadAfterSlot) {
                     return self.access(s, i, access);
                 }
             }
             Pc::StampLate => {
-                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].fault.epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].pc = self.first_of_look(&thread);
             }
             Pc::FindSlot => match Self::read_version(s, i) {
@@ -65,7 +65,7 @@ impl Scenario {
             },
             Pc::FindIn => {
                 let version = Self::read_cell(s, i);
-                if thread.asking {
+                if thread.fault.asking {
                     s.leave(i);
                 }
                 self.slot(s, i, gfn, version);
@@ -76,7 +76,7 @@ impl Scenario {
             | Pc::ScanEpoch
             | Pc::LookEpoch
             | Pc::EpochUnmoved => self.confirm(s, i, access),
-            Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
+            Pc::Lookup if thread.walk.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
             Pc::Resolve if write && s.shared.locked != NONE => return None,
@@ -86,11 +86,11 @@ impl Scenario {
             Pc::Install => self.install(s, i, access),
             Pc::InstallMmio => {
                 let unlooked = self.bug == Some(Bug::MmioUnlooked);
-                if let Some(version) = thread.word.version()
-                    && thread.level == u8::from(thread.large)
-                    && (version <= thread.stamp || unlooked)
+                if let Some(version) = thread.walk.word.version()
+                    && thread.walk.level == u8::from(thread.fault.large)
+                    && (version <= thread.fault.stamp || unlooked)
                 {
-                    s.cas(i, thread.word, Word::Mmio(version.max(thread.stamp)));
+                    s.cas(i, thread.walk.word, Word::Mmio(version.max(thread.fault.stamp)));
                 }
                 s.done(i);
             }
@@ -105,18 +105,19 @@ impl Scenario {
     /// Looks up the slot of the frame.
     fn slot(&self, s: &mut State, i: usize, gfn: u8, version: Version) {
         let thread = &mut s.threads[i];
-        thread.hva = version[gfn as usize];
-        if thread.hva == NONE {
+        thread.fault.hva = version[gfn as usize];
+        if thread.fault.hva == NONE {
             // The hole was read before the epoch. The mmio word covers the whole region, if no slot has any of it.
-            thread.stamp = s.shared.published.max(thread.word.version().unwrap_or(0));
+            thread.fault.stamp = s.shared.published.max(thread.walk.word.version().unwrap_or(0));
             let region = Shared::extent(1, gfn);
-            thread.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
+            thread.fault.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
         }
-        thread.logged = s.shared.log.logs && LOGGED.has(gfn);
-        let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
-        if none && thread.thawed.is_some() {
+        thread.log.logged = s.shared.log.logs && LOGGED.has(gfn);
+        let (none, late) =
+            (thread.fault.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.fault.asking);
+        if none && thread.walk.thawed.is_some() {
             Self::retry(s, i);
-        } else if none && thread.asking {
+        } else if none && thread.fault.asking {
             s.done(i);
         } else if none && self.bug == Some(Bug::MmioUnconfirmed) {
             thread.pc = Pc::InstallMmio;
@@ -131,7 +132,7 @@ impl Scenario {
 
     /// Checks whether an mmio word is still true.
     fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
-        let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
+        let Word::Mmio(version) = s.threads[i].walk.word else { unreachable!() };
         if self.bug == Some(Bug::MmioForever) || version >= s.shared.published {
             if s.shared.memslots[gfn as usize] != NONE {
                 s.shared.bad = Some(Bad::FalseMmio);
@@ -144,9 +145,9 @@ impl Scenario {
 
     /// Returns the step after the slot is known. A frozen entry needs no stamp; without a slot there is no region.
     pub(crate) fn first_of_look(&self, thread: &Thread) -> Pc {
-        match thread.hva {
+        match thread.fault.hva {
             NONE => Pc::ScanEpoch,
-            _ if thread.thawed.is_some() || self.bug == Some(Bug::RegionReadAfterScan) => Pc::ScanRegion,
+            _ if thread.walk.thawed.is_some() || self.bug == Some(Bug::RegionReadAfterScan) => Pc::ScanRegion,
             _ => Pc::StampRegion,
         }
     }
@@ -155,7 +156,7 @@ impl Scenario {
     fn confirm(&self, s: &mut State, i: usize, Access { gfn, write, .. }: Access) {
         let look = self.look(s, i, gfn);
         let thread = s.threads[i];
-        if thread.quick {
+        if thread.fault.quick {
             self.confirmed_again(s, i, gfn, &look);
             return;
         }
@@ -163,24 +164,24 @@ impl Scenario {
             Look::Unfinished => {}
             Look::Covered | Look::Moved => Self::retry(s, i),
             // If a part of the region is about to get a slot, no mmio word is installed.
-            Look::Confirmed if thread.hva == NONE && s.threads[i].part => s.done(i),
+            Look::Confirmed if thread.fault.hva == NONE && s.threads[i].fault.part => s.done(i),
             Look::Confirmed => {
-                s.threads[i].pc = if thread.hva == NONE {
+                s.threads[i].pc = if thread.fault.hva == NONE {
                     self.place(s, i)
-                } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
+                } else if thread.fault.asking && self.bug == Some(Bug::StampAfterResolve) {
                     s.enter(i, gfn);
                     Pc::Descend
-                } else if thread.asking {
+                } else if thread.fault.asking {
                     Pc::Resolve
                 } else {
                     Pc::Lookup
                 };
-                if thread.asking && write && thread.hva != NONE {
-                    s.threads[i].offered = Some([thread.region, thread.epoch]);
+                if thread.fault.asking && write && thread.fault.hva != NONE {
+                    s.threads[i].fault.offered = Some([thread.fault.region, thread.fault.epoch]);
                 }
                 // Forget the checked values, so that fewer states differ.
-                (s.threads[i].region, s.threads[i].epoch) =
-                    (0, if thread.hva == NONE { thread.epoch } else { 0 });
+                (s.threads[i].fault.region, s.threads[i].fault.epoch) =
+                    (0, if thread.fault.hva == NONE { thread.fault.epoch } else { 0 });
             }
         }
     }
@@ -192,7 +193,7 @@ impl Scenario {
 
     /// `Outcome::Retry` and `Outcome::Covered`; thaws a frozen entry first.
     pub(crate) fn retry(s: &mut State, i: usize) {
-        if s.threads[i].thawed.is_some() {
+        if s.threads[i].walk.thawed.is_some() {
             s.threads[i].pc = Pc::Thaw;
         } else {
             s.again(i);
@@ -201,18 +202,18 @@ impl Scenario {
 
     /// Goes one level down, or finds the entry.
     fn descend(&self, s: &mut State, i: usize, Access { write, .. }: Access) {
-        let Thread { level, gfn, asking, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, .. }, fault: Fault { asking, .. }, .. } = s.threads[i];
         let word = s.shared.load(s.threads[i].node(), level, gfn);
         if let Word::Table(child) = word {
-            s.threads[i].level -= 1;
-            s.threads[i].path[level as usize - 1] = child;
+            s.threads[i].walk.level -= 1;
+            s.threads[i].walk.path[level as usize - 1] = child;
             return;
         }
-        s.threads[i].word = word;
+        s.threads[i].walk.word = word;
         if !matches!(word, Word::Leaf(_)) {
-            s.threads[i].offered = None;
+            s.threads[i].fault.offered = None;
         }
-        let moved = s.shared.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
+        let moved = s.shared.log.logs && LOGGED.has(gfn) && !s.threads[i].log.logged;
         match word {
             // The slot began to log after the look-up, so the log would miss stores to the new leaf.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
@@ -220,7 +221,7 @@ impl Scenario {
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking && !self.is_offered(s, i) => s.again(i),
             Word::Leaf(_) if asking => {
-                s.threads[i].asking = false;
+                s.threads[i].fault.asking = false;
                 let keeps = s.shared.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept);
                 s.threads[i].pc = if keeps { Pc::KeepDirty } else { Pc::Freeze };
             }
@@ -245,7 +246,8 @@ impl Scenario {
 
     /// Whether the host has said that the page of the leaf may be stored to: the fault upgrades it at once.
     fn is_offered(&self, s: &State, i: usize) -> bool {
-        let Thread { level, gfn, word, page, offered, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, word, .. }, fault: Fault { page, offered, .. }, .. } =
+            s.threads[i];
         let (Word::Leaf(leaf), Some(page)) = (word, page) else { return false };
         let within = if page.large { gfn & 1 } else { 0 };
         let same = leaf.pfn + (gfn & (Shared::pages(level) - 1)) == page.pfn + within;
@@ -257,11 +259,11 @@ impl Scenario {
 
     /// `Host::lookup`, `Host::resolve`.
     fn host_answers(&self, s: &mut State, i: usize, Access { gfn, write, large, .. }: Access) {
-        let Thread { hva, asking, .. } = s.threads[i];
+        let Fault { hva, asking, .. } = s.threads[i].fault;
         let at = hva as usize;
         let watched = match self.bug {
             Some(Bug::WatchUnasked) => false,
-            Some(Bug::WatchAskedFirst) => s.threads[i].watched,
+            Some(Bug::WatchAskedFirst) => s.threads[i].fault.watched,
             _ => s.shared.watches(Span::new(gfn, gfn + 1)),
         };
         if write && watched {
@@ -273,7 +275,7 @@ impl Scenario {
             if !asking {
                 // The host would have to sleep.
                 s.again(i);
-                s.threads[i].asking = true;
+                s.threads[i].fault.asking = true;
                 Self::first(s, i);
                 return;
             }
@@ -282,12 +284,12 @@ impl Scenario {
             (s.shared.writable[at], s.shared.writable[other]) = (true, true);
         }
         // If a part of the region is covered, the fault maps a small page.
-        let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
+        let free = !s.threads[i].fault.part || self.bug == Some(Bug::LargeUnconfirmed);
         let whole = !s.shared.watches(Shared::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
-        let large = large && pair(&s.shared, gfn, hva) && !s.threads[i].logged && free && whole;
+        let large = large && pair(&s.shared, gfn, hva) && !s.threads[i].log.logged && free && whole;
         let pfn = frame(s.shared.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
-        s.threads[i].page = Some(Page { pfn, write: s.shared.writable[at] && !watched, large });
+        s.threads[i].fault.page = Some(Page { pfn, write: s.shared.writable[at] && !watched, large });
         s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
             self.first_of_look(&s.threads[i])
         } else if asking {
@@ -301,7 +303,7 @@ impl Scenario {
     /// Returns the step before the install of the leaf or of the mmio word.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn place(&self, s: &State, i: usize) -> Pc {
-        let Thread { level, hva, page, large, .. } = s.threads[i];
+        let Thread { walk: Walk { level, .. }, fault: Fault { hva, page, large, .. }, .. } = s.threads[i];
         let wanted = if hva == NONE { large } else { page.is_some_and(|page| page.large) };
         match hva {
             _ if level > u8::from(wanted) => Pc::LinkDown,
@@ -311,7 +313,7 @@ impl Scenario {
     }
 
     fn link_down(&self, s: &mut State, i: usize) -> Option<()> {
-        let Thread { level, word, .. } = s.threads[i];
+        let Walk { level, word, .. } = s.threads[i].walk;
         let Some(version) = word.version() else {
             s.again(i);
             return Some(());
@@ -319,36 +321,37 @@ impl Scenario {
         let fill = if self.bug == Some(Bug::LinkFillsZero) { 0 } else { version };
         let child = s.shared.new_node(level - 1, [Word::Hole(fill); 2])?;
         if s.cas(i, word, Word::Table(child)) {
-            s.threads[i].path[level as usize - 1] = child;
-            s.threads[i].level -= 1;
-            s.threads[i].word = Word::Hole(fill);
+            s.threads[i].walk.path[level as usize - 1] = child;
+            s.threads[i].walk.level -= 1;
+            s.threads[i].walk.word = Word::Hole(fill);
             s.threads[i].pc = self.place(s, i);
         } else {
             s.shared.free_node(child);
             // Another thread's table, or another word.
             s.threads[i].pc = Pc::Descend;
-            s.threads[i].asking = true;
+            s.threads[i].fault.asking = true;
         }
         Some(())
     }
 
     fn install(&self, s: &mut State, i: usize, Access { write, sleeps, .. }: Access) {
-        let Thread { level, gfn, word, stamp, page, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, word, .. }, fault: Fault { stamp, page, .. }, .. } =
+            s.threads[i];
         let page = page.expect("the host answered");
         let fresh = word.version().is_some_and(|version| version <= stamp);
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
         // In a slot that logs, the first store to a page faults, whatever was mapped before.
-        let armed = s.threads[i].logged && s.shared.log.track == Track::Writes && !write;
+        let armed = s.threads[i].log.logged && s.shared.log.track == Track::Writes && !write;
         let allows = page.write && (!armed || self.bug == Some(Bug::LoadMapsWritable));
         let leaf = Leaf { pfn: page.pfn + within, write: allows, host_write: page.write, dirty: write };
         if fresh && s.cas(i, word, Word::Leaf(leaf)) {
             s.shared.book(level, 1);
-            if allows && s.threads[i].logged && !armed { self.fixed(s, i) } else { s.done(i) }
+            if allows && s.threads[i].log.logged && !armed { self.fixed(s, i) } else { s.done(i) }
         } else {
             s.again(i);
             // A fault that does not sleep meets the hole before its stamp.
-            s.threads[i].met = if sleeps && !fresh { word.version().unwrap_or(0) } else { 0 };
+            s.threads[i].fault.met = if sleeps && !fresh { word.version().unwrap_or(0) } else { 0 };
         }
     }
 }

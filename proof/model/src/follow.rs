@@ -19,20 +19,20 @@ impl Scenario {
     /// second pass the invalidation becomes wide instead.
     pub(crate) fn follows(&self, s: &mut State, i: usize) -> Follows {
         let lines = s.shared.slots[i].lines & !WIDE;
-        let took = std::mem::take(&mut s.threads[i].took);
-        let newer = |line: u8| s.shared.lines[line as usize].newest > s.threads[i].number;
+        let took = std::mem::take(&mut s.threads[i].change.took);
+        let newer = |line: u8| s.shared.lines[line as usize].newest > s.threads[i].change.number;
         let wide = s.shared.slots[i].lines & WIDE != 0;
         if wide || !took || !bits(lines).any(newer) || self.bug == Some(Bug::NewerHidden) {
             return Follows::No;
         }
-        if s.threads[i].again {
+        if s.threads[i].change.again {
             return if self.bug == Some(Bug::FollowedOnce) { Follows::No } else { Follows::Widen };
         }
         if self.bug != Some(Bug::FollowedUnnumbered) {
             let number = s.next_number();
-            (s.shared.slots[i].last, s.threads[i].number) = (number, number);
+            (s.shared.slots[i].last, s.threads[i].change.number) = (number, number);
         }
-        s.threads[i].again = true;
+        s.threads[i].change.again = true;
         Follows::Repeat
     }
 

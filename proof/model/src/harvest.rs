@@ -17,7 +17,9 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
-use crate::state::{Bad, LOGGED, Leaf, Op, Pc, Shared, Span, State, Thread, Track, Word, bits};
+use crate::state::{
+    Bad, LOGGED, Leaf, Logging, Op, Pc, Shared, Span, State, Thread, Track, Walk, Word, bits,
+};
 
 /// Slots that log, and move.
 impl Scenario {
@@ -34,17 +36,17 @@ impl Scenario {
 
     /// The first step of `Walk::allow_stores`: reads a version. Returns whether this was that step.
     pub(crate) fn knows_logs(&self, s: &mut State, i: usize) -> bool {
-        if s.threads[i].known.is_some() || !self.moves_the_log(s) {
+        if s.threads[i].log.known.is_some() || !self.moves_the_log(s) {
             return false;
         }
-        s.threads[i].known = Some(Self::has_the_log(s, s.threads[i].gfn));
+        s.threads[i].log.known = Some(Self::has_the_log(s, s.threads[i].gfn));
         true
     }
 
     /// `KnownLogs::mark`, by the version that the thread has read.
     pub(crate) fn mark_stores(&self, s: &mut State, i: usize, gfns: Span) {
         let late = self.bug == Some(Bug::MarkLookedUpLate) && self.moves_the_log(s);
-        let known = if late { None } else { s.threads[i].known };
+        let known = if late { None } else { s.threads[i].log.known };
         if known.unwrap_or_else(|| !late || Self::has_the_log(s, s.threads[i].gfn)) {
             s.shared.log.log_writes(gfns);
         }
@@ -110,7 +112,7 @@ impl Scenario {
     /// One step of a harvest, or of arming a log that begins. `None`: it waits for a thaw.
     pub(crate) fn harvest(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let by_bits = s.shared.log.track == Track::DirtyBits;
-        let Thread { gfn, level, taken, word, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { level, word, .. }, log: Logging { taken, .. }, .. } = s.threads[i];
         match s.threads[i].pc {
             // Without a log there is nothing to harvest.
             Pc::Start if !s.shared.log.logs => return None,
@@ -122,10 +124,11 @@ impl Scenario {
             Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
                 // By W, another thread may have stored through a permission whose fault has not marked it yet.
-                s.threads[i].before = if by_bits { s.shared.log.unsaved } else { 0 };
+                s.threads[i].log.before = if by_bits { s.shared.log.unsaved } else { 0 };
                 s.threads[i].pc = match self.bug {
                     Some(Bug::ArmBeforeTake) => {
-                        (s.threads[i].taken, s.threads[i].arms) = (s.shared.log.marks, s.shared.log.marks);
+                        (s.threads[i].log.taken, s.threads[i].log.arms) =
+                            (s.shared.log.marks, s.shared.log.marks);
                         self.arm_next(s, i, op)
                     }
                     Some(Bug::MarksBeforeTables) => Pc::TakeMarks,
@@ -136,7 +139,7 @@ impl Scenario {
             Pc::Tables => match s.shared.load(s.threads[i].node(), level, gfn) {
                 Word::Table(child) => go_down(&mut s.threads[i], child),
                 Word::Leaf(leaf) if leaf.dirty && level == 0 => {
-                    s.threads[i].word = Word::Leaf(leaf);
+                    s.threads[i].walk.word = Word::Leaf(leaf);
                     s.threads[i].pc = Pc::ClearDirty;
                 }
                 _ => self.next_page(s, i),
@@ -149,7 +152,7 @@ impl Scenario {
                     s.shared.set(s.threads[i].node(), level, gfn, clean);
                 }
                 if by_store || s.cas(i, word, clean) {
-                    s.threads[i].taken |= 1 << gfn;
+                    s.threads[i].log.taken |= 1 << gfn;
                     self.next_page(s, i);
                 } else {
                     s.threads[i].pc = Pc::Tables;
@@ -161,8 +164,8 @@ impl Scenario {
             }
             Pc::TakeMarks => {
                 let marks = std::mem::take(&mut s.shared.log.marks);
-                s.threads[i].taken |= marks;
-                s.threads[i].arms = marks;
+                s.threads[i].log.taken |= marks;
+                s.threads[i].log.arms = marks;
                 s.threads[i].pc = match self.bug {
                     Some(Bug::MarksBeforeTables) if by_bits => Pc::Tables,
                     _ => self.arm_next(s, i, op),
@@ -197,7 +200,7 @@ impl Scenario {
                     s.shared.bad = Some(Bad::StoreUntold);
                 }
                 s.shared.log.unsaved &= !taken;
-                s.threads.iter_mut().for_each(|thread| thread.before &= !taken);
+                s.threads.iter_mut().for_each(|thread| thread.log.before &= !taken);
                 if self.bug == Some(Bug::CopyBeforeFlush) {
                     s.threads[i].pc = self.first_of_flush(&s.shared);
                 } else {
@@ -226,10 +229,10 @@ impl Scenario {
     fn arm_next(&self, s: &mut State, i: usize, op: Op) -> Pc {
         let early = self.bug == Some(Bug::ArmBeforeTake) && op == Op::Harvest;
         let thread = &mut s.threads[i];
-        let Some(gfn) = bits(thread.arms).next() else {
+        let Some(gfn) = bits(thread.log.arms).next() else {
             return if early { Pc::TakeMarks } else { self.armed(s, i, op) };
         };
-        thread.arms &= !(1 << gfn);
+        thread.log.arms &= !(1 << gfn);
         s.enter(i, gfn);
         Pc::ArmEntry
     }
@@ -238,8 +241,8 @@ impl Scenario {
     fn armed(&self, s: &mut State, i: usize, op: Op) -> Pc {
         s.leave(i);
         let thread = &mut s.threads[i];
-        (thread.level, thread.gfn, thread.word) = (0, 0, Word::Hole(0));
-        let pages = if op == Op::BeginLog { 3 } else { thread.taken };
+        (thread.walk.level, thread.gfn, thread.walk.word) = (0, 0, Word::Hole(0));
+        let pages = if op == Op::BeginLog { 3 } else { thread.log.taken };
         for gfn in bits(pages) {
             thread.owe(Span::new(gfn, gfn + 1));
         }
@@ -259,11 +262,11 @@ impl Scenario {
         match self.bug {
             Some(Bug::CopyBeforeFlush) if op == Op::Harvest && pages != 0 => Pc::Copy,
             Some(Bug::ArmWithoutFlush) if op == Op::Harvest => {
-                thread.owed = Span::default();
+                thread.flush.owed = Span::default();
                 Pc::Copy
             }
             Some(Bug::LogWithoutFlush) if op == Op::BeginLog => {
-                thread.owed = Span::default();
+                thread.flush.owed = Span::default();
                 Pc::Flushed
             }
             _ if pages == 0 => Pc::Flushed,
@@ -273,14 +276,14 @@ impl Scenario {
 
     /// `Vm::begin_logs`, after the slot began to log.
     pub(crate) fn arm_all(&self, s: &mut State, i: usize) {
-        s.threads[i].arms = 3;
+        s.threads[i].log.arms = 3;
         s.threads[i].pc = self.arm_next(s, i, Op::BeginLog);
     }
 
     /// By D bits: returns whether a page had been written when the harvest began, and no harvest reports it.
     fn untold(s: &State, i: usize) -> bool {
-        let told = s.threads.iter().fold(0, |set, thread| set | thread.taken);
-        s.threads[i].before & s.shared.log.unsaved & !told != 0
+        let told = s.threads.iter().fold(0, |set, thread| set | thread.log.taken);
+        s.threads[i].log.before & s.shared.log.unsaved & !told != 0
     }
 
     /// Checks the properties of the header at the end.
@@ -292,6 +295,6 @@ impl Scenario {
 }
 
 fn go_down(thread: &mut Thread, child: u8) {
-    thread.level -= 1;
-    thread.path[thread.level as usize] = child;
+    thread.walk.level -= 1;
+    thread.walk.path[thread.walk.level as usize] = child;
 }

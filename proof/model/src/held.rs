@@ -55,10 +55,10 @@ impl Scenario {
                 s.threads[i].pc = Pc::Stamp;
             }
             Pc::Stamp => {
-                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
-                s.threads[i].hva = s.shared.memslots[gfn as usize];
-                s.threads[i].large = false;
-                match (s.threads[i].hva, self.bug) {
+                s.threads[i].fault.epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].fault.hva = s.shared.memslots[gfn as usize];
+                s.threads[i].fault.large = false;
+                match (s.threads[i].fault.hva, self.bug) {
                     (NONE, _) => s.done(i),
                     (_, Some(Bug::HeldPublishedLate)) => {
                         s.shared.held.state = HeldState::Asking;
@@ -68,7 +68,7 @@ impl Scenario {
                 }
             }
             Pc::HoldPublish => {
-                s.shared.held.hva = thread.hva;
+                s.shared.held.hva = thread.fault.hva;
                 if self.bug == Some(Bug::HeldPublishedLate) {
                     s.threads[i].pc = Pc::HoldValid;
                 } else {
@@ -83,17 +83,17 @@ impl Scenario {
             },
             Pc::Resolve if write && s.shared.locked != NONE => return None,
             Pc::Resolve => {
-                let at = thread.hva as usize;
+                let at = thread.fault.hva as usize;
                 s.shared.writable[at] |= write;
-                let pfn = frame(s.shared.frames[at], thread.hva);
-                s.threads[i].page = Some(Page { pfn, write, large: false });
+                let pfn = frame(s.shared.frames[at], thread.fault.hva);
+                s.threads[i].fault.page = Some(Page { pfn, write, large: false });
                 let late = self.bug == Some(Bug::HeldPublishedLate);
                 s.threads[i].pc = if late { Pc::HoldPublish } else { Pc::HoldValid };
             }
             Pc::HoldValid => {
                 let asked =
                     s.shared.held.state == HeldState::Asking || self.bug == Some(Bug::HeldTakenMissed);
-                let page = s.threads[i].page.take().expect("the host answered");
+                let page = s.threads[i].fault.page.take().expect("the host answered");
                 if asked {
                     (s.shared.held.state, s.shared.held.pfn) = (HeldState::Valid, page.pfn);
                     self.held(s, i);
@@ -136,7 +136,7 @@ impl Scenario {
         if s.shared.held.hardware {
             s.done(i);
         } else {
-            (s.threads[i].hva, s.threads[i].epoch, s.threads[i].pc) = (NONE, 0, Pc::HoldEnter);
+            (s.threads[i].fault.hva, s.threads[i].fault.epoch, s.threads[i].pc) = (NONE, 0, Pc::HoldEnter);
         }
     }
 
@@ -146,12 +146,12 @@ impl Scenario {
         let covered = match op {
             _ if held.gfn == NONE => false,
             Op::Invalidate { range: Range::Hvas(_), why: Why::ChangePte, .. } => {
-                held.hva == s.threads[i].telling
+                held.hva == s.threads[i].change.telling
             }
             Op::Invalidate { why, .. } if why.withdraws() && !held.write => false,
             Op::Invalidate { range: Range::Hvas(hvas), .. } => hvas.has(held.hva),
             Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns.has(held.gfn),
-            Op::Commit { gfns, .. } => s.threads[i].takes && gfns.has(held.gfn),
+            Op::Commit { gfns, .. } => s.threads[i].commit.takes && gfns.has(held.gfn),
             _ => false,
         };
         let before = held.state == HeldState::Taken && self.bug == Some(Bug::HeldUnadopted);
@@ -161,7 +161,7 @@ impl Scenario {
         if self.bug != Some(Bug::HeldKept) {
             s.shared.held.state = HeldState::Taken;
         }
-        s.threads[i].took_held = true;
+        s.threads[i].change.took_held = true;
         if held.hardware && self.bug != Some(Bug::HeldUnflushed) {
             s.threads[i].owe(Span::new(held.gfn, held.gfn + 1));
         }
@@ -169,6 +169,6 @@ impl Scenario {
 
     /// Returns whether an invalidation that took the frame back must wait for the end of a use.
     pub(crate) fn awaits_use(&self, s: &State, i: usize) -> bool {
-        s.threads[i].took_held && s.shared.held.inside && self.bug != Some(Bug::HeldUnwaited)
+        s.threads[i].change.took_held && s.shared.held.inside && self.bug != Some(Bug::HeldUnwaited)
     }
 }

@@ -12,7 +12,7 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::fault::pair;
 use crate::scenario::Scenario;
-use crate::state::{EPOCH, Leaf, NONE, Op, PAGES, Pc, Shared, Span, State, Thread, Word, frame};
+use crate::state::{EPOCH, Leaf, NONE, Op, PAGES, Pc, Shared, Span, State, Thread, Walk, Word, frame};
 
 impl Scenario {
     /// One step of a recovery.
@@ -21,12 +21,12 @@ impl Scenario {
         let first = self.bug == Some(Bug::RecoverStampsFirst);
         match thread.pc {
             Pc::Descend => {
-                let word = s.shared.load(thread.node(), thread.level, thread.gfn);
-                s.threads[i].word = word;
+                let word = s.shared.load(thread.node(), thread.walk.level, thread.gfn);
+                s.threads[i].walk.word = word;
                 match word {
-                    Word::Table(child) if thread.level > 1 => {
-                        s.threads[i].level -= 1;
-                        s.threads[i].path[1] = child;
+                    Word::Table(child) if thread.walk.level > 1 => {
+                        s.threads[i].walk.level -= 1;
+                        s.threads[i].walk.path[1] = child;
                     }
                     Word::Table(_) => s.threads[i].pc = if first { Pc::Stamp } else { Pc::Freeze },
                     _ => self.settle(s, i, op),
@@ -34,17 +34,17 @@ impl Scenario {
             }
             Pc::Freeze => {
                 let skip = self.bug == Some(Bug::RecoverWithoutFreeze);
-                if skip || s.cas(i, thread.word, self.frozen_table(i)) {
-                    s.threads[i].thawed = Some(thread.thawed.unwrap_or(thread.word));
+                if skip || s.cas(i, thread.walk.word, self.frozen_table(i)) {
+                    s.threads[i].walk.thawed = Some(thread.walk.thawed.unwrap_or(thread.walk.word));
                     s.threads[i].pc = if first { Pc::Thaw } else { Pc::Stamp };
                 } else {
                     self.settle(s, i, op);
                 }
             }
             Pc::Stamp => {
-                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
-                s.threads[i].hva = s.shared.memslots[thread.gfn as usize];
-                s.threads[i].pc = if s.threads[i].hva == NONE { Pc::Thaw } else { Pc::ScanAll };
+                s.threads[i].fault.epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].fault.hva = s.shared.memslots[thread.gfn as usize];
+                s.threads[i].pc = if s.threads[i].fault.hva == NONE { Pc::Thaw } else { Pc::ScanAll };
             }
             Pc::ScanAll => match self.look(s, i, thread.gfn) {
                 Look::Unfinished => {}
@@ -52,7 +52,7 @@ impl Scenario {
                 Look::Confirmed => s.threads[i].pc = Pc::Lookup,
             },
             Pc::Lookup => {
-                s.threads[i].thawed = Some(self.large_leaf(&s.shared, thread));
+                s.threads[i].walk.thawed = Some(self.large_leaf(&s.shared, thread));
                 s.threads[i].pc = if first { Pc::Freeze } else { Pc::Thaw };
             }
             Pc::Thaw => self.thaw(s, i, op),
@@ -66,12 +66,12 @@ impl Scenario {
 
     /// Returns the large leaf for the region, if the host's pages allow one; otherwise the old word.
     fn large_leaf(&self, shared: &Shared, thread: Thread) -> Word {
-        let Word::Table(table) = thread.word else { unreachable!() };
-        let hva = thread.hva & !1;
+        let Word::Table(table) = thread.walk.word else { unreachable!() };
+        let hva = thread.fault.hva & !1;
         let watched =
             shared.watches(Shared::extent(1, thread.gfn)) && self.bug != Some(Bug::RecoverUnwatched);
-        if watched || !pair(shared, thread.gfn, thread.hva) {
-            return thread.word;
+        if watched || !pair(shared, thread.gfn, thread.fault.hva) {
+            return thread.walk.word;
         }
         let write = shared.writable[hva as usize];
         // Until the flush, small translations may set Dirty in the dead table, so every writable page counts as dirty.
@@ -89,7 +89,7 @@ impl Scenario {
     }
 
     fn thaw(&self, s: &mut State, i: usize, op: Op) {
-        let Thread { word, gfn, thawed, .. } = s.threads[i];
+        let Thread { gfn, walk: Walk { word, thawed, .. }, .. } = s.threads[i];
         let Word::Table(table) = word else { unreachable!() };
         let mine = if self.bug == Some(Bug::RecoverWithoutFreeze) { word } else { self.frozen_table(i) };
         let Some(thawed) = thawed else {
@@ -104,7 +104,7 @@ impl Scenario {
             s.shared.book(1, 1);
         }
         if dead && (won || self.bug != Some(Bug::RecoverForgetsTable)) {
-            s.threads[i].unlinked |= 1 << table;
+            s.threads[i].flush.unlinked |= 1 << table;
         }
         if dead && self.bug != Some(Bug::RecoverWithoutFlush) {
             s.threads[i].owe(Shared::extent(1, gfn));
@@ -120,25 +120,25 @@ impl Scenario {
                 s.threads[i].pc = Pc::Descend;
             }
             Pc::Descend => {
-                let Thread { level, .. } = s.threads[i];
+                let level = s.threads[i].walk.level;
                 let word = s.shared.load(s.threads[i].node(), level, gfn);
-                s.threads[i].word = word;
+                s.threads[i].walk.word = word;
                 match word {
                     Word::Table(child) if level > 1 => {
-                        s.threads[i].level -= 1;
-                        s.threads[i].path[1] = child;
+                        s.threads[i].walk.level -= 1;
+                        s.threads[i].walk.path[1] = child;
                     }
                     Word::Leaf(_) => s.threads[i].pc = Pc::SplitLink,
                     _ => s.done(i),
                 }
             }
             _ => {
-                let word = s.threads[i].word;
+                let word = s.threads[i].walk.word;
                 let Word::Leaf(leaf) = word else { unreachable!() };
                 let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, ..leaf }));
                 let table = s.shared.new_node(0, halves)?;
                 if self.bug == Some(Bug::SplitByStore) {
-                    let Thread { level, gfn, .. } = s.threads[i];
+                    let (gfn, level) = (s.threads[i].gfn, s.threads[i].walk.level);
                     s.shared.set(s.threads[i].node(), level, gfn, Word::Table(table));
                     s.done(i);
                 } else if s.cas(i, word, Word::Table(table)) {
@@ -168,10 +168,10 @@ impl Scenario {
         let number = match self.bug {
             Some(Bug::FlipFillsZero) => 0,
             Some(Bug::FlipWithoutTicket) => s.shared.numbers.newest,
-            _ => s.threads[i].number,
+            _ => s.threads[i].change.number,
         };
         let root = s.shared.new_node(s.shared.top(), [Word::Hole(number); 2])?;
-        s.threads[i].unlinked |= 1 << s.shared.root;
+        s.threads[i].flush.unlinked |= 1 << s.shared.root;
         s.shared.root = root;
         s.shared.tlb.flips += 1;
         s.threads[i].owe(Span::new(0, PAGES));
@@ -187,20 +187,20 @@ impl Scenario {
                 s.threads[i].pc = Pc::Descend;
             }
             Pc::Descend => {
-                let Thread { level, .. } = s.threads[i];
+                let level = s.threads[i].walk.level;
                 let word = s.shared.load(s.threads[i].node(), level, gfn);
-                s.threads[i].word = word;
+                s.threads[i].walk.word = word;
                 match word {
                     Word::Table(child) => {
-                        s.threads[i].level -= 1;
-                        s.threads[i].path[level as usize - 1] = child;
+                        s.threads[i].walk.level -= 1;
+                        s.threads[i].walk.path[level as usize - 1] = child;
                     }
                     Word::Leaf(_) => s.threads[i].pc = Pc::AgeStore,
                     _ => s.done(i),
                 }
             }
             _ => {
-                let Thread { word, level, .. } = s.threads[i];
+                let Walk { word, level, .. } = s.threads[i].walk;
                 if self.bug == Some(Bug::AgeByStore) {
                     s.shared.set(s.threads[i].node(), level, gfn, word);
                 } else {

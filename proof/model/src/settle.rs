@@ -11,10 +11,12 @@ impl Scenario {
     pub(crate) fn settle(&self, s: &mut State, i: usize, op: Op) {
         s.leave(i);
         let thread = &mut s.threads[i];
-        (thread.level, thread.gfn, thread.word, thread.span) = (0, 0, Word::Hole(0), Span::default());
-        (thread.epoch, thread.hva, thread.page, thread.thawed) = (0, NONE, None, None);
+        (thread.walk.level, thread.gfn, thread.walk.word, thread.walk.span) =
+            (0, 0, Word::Hole(0), Span::default());
+        (thread.fault.epoch, thread.fault.hva, thread.fault.page, thread.walk.thawed) = (0, NONE, None, None);
         let told = thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. });
-        let pages = if told { Span::new(thread.telling, thread.telling + 1) } else { Span::default() };
+        let pages =
+            if told { Span::new(thread.change.telling, thread.change.telling + 1) } else { Span::default() };
         if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell {
             match self.follows(s, i) {
                 Follows::No => {}
@@ -23,7 +25,7 @@ impl Scenario {
                     let frames = over_hvas(s.shared.memslots, pages);
                     if !frames.is_empty() {
                         s.enter(i, frames.start);
-                        (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
+                        (s.threads[i].walk.span, s.threads[i].pc) = (frames, Pc::EditEntry);
                     }
                     return;
                 }
@@ -43,9 +45,9 @@ impl Scenario {
             return;
         }
         let unhooks = matches!(op, Op::Invalidate { why, .. } if why.unhooks());
-        if unhooks && !thread.emptied && !thread.again && s.shared.keeps_tables() {
+        if unhooks && !thread.commit.emptied && !thread.change.again && s.shared.keeps_tables() {
             // Once more, for the tables on the path.
-            (thread.emptied, thread.pc) = (true, Pc::Walk);
+            (thread.commit.emptied, thread.pc) = (true, Pc::Walk);
             return;
         }
         match op {
@@ -55,9 +57,9 @@ impl Scenario {
             Op::Invalidate { range: Range::Hvas(pages), why: Why::Park, .. } => Self::park(s, pages),
             _ => {}
         }
-        s.shared.log.marks |= std::mem::take(&mut s.threads[i].late);
+        s.shared.log.marks |= std::mem::take(&mut s.threads[i].log.late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
-            s.shared.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
+            s.shared.grace.queue |= std::mem::take(&mut s.threads[i].flush.unlinked);
         }
         if self.bug == Some(Bug::DirtyReadBeforeFlush) {
             self.tell(s, i);
@@ -68,7 +70,7 @@ impl Scenario {
             Some(Bug::EndBeforeFlush) if invalidates => self.first_of_end(s, i),
             _ => self.first_of_flush(&s.shared),
         };
-        if s.threads[i].pc == self.first_of_flush(&s.shared) && s.threads[i].owed.is_empty() {
+        if s.threads[i].pc == self.first_of_flush(&s.shared) && s.threads[i].flush.owed.is_empty() {
             self.flushed(s, i, op);
         }
     }
@@ -78,11 +80,11 @@ impl Scenario {
         for page in pages.start..pages.end {
             if !s.shared.writable[page as usize] {
                 s.shared.replace(page);
-                s.threads[i].replaced[page as usize] = s.shared.frames[page as usize];
+                s.threads[i].change.replaced[page as usize] = s.shared.frames[page as usize];
             }
         }
         if self.bug == Some(Bug::LeakedUnpaid) {
-            s.threads[i].owed = Span::default();
+            s.threads[i].flush.owed = Span::default();
         }
     }
 
@@ -91,8 +93,8 @@ impl Scenario {
         if !matches!(self.bug, Some(Bug::DirtyReadBeforeFlush | Bug::DirtyToldAfterHost)) {
             self.tell(s, i);
         }
-        s.shared.grace.queue |= s.threads[i].unlinked;
-        (s.threads[i].unlinked, s.threads[i].owed) = (0, Span::default());
+        s.shared.grace.queue |= s.threads[i].flush.unlinked;
+        (s.threads[i].flush.unlinked, s.threads[i].flush.owed) = (0, Span::default());
         if s.shared.locked == i as u8 {
             s.shared.locked = NONE;
         }
@@ -109,7 +111,7 @@ impl Scenario {
     /// Reports dirty pages of dead tables to the host.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn tell(&self, s: &mut State, i: usize) {
-        for node in bits(s.threads[i].unlinked) {
+        for node in bits(s.threads[i].flush.unlinked) {
             for (leaf, level) in s.shared.below(node).0 {
                 s.shared.tell(leaf, level);
             }
@@ -127,14 +129,14 @@ impl Scenario {
                     s.shared.writable[page as usize] = false;
                 } else if matches!(why, Why::ChangePte | Why::Leaked) {
                     let kept = &mut s.shared.kept[page as usize];
-                    *kept = s.threads[i].replaced[page as usize].max(*kept);
+                    *kept = s.threads[i].change.replaced[page as usize].max(*kept);
                 } else {
                     s.shared.take_back(page);
                 }
             }
         }
         s.threads[i].pc = match self.bug {
-            Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => self.first_of_end(s, i),
+            Some(Bug::HostBeforeFlush) if s.threads[i].flush.owed.is_empty() => self.first_of_end(s, i),
             Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.shared),
             Some(Bug::EndBeforeFlush) => {
                 s.done(i);

@@ -42,10 +42,10 @@ impl Scenario {
 
     /// One step of a flush. `None`: a vCPU has not answered yet.
     pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
-        let (owed, generation) = (s.threads[i].owed, s.threads[i].generation);
+        let (owed, generation) = (s.threads[i].flush.owed, s.threads[i].flush.generation);
         let last = s.shared.vcpu_count - 1;
         let early = self.bug == Some(Bug::ModesBeforeNumber);
-        let kicks = s.threads[i].took_held && self.bug != Some(Bug::HeldBroadcast);
+        let kicks = s.threads[i].change.took_held && self.bug != Some(Bug::HeldBroadcast);
         let tlb = &mut s.shared.tlb;
         s.threads[i].pc = match s.threads[i].pc {
             Pc::LookForFlips if kicks => self.first_of_kicks(&s.shared),
@@ -70,7 +70,7 @@ impl Scenario {
             }
             Pc::Number => {
                 tlb.generation += 1;
-                s.threads[i].generation = tlb.generation;
+                s.threads[i].flush.generation = tlb.generation;
                 Pc::RingClaim
             }
             // A reader that finds another number, or a write under way, forgets everything.
@@ -92,7 +92,7 @@ impl Scenario {
                     if early { tlb.vcpus[vcpu as usize].in_guest } else { tlb.behind(vcpu, generation) };
                 if behind {
                     tlb.vcpus[vcpu as usize].kick(tlb.interrupts && self.bug == Some(Bug::InterruptedFirst));
-                    s.threads[i].kicked |= 1 << vcpu;
+                    s.threads[i].flush.kicked |= 1 << vcpu;
                 }
                 match vcpu == last {
                     _ if behind && tlb.interrupts => Pc::Interrupt(vcpu),
@@ -107,12 +107,12 @@ impl Scenario {
                 if vcpu == last { Pc::Await(0) } else { Pc::Kick(vcpu + 1) }
             }
             Pc::Await(vcpu) => {
-                let asked = !early || s.threads[i].kicked >> vcpu & 1 != 0;
+                let asked = !early || s.threads[i].flush.kicked >> vcpu & 1 != 0;
                 if asked && tlb.behind(vcpu, generation) && self.bug != Some(Bug::KicksAndGoesOn) {
                     return None;
                 }
                 if vcpu == last {
-                    (s.threads[i].generation, s.threads[i].kicked) = (0, 0);
+                    (s.threads[i].flush.generation, s.threads[i].flush.kicked) = (0, 0);
                     self.flushed(s, i, op);
                     return Some(());
                 }

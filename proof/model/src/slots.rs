@@ -27,18 +27,18 @@ impl Scenario {
             return Some(s.shared.memslots);
         }
         s.threads[i].inside = true;
-        s.threads[i].version = s.shared.sets.number;
+        s.threads[i].fault.version = s.shared.sets.number;
         None
     }
 
     /// The cell that the word named.
     pub(crate) fn read_cell(s: &mut State, i: usize) -> Version {
-        let number = s.threads[i].version;
+        let number = s.threads[i].fault.version;
         let cell = s.shared.sets.cells.expect("read before")[(number % 2) as usize];
         if cell.number != number {
             s.shared.bad = Some(Bad::MixedSlots);
         }
-        s.threads[i].version = 0;
+        s.threads[i].fault.version = 0;
         cell.version
     }
 }
@@ -60,7 +60,7 @@ impl Scenario {
             Pc::RoomMade | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start => {
                 s.shared.writer = i as u8;
-                s.threads[i].takes = Self::takes(&s.shared, op);
+                s.threads[i].commit.takes = Self::takes(&s.shared, op);
                 let waits = s.shared.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
                 s.threads[i].pc = if waits { Pc::MakeRoom } else { self.room_made(s, i, op) };
             }
@@ -87,16 +87,16 @@ impl Scenario {
                     s.shared.log.begins();
                     s.shared.sets.in_progress = s.shared.log.set;
                 }
-                s.shared.published = s.threads[i].number;
+                s.shared.published = s.threads[i].change.number;
                 s.threads[i].pc = match self.bug {
-                    Some(Bug::PublishedBeforeZap) if !s.threads[i].withdrawn => {
-                        s.threads[i].withdrawn = true;
+                    Some(Bug::PublishedBeforeZap) if !s.threads[i].commit.withdrawn => {
+                        s.threads[i].commit.withdrawn = true;
                         Pc::Walk
                     }
                     Some(Bug::LogBeforeGrace) if op == Op::BeginLog => self.first_of_end(s, i),
                     Some(Bug::SlotsEndBeforeGrace) => self.first_of_end(s, i),
                     Some(Bug::ConvertedUncovered) => Pc::Synchronize,
-                    _ if s.threads[i].takes => Pc::Synchronize,
+                    _ if s.threads[i].commit.takes => Pc::Synchronize,
                     _ => self.first_of_end(s, i),
                 };
             }
@@ -122,7 +122,7 @@ impl Scenario {
     /// Begins the invalidation.
     fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
         if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
-            s.threads[i].number = s.shared.numbers.newest;
+            s.threads[i].change.number = s.shared.numbers.newest;
             return Pc::Walk;
         }
         Pc::BeginSlot
@@ -131,8 +131,8 @@ impl Scenario {
     /// Returns the step after the lost frames are gone from tables and TLBs.
     pub(crate) fn first_of_publication(&self, s: &State, i: usize) -> Pc {
         match self.bug {
-            Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
-            Some(Bug::ConvertedUncovered) if !s.threads[i].withdrawn => self.first_of_end(s, i),
+            Some(Bug::PublishedBeforeZap) if s.threads[i].commit.withdrawn => Pc::Synchronize,
+            Some(Bug::ConvertedUncovered) if !s.threads[i].commit.withdrawn => self.first_of_end(s, i),
             _ if s.shared.sets.cells.is_some() => Pc::WriteCell,
             _ => Pc::Publish,
         }

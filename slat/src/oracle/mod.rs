@@ -16,7 +16,7 @@
 //! | `chunks` | its sparse arrays |
 //! | `checks` | settings, and the embedder's handle |
 //! | `seam` | the calls: a host between engine and host, and the engine's hooks |
-//! | `stay` | a vCPU's stay in the guest: its root, its processor, its kicks |
+//! | `in_guest` | a vCPU's stay in the guest: its root, its processor, its kicks |
 //! | `after` | what an invalidation must have changed in the tables |
 //! | `off` | the same hooks in a build without the feature: nothing |
 //!
@@ -28,6 +28,8 @@ mod after;
 mod checks;
 #[cfg(feature = "oracle")]
 mod chunks;
+#[cfg(feature = "oracle")]
+mod in_guest;
 #[cfg(not(feature = "oracle"))]
 mod off;
 #[cfg(feature = "oracle")]
@@ -36,8 +38,6 @@ mod seam;
 mod spec;
 #[cfg(feature = "oracle")]
 mod state;
-#[cfg(feature = "oracle")]
-mod stay;
 #[cfg(all(test, feature = "oracle", not(any(loom, shuttle))))]
 mod tests;
 #[cfg(feature = "oracle")]
@@ -46,7 +46,7 @@ mod violation;
 #[cfg(not(feature = "oracle"))]
 pub(crate) use off::*;
 #[cfg(feature = "oracle")]
-pub(crate) use {after::edited, seam::*, stay::*};
+pub(crate) use {after::edited, in_guest::*, seam::*};
 #[cfg(feature = "oracle")]
 pub use {
     checks::{Checks, Oracle},

@@ -301,7 +301,7 @@ impl Entry {
 mod tests {
     use super::*;
     use crate::addr::Level;
-    use crate::edges::near_edges;
+    use crate::near_edges::near_edges;
     use crate::table::format::{Format, Kind};
     use crate::table::formats::{
         Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv57x4,

@@ -37,8 +37,6 @@
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod during_change;
-#[path = "../../../../slat/src/edges.rs"]
-mod edges;
 mod fixture;
 mod group;
 mod huge;
@@ -53,6 +51,8 @@ mod lru_race;
 mod many_mmus;
 mod memory;
 mod model;
+#[path = "../../../../slat/src/near_edges.rs"]
+mod near_edges;
 mod nested;
 mod notify;
 mod numa;

@@ -2,8 +2,8 @@
 //! to numbers. After each operation the VM agrees with its host. In the end every page holds what the model
 //! says, and every frame comes back.
 
-use crate::edges::near_edges;
 use crate::fixture::{at, get, pages};
+use crate::near_edges::near_edges;
 use crate::swap_device::Disk;
 use crate::thorough::thorough;
 use crate::vm::{Guest, coherent, guest_on};

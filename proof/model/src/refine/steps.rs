@@ -59,13 +59,14 @@ impl Step<'_> {
 
     /// The entry at which a thread stands.
     fn entry(&self, thread: &Thread, beside: &Beside<'_>) -> usize {
-        let index = usize::from(thread.gfn >> thread.level & 1);
+        let index = usize::from(thread.gfn >> thread.walk.level & 1);
         beside.entry(&self.before.shared, thread.node(), index)
     }
 
     /// The word at which a thread stands, in a state.
     fn word(state: &State, thread: &Thread) -> Word {
-        state.shared.nodes[usize::from(thread.node())].entries[usize::from(thread.gfn >> thread.level & 1)]
+        state.shared.nodes[usize::from(thread.node())].entries
+            [usize::from(thread.gfn >> thread.walk.level & 1)]
     }
 
     fn split(&self, i: usize, gfn: u8, beside: &mut Beside<'_>) -> Outcome {
@@ -91,16 +92,16 @@ impl Step<'_> {
         let p = usize::from(was.gfn);
         match was.pc {
             Pc::Start => return Ok(beside.act("begin", &[k])?),
-            Pc::List if was.lines == 1 << EPOCH => return Ok(beside.act("begin_wide", &[k, number])?),
+            Pc::List if was.change.lines == 1 << EPOCH => return Ok(beside.act("begin_wide", &[k, number])?),
             Pc::List => {
-                beside.act("list", &[k, was.lines.trailing_zeros() as usize])?;
+                beside.act("list", &[k, was.change.lines.trailing_zeros() as usize])?;
                 if is.pc != Pc::List {
                     beside.act("number_it", &[k, number])?;
                 }
                 return Ok(());
             }
             Pc::Announce => {
-                beside.act("announce", &[k, was.lines.trailing_zeros() as usize])?;
+                beside.act("announce", &[k, was.change.lines.trailing_zeros() as usize])?;
                 if is.pc != Pc::Announce {
                     beside.act("begin_walk", &[k])?;
                 }
@@ -127,7 +128,7 @@ impl Step<'_> {
             _ => {}
         }
         // The pass may have ended.
-        if is.again && !was.again {
+        if is.change.again && !was.change.again {
             let number = beside.next_number().ok_or(Miss::Exhausted)?;
             beside.act("repeat", &[k, number])?;
         } else if matches!(is.pc, Pc::ShootDown(_) | Pc::Flushed) || op == Op::ZapAll && was.pc == Pc::Flip {
@@ -143,7 +144,7 @@ impl Step<'_> {
         let now = Self::word(self.after, was);
         let waits = [Pc::SplitPart, Pc::WidenSlot, Pc::GoWide];
         let next = self.after.threads[i].pc;
-        let undone = waits.contains(&next) && !self.after.threads[i].span.is_empty();
+        let undone = waits.contains(&next) && !self.after.threads[i].walk.span.is_empty();
         match Self::word(self.before, was) {
             _ if undone => {}
             Word::Table(_) if matches!(now, Word::Hole(_)) => beside.act("unhook", &[k, p, e])?,
@@ -197,7 +198,7 @@ impl Step<'_> {
             if beside.is("started", &[f]) {
                 beside.act("retry", &[f])?;
             }
-            if is.op == was.op && is.pc == Pc::Stamp && is.asking { start(beside) } else { Ok(()) }
+            if is.op == was.op && is.pc == Pc::Stamp && is.fault.asking { start(beside) } else { Ok(()) }
         };
         match was.pc {
             Pc::Start => {
@@ -214,7 +215,7 @@ impl Step<'_> {
                 // A frozen entry is no hole, and the compare-and-swap fails.
                 _ => beside.act("load_entry", &[f])?,
             },
-            Pc::Stamp if was.thawed.is_some() => beside.act("read_epoch_again", &[f])?,
+            Pc::Stamp if was.walk.thawed.is_some() => beside.act("read_epoch_again", &[f])?,
             Pc::Stamp => beside.act("read_epoch", &[f])?,
             Pc::StampRegion => stamp(f, gfn, beside)?,
             Pc::ScanRegion => beside.act("scan_region", &[f])?,
@@ -229,25 +230,13 @@ impl Step<'_> {
                     self.confirm(f, retry, beside)?;
                 }
             }
-            Pc::Lookup if was.thawed.is_some() => beside.act("decide", &[f])?,
-            Pc::Lookup | Pc::Resolve if is.page.is_none() => retry(beside)?,
-            Pc::Lookup | Pc::Resolve => {
-                for page in 0..4 {
-                    let [old, new] = [self.before, self.after].map(|s| s.shared.writable[page]);
-                    if write && new && !old {
-                        beside.act("host_allows", &[page])?;
-                    }
-                }
-                if !is.page.is_some_and(|page| page.large) {
-                    beside.act("map_small", &[f])?;
-                }
-                beside.act("ask", &[f])?;
-                self.enter(f, beside)?;
-            }
+            Pc::Lookup if was.walk.thawed.is_some() => beside.act("decide", &[f])?,
+            Pc::Lookup | Pc::Resolve if is.fault.page.is_none() => retry(beside)?,
+            Pc::Lookup | Pc::Resolve => self.answer(f, write, beside)?,
             Pc::LinkDown => {
                 let e = self.entry(was, beside);
                 if let Word::Table(child) = Self::word(self.after, was)
-                    && Self::word(self.before, was) == was.word
+                    && Self::word(self.before, was) == was.walk.word
                 {
                     let t = beside.new_table(&self.after.shared, child, gfn).ok_or(Miss::Exhausted)?;
                     beside.act("link_down", &[f, e, t])?;
@@ -262,19 +251,21 @@ impl Step<'_> {
                     beside.act("install", &[f, e])?;
                 } else {
                     beside.met[f] =
-                        (is.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
+                        (is.fault.met > 0 && beside.is("walked", &[f])).then(|| beside.get("met", &[f]));
                     retry(beside)?;
                 }
             }
-            Pc::Freeze if is.pc == Pc::Stamp && is.thawed.is_some() => {
+            Pc::Freeze if is.pc == Pc::Stamp && is.walk.thawed.is_some() => {
                 let e = self.entry(was, beside);
-                let name = if was.offered.is_some() { "freeze_offered" } else { "freeze" };
+                let name = if was.fault.offered.is_some() { "freeze_offered" } else { "freeze" };
                 beside.act(name, &[f, e])?;
             }
             Pc::Freeze => retry(beside)?,
             Pc::Thaw => {
                 let e = self.entry(was, beside);
-                if Self::word(self.before, was) == Word::Frozen(f as u8) && was.thawed != Some(was.word) {
+                if Self::word(self.before, was) == Word::Frozen(f as u8)
+                    && was.walk.thawed != Some(was.walk.word)
+                {
                     beside.act("thaw", &[f, e])?;
                 } else {
                     beside.act("thaw_back", &[f])?;
@@ -284,6 +275,21 @@ impl Step<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The host answers a fault.
+    fn answer(&self, f: usize, write: bool, beside: &mut Beside<'_>) -> Outcome {
+        for page in 0..4 {
+            let [old, new] = [self.before, self.after].map(|s| s.shared.writable[page]);
+            if write && new && !old {
+                beside.act("host_allows", &[page])?;
+            }
+        }
+        if !self.after.threads[f].fault.page.is_some_and(|page| page.large) {
+            beside.act("map_small", &[f])?;
+        }
+        beside.act("ask", &[f])?;
+        self.enter(f, beside)
     }
 
     /// A fault enters the tables at the root.
@@ -304,7 +310,7 @@ impl Step<'_> {
         beside: &mut Beside<'_>,
     ) -> Outcome {
         let (was, is) = (&self.before.threads[f], &self.after.threads[f]);
-        let place = was.places.trailing_zeros() as usize;
+        let place = was.fault.places.trailing_zeros() as usize;
         if is.pc == Pc::Start || is.op != was.op {
             // Covered; or the last look, and the epoch has moved.
             return retry(beside);

@@ -28,8 +28,8 @@ pub use shared::{Grace, Shared};
 pub use slots::{Cell, Log, Sets, Track};
 pub(crate) use slots::{LOGGED, Version, over_hvas};
 pub use table::{Leaf, NODES, Node, Word};
-pub(crate) use thread::Page;
 pub use thread::Thread;
+pub(crate) use thread::{Change, Fault, Flush, Logging, Page, Walk};
 pub use vcpu::{Caches, Interrupts, Tlb, VcpuPc, VcpuTlb};
 
 /// The whole state.
@@ -46,15 +46,15 @@ impl State {
     pub(crate) fn enter(&mut self, i: usize, gfn: u8) {
         let thread = &mut self.threads[i];
         thread.inside = true;
-        thread.level = self.shared.top();
-        thread.path = [NONE; 3];
-        thread.path[thread.level as usize] = self.shared.root;
+        thread.walk.level = self.shared.top();
+        thread.walk.path = [NONE; 3];
+        thread.walk.path[thread.walk.level as usize] = self.shared.root;
         thread.gfn = gfn;
     }
 
     pub(crate) fn leave(&mut self, i: usize) {
         self.threads[i].inside = false;
-        self.threads[i].path = [NONE; 3];
+        self.threads[i].walk.path = [NONE; 3];
         self.shared.grace.sections &= !(1 << i);
         for thread in &mut self.threads {
             thread.waits &= !(1 << i);
@@ -82,12 +82,12 @@ impl State {
     }
 
     fn restart(&mut self, i: usize, op: u8) {
-        self.threads[i] = Thread { memo: self.threads[i].memo, ..Thread::at(op) };
+        self.threads[i] = Thread::at(op, self.threads[i].fault.memo);
     }
 
     /// `entry.cas(old, new)` where thread `i` stands.
     pub(crate) fn cas(&mut self, i: usize, old: Word, new: Word) -> bool {
-        let Thread { level, gfn, .. } = self.threads[i];
+        let (gfn, level) = (self.threads[i].gfn, self.threads[i].walk.level);
         let node = self.threads[i].node();
         let won = self.shared.load(node, level, gfn) == old;
         if won {

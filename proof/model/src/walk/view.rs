@@ -1,7 +1,7 @@
 //! The part of a state by which a walk tells states apart; and the steps before which a walk lets threads switch.
 
 use super::random::{Quick, Random, mix};
-use crate::state::{EPOCH, Memo, Pc, Shared, State, Thread, Word};
+use crate::state::{Change, EPOCH, Fault, Flush, Logging, Memo, Pc, Shared, State, Thread, Walk, Word};
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
@@ -46,19 +46,33 @@ fn kind(word: Word) -> (u8, bool, bool) {
 }
 
 fn view_of(thread: &Thread, shared: &Shared, hash: &mut Quick) {
-    let Thread { op, pc, level, gfn, places, waits, asking, thawed, again, took, .. } = *thread;
+    let Thread {
+        op,
+        pc,
+        gfn,
+        waits,
+        walk: Walk { level, thawed, .. },
+        fault: Fault { places, asking, .. },
+        change: Change { again, took, .. },
+        ..
+    } = *thread;
     (op, pc, level, gfn, places, waits, asking, thawed.is_some(), again, took).hash(hash);
-    let Thread { page, part, owed, unlinked, logged, known, taken, arms, before, late, .. } = *thread;
+    let Thread {
+        fault: Fault { page, part, .. },
+        flush: Flush { owed, unlinked, .. },
+        log: Logging { logged, known, taken, arms, before, late, .. },
+        ..
+    } = *thread;
     (page.map(|page| (page.write, page.large)), part, owed, unlinked).hash(hash);
-    (logged, known, taken, arms, before, late, thread.emptied, thread.telling).hash(hash);
+    (logged, known, taken, arms, before, late, thread.commit.emptied, thread.change.telling).hash(hash);
     for word in shared.nodes.iter().flat_map(|node| node.entries) {
-        word.version().is_some_and(|version| version <= thread.stamp).hash(hash);
+        word.version().is_some_and(|version| version <= thread.fault.stamp).hash(hash);
     }
     for line in shared.lines {
-        (line.newest > thread.number).hash(hash);
+        (line.newest > thread.change.number).hash(hash);
     }
-    (thread.epoch == shared.lines[EPOCH].newest, thread.offered.is_some()).hash(hash);
-    thread.memo.map(Memo::frames).hash(hash);
+    (thread.fault.epoch == shared.lines[EPOCH].newest, thread.fault.offered.is_some()).hash(hash);
+    thread.fault.memo.map(Memo::frames).hash(hash);
 }
 
 /// The steps before which a walk lets threads switch.

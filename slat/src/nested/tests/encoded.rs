@@ -2,7 +2,7 @@
 //! expect of hardware.
 
 use super::*;
-use crate::edges::near_edges;
+use crate::near_edges::near_edges;
 use proptest::prelude::*;
 
 /// A memory type as these formats of L1 read it: some have fewer.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
-use crate::edges::near_edges;
+use crate::near_edges::near_edges;
 use crate::table::entry::Word;
 use crate::table::format::Kind;
 use crate::table::format::{Access, Format, Leaf, MemoryType, Perms, assert_format};
