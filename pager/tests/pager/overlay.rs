@@ -3,8 +3,8 @@
 use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered, library, restored};
 use crate::huge::Reserve;
 use crate::snapshot::may_look;
-use crate::working_set::{Slow, faults, open, work};
-use slat_pager::twin::{Memory, Versions, is_page};
+use crate::working_set::{Slow, faults, has, open, work};
+use slat_pager::twin::{Memory, Versions};
 use slat_pager::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,9 +64,8 @@ fn reads(
     }
     let is_base = template.overlay().is_none();
     for page in pages {
-        let expected = Some(if is_base { 0 } else { version(page) });
-        // SAFETY: nothing writes to it but the pager.
-        assert!(is_page(&IMAGE, page, expected, &unsafe { memory.read(page) }), "page {page}");
+        let expected = if is_base { 0 } else { version(page) };
+        assert!(has(memory, page, expected), "page {page}");
     }
     guest.stop()
 }

@@ -59,8 +59,7 @@ impl Slow {
             std::thread::sleep(Duration::from_millis(1));
         }
         for page in work() {
-            // SAFETY: nothing writes to it but the pager.
-            assert!(is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }), "page {page}");
+            assert!(has(&memory, page, 0), "page {page}");
             std::thread::sleep(Duration::from_micros(50));
         }
         // The last fault is counted after its page is present. And a record ends with its guest.
@@ -90,6 +89,12 @@ pub fn open(
         Ok(())
     };
     Library::new(Trouble::calling(store, slow)).open(name).unwrap()
+}
+
+/// Returns whether a page of a guest in this process has the content of a version.
+pub fn has(memory: &Memory, page: usize, version: u32) -> bool {
+    // SAFETY: nothing writes to it but the pager.
+    is_page(&IMAGE, page, Some(version), &unsafe { memory.read(page) })
 }
 
 pub fn faults(stats: &GuestStats) -> u64 {

@@ -150,7 +150,7 @@ fn the_limit_holds_and_the_chunks_that_were_used_last_stay() {
     }
     assert!(other.exists() && !file(1).exists() && file(199).exists());
     assert!(disk.stats().evicted > 100 && disk.stats().dropped == 0, "{:?}", disk.stats());
-    // One that has more than a sixteenth is not kept.
+    // A chunk that has more than a sixteenth is not kept.
     disk.put(Hash::of(b"large"), vec![0; 128 << 10]);
     wait(201);
     assert_eq!(disk.stats().dropped, 1);
