@@ -1,8 +1,8 @@
 //! Measures the memory and the processor time that a daemon takes for guests that do nothing.
 
-use super::{Failure, other};
+use super::{Failure, check, other};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
-use slat_pager::twin::{Image, Memory, connect, is_page};
+use slat_pager::twin::{Image, Memory, connect};
 use slat_pager::{Folder, Library, PAGE};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -119,10 +119,7 @@ fn guest(folder: &Path) -> Result<impl Sized, Failure> {
     let memory = Memory::new(IMAGE, false).map_err(other)?;
     let held = connect(&folder.join("socket"), &memory, false).map_err(other)?;
     for page in (0..IMAGE.pages).step_by(IMAGE.pages / TOUCHED) {
-        // SAFETY: nothing writes to it but the pager.
-        if !is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }) {
-            return Err(Failure::Found(format!("page {page} is wrong")));
-        }
+        check(&memory, page)?;
     }
     Ok((held, memory))
 }

@@ -220,10 +220,7 @@ impl Bench {
     fn work(&self, memory: &Memory) -> Result<(), Failure> {
         let time = Duration::from_micros(self.work_us);
         for page in work() {
-            // SAFETY: nothing writes to it but the pager.
-            if !is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }) {
-                return Err(Failure::Found(format!("page {page} is wrong")));
-            }
+            check(memory, page)?;
             let began = Instant::now();
             while began.elapsed() < time {
                 std::hint::spin_loop();
@@ -231,6 +228,13 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Reads a page of a guest, and compares it with the template's.
+fn check(memory: &Memory, page: usize) -> Result<(), Failure> {
+    // SAFETY: nothing writes to it but the pager.
+    let is_right = is_page(&memory.image, page, Some(0), &unsafe { memory.read(page) });
+    if is_right { Ok(()) } else { Err(Failure::Found(format!("page {page} is wrong"))) }
 }
 
 /// A server of faults.
