@@ -1,6 +1,6 @@
 //! Measures the memory and the processor time that a daemon takes for guests that do nothing.
 
-use super::{Failure, check, other};
+use super::{Bench, Failure, check, other};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 use slat_pager::twin::{Image, Memory, connect};
 use slat_pager::{Folder, Library, PAGE};
@@ -78,42 +78,46 @@ fn time(process: u32) -> Result<Duration, Failure> {
     Ok(Duration::from_nanos(all))
 }
 
-pub(super) fn measure(folder: &Path, guests: u64) -> Result<(), Failure> {
-    let size = (IMAGE.pages * PAGE) as u64;
-    let library = Library::new(Folder::open(folder).map_err(other)?);
-    library.snapshot("idle", IMAGE.read(), size, 256 << 10).map_err(other)?;
-    let limit = getrlimit(Resource::Nofile);
-    _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let daemon = Daemon::start(folder, guests + 1)?;
-    // The first guest fills the cache of chunks.
-    let mut all = vec![guest(folder)?];
-    let before = daemon.processes().map(|(_, process)| memory(process));
-    for _ in 0..guests {
-        all.push(guest(folder)?);
-    }
-    println!(
-        "idle: {guests} guests of {} MiB, {TOUCHED} pages of each touched; processor time of {} s",
-        size >> 20,
-        TIME.as_secs()
-    );
-    let times = daemon.processes().map(|(_, process)| time(process));
-    let began = Instant::now();
-    std::thread::sleep(TIME);
-    let took = began.elapsed();
-    let (mut bytes, mut percent) = (0, 0.0);
-    for (((name, process), before), spent) in daemon.processes().into_iter().zip(before).zip(times) {
-        let ((after, threads), (before, _)) = (memory(process)?, before?);
-        let share = (time(process)?.saturating_sub(spent?)).as_secs_f64() / took.as_secs_f64() * 100.0;
-        let each = after.saturating_sub(before) / guests;
+impl Bench {
+    pub(super) fn idle(&self, folder: &Path) -> Result<(), Failure> {
+        let guests = self.idle.unwrap_or(1);
+        let size = (IMAGE.pages * PAGE) as u64;
+        let library = Library::new(Folder::open(folder).map_err(other)?);
+        library.snapshot("idle", IMAGE.read(), size, 256 << 10).map_err(other)?;
+        let limit = getrlimit(Resource::Nofile);
+        _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let daemon = Daemon::start(folder, guests + 1)?;
+        // The first guest fills the cache of chunks.
+        let mut all = vec![guest(folder)?];
+        let before = daemon.processes().map(|(_, process)| memory(process));
+        for _ in 0..guests {
+            all.push(guest(folder)?);
+        }
         println!(
-            "  {name}  {:.1} KB a guest, {threads} threads, {share:.2} % of a processor",
-            each as f64 / 1e3
+            "idle: {guests} guests of {} MiB, {TOUCHED} pages of each touched; processor time of {} s",
+            size >> 20,
+            TIME.as_secs()
         );
-        (bytes, percent) = (bytes + each, percent + share);
+        let times = daemon.processes().map(|(_, process)| time(process));
+        let began = Instant::now();
+        std::thread::sleep(TIME);
+        let took = began.elapsed();
+        let (mut bytes, mut percent) = (0, 0.0);
+        for (((name, process), before), spent) in daemon.processes().into_iter().zip(before).zip(times) {
+            let ((after, threads), (before, _)) = (memory(process)?, before?);
+            let share = (time(process)?.saturating_sub(spent?)).as_secs_f64() / took.as_secs_f64() * 100.0;
+            let each = after.saturating_sub(before) / guests;
+            println!(
+                "  {name}  {:.1} KB a guest, {threads} threads, {share:.2} % of a processor",
+                each as f64 / 1e3
+            );
+            (bytes, percent) = (bytes + each, percent + share);
+        }
+        println!("  both    {:.1} KB a guest, {percent:.2} % of a processor", bytes as f64 / 1e3);
+        Ok(())
     }
-    println!("  both    {:.1} KB a guest, {percent:.2} % of a processor", bytes as f64 / 1e3);
-    Ok(())
 }
+
 /// Starts a guest that touches its pages, and then does nothing.
 fn guest(folder: &Path) -> Result<impl Sized, Failure> {
     let memory = Memory::new(IMAGE, false).map_err(other)?;

@@ -92,8 +92,8 @@ impl Bench {
             self.image(&folder)
         } else if self.packed {
             self.packed(&folder)
-        } else if let Some(guests) = self.idle {
-            idle::measure(&folder, guests)
+        } else if self.idle.is_some() {
+            self.idle(&folder)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };
