@@ -167,13 +167,17 @@ fn clones_of_overlays_share_the_pages_of_their_base() {
     let library = library(&folder);
     library.overlay("base", &patches(), "other").unwrap();
     let mut bytes = 0;
-    // The first one fills the file; the base's own clone reads no byte of an overlay.
-    for name in ["twin", "other", "base", "twin"] {
+    // The first one fills the file; the base's own clone reads no byte of an overlay. The last ones are filled ahead.
+    for (number, name) in ["twin", "other", "base", "twin", "twin", "base"].into_iter().enumerate() {
+        if number == 4 {
+            library.open("base").unwrap().keep_working_set(WorkingSet::of_faults(0..IMAGE.pages)).unwrap();
+        }
         let template = library.open(name).unwrap();
         let share = Share::open(&shared, &template).unwrap();
         let memory = Memory::clone_of(IMAGE, &shared.join(name)).unwrap();
         let backing = Backing::Share(share.clone());
         let stats = reads(&template, (&memory, backing), Options::default(), 0..IMAGE.pages);
+        assert_eq!(number >= 4, stats.ahead > 0, "{name}: {stats:?}");
         let own = memory.own_bytes().unwrap() as usize / PAGE;
         let most = if name == "base" { 0 } else { COVERED.len() };
         assert!(own <= most, "{own} pages of {name} are its own");
@@ -191,10 +195,13 @@ fn clones_of_overlays_share_the_pages_of_their_base() {
 fn a_huge_page_has_the_bytes_of_the_overlay_and_of_the_base() {
     let Some(_reserve) = Reserve::of(1) else { return };
     let folder = with_overlay("overlay-huge");
-    let template = library(&folder).open("twin").unwrap();
-    let memory = Memory::huge(IMAGE, false).unwrap();
-    reads(&template, (&memory, Backing::Own), Options::default(), 0..IMAGE.pages);
-    drop(template);
+    for is_ahead in [false, true] {
+        let template = library(&folder).open("twin").unwrap();
+        let memory = Memory::huge(IMAGE, false).unwrap();
+        let stats = reads(&template, (&memory, Backing::Own), Options::default(), 0..IMAGE.pages);
+        assert_eq!(is_ahead, stats.ahead > 0, "{stats:?}");
+        template.keep_working_set(WorkingSet::of_faults(0..IMAGE.pages)).unwrap();
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 
