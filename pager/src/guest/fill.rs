@@ -30,7 +30,7 @@ impl Inner {
             self.before_zeros(page);
             self.one(fault, Source::Zero, |start| self.fill_zeros(start, self.page_bytes()))
         };
-        let window = self.window(region, page);
+        let window = || self.window(region, page);
         let mut order = self.order.read();
         if self.is_away(page) {
             drop(order);
@@ -45,7 +45,7 @@ impl Inner {
             None => {
                 drop(order);
                 // This may take long, and the guest may remove pages meanwhile.
-                let loaded = match self.load(page, &window) {
+                let loaded = match self.load(page, &window()) {
                     Ok(loaded) => loaded,
                     Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
                         self.waits_for(error);
@@ -87,7 +87,7 @@ impl Inner {
             self.do_job(job, &loaded);
             return answer;
         }
-        for pages in self.neighbours(&window, page) {
+        for pages in self.neighbours(&window(), page) {
             let start = place(pages.start);
             // A present page, or a change of the guest's memory, ends the stretch.
             if loaded.has(&pages) {

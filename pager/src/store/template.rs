@@ -185,7 +185,8 @@ impl Template {
     /// them that have the same source as the page.
     pub(crate) fn chunk_of(&self, page: usize) -> Range<usize> {
         let (pages, all) = (self.0.chunk / PAGE, (self.size() / PAGE as u64) as usize);
-        let first = page / pages * pages;
+        // A power of two.
+        let first = page & !(pages - 1);
         let chunk = first..(first + pages).min(all);
         self.layer().map_or(chunk.clone(), |overlay| overlay.stretch(page, &chunk))
     }
