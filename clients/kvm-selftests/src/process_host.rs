@@ -1,5 +1,7 @@
-//! The host: this process. A frame's number is its address, so no page ever moves, and the host never invalidates.
+//! The host: this process. A frame's number is its address, so no page ever moves. The host invalidates what the test
+//! unmaps or frees.
 
+use crate::moves;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex};
@@ -45,13 +47,32 @@ pub fn harvesting<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The large page around `hva`, if the test has asked for large pages there.
+pub fn large_page(hva: Hva) -> Option<Span<Hva>> {
+    let page = Span::sized(Hva(hva.0 & !(LARGE_BYTES - 1)), LARGE_BYTES);
+    LARGE.lock().unwrap().iter().any(|large| large.covers(&page)).then_some(page)
+}
+
+/// Whether all of a large page is present.
+fn is_resident(page: Span<Hva>) -> bool {
+    let mut present = [0u8; Level::M2.pages() as usize];
+    // SAFETY: one byte for each page.
+    let asked = unsafe { libc::mincore(page.start.0 as *mut _, LARGE_BYTES as usize, present.as_mut_ptr()) };
+    asked == 0 && present.iter().all(|present| present & 1 != 0)
+}
+
 impl Host for Process {
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+    /// Answers for large pages: the engine recovers those that a dirty log has split.
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let page = if hva.private_memory().is_some() { None } else { large_page(hva) };
         let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
-        let around = Span::sized(Hva(hva.0 & !(LARGE_BYTES - 1)), LARGE_BYTES);
-        let large =
-            LARGE.lock().unwrap().iter().any(|large| large.start <= around.start && around.end <= large.end);
-        if large && populate(around, access) {
+        page.filter(|&page| is_resident(page)).map(|_| HostPage { pfn, level: Level::M2, ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let hva = moves::address(hva).ok_or(HostError::Fault)?;
+        let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
+        if large_page(hva).is_some_and(|page| populate(page, access)) {
             return Ok(HostPage { pfn, level: Level::M2, ..HostPage::PLAIN });
         }
         if populate(Span::sized(Hva(pfn.0 << slat::PAGE_SHIFT), slat::PAGE_SIZE), access) {

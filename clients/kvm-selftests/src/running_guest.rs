@@ -89,8 +89,12 @@ pub struct Guest<'a> {
 
 /// Bits of an entry of the guest's table.
 const PRESENT: u64 = 1;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
+/// The length of VMCALL, and of VMMCALL.
+pub const HYPERCALL_BYTES: u64 = 3;
 /// Blocks between two checks for signals.
 const BLOCKS: u32 = 4096;
 
@@ -108,23 +112,35 @@ impl Guest<'_> {
         Ok(Page { at: frame << slat::PAGE_SHIFT | gpa & 0xfff, perms: READ | write | execute })
     }
 
-    /// Walks both levels. It does not set the guest's Accessed and Dirty bits: they are set in the tests' tables.
+    /// Walks both levels, and sets the guest's Accessed and Dirty bits, for which it stores to the guest's table.
     fn both(&mut self, vaddr: u64, access: Access) -> Result<Page, Stop> {
         let mut table = self.cr3 & FRAME;
         for level in (0..4).rev() {
             let shift = 12 + 9 * level;
-            let entry = self.second(table + (vaddr >> shift & 511) * 8, Access::Read);
-            let entry = entry.map_err(|fault| Stop::Fault { fault, own: false })?.at as *const AtomicU64;
-            // SAFETY: memory behind a slot, which the process keeps mapped as it does for a real KVM.
-            let entry = unsafe { (*entry).load(Ordering::Relaxed) };
-            if entry & PRESENT == 0 {
+            let at = table + (vaddr >> shift & 511) * 8;
+            let entry = |page: Page| {
+                // SAFETY: memory behind a slot, which the process keeps mapped as it does for a real KVM.
+                unsafe { &*(page.at as *const AtomicU64) }
+            };
+            let of_table = |fault| Stop::Fault { fault, own: false };
+            let found = entry(self.second(at, Access::Read).map_err(of_table)?).load(Ordering::Relaxed);
+            if found & PRESENT == 0 {
                 return Err(Stop::PageFault);
             }
-            table = entry & FRAME;
-            if level == 0 || entry & LARGE != 0 {
+            table = found & FRAME;
+            let is_leaf = level == 0 || found & LARGE != 0;
+            let used = if is_leaf && access == Access::Write { ACCESSED | DIRTY } else { ACCESSED };
+            if found & used != used {
+                let page = self.second(at, Access::Write).map_err(of_table)?;
+                entry(page).fetch_or(used, Ordering::Relaxed);
+            }
+            if is_leaf {
                 let inside = (1 << shift) - 1;
                 let page = self.second(table & !inside | vaddr & inside, access);
-                return page.map_err(|fault| Stop::Fault { fault, own: true });
+                let page = page.map_err(|fault| Stop::Fault { fault, own: true })?;
+                // The first store must miss, so that a walk sets the guest's Dirty, too.
+                let write = if (found | used) & DIRTY == 0 { WRITE } else { 0 };
+                return Ok(Page { perms: page.perms & !write, ..page });
             }
         }
         unreachable!("level 0 has pages only")
@@ -156,6 +172,17 @@ impl Guest<'_> {
             }
             Err(stop) => Err(stop),
         }
+    }
+
+    /// Whether the instruction at `rip` is VMCALL or VMMCALL. The emulator has fetched it, and found it invalid.
+    pub fn is_hypercall(&mut self, rip: u64) -> bool {
+        let mut byte = |at: u64| {
+            let page = self.page(at & !0xfff, Access::Fetch).ok()?;
+            // SAFETY: memory behind a slot, which the process keeps mapped as it does for a real KVM.
+            (page.at < DEVICES).then(|| unsafe { ((page.at | at & 0xfff) as *const u8).read_volatile() })
+        };
+        let bytes = [rip, rip + 1, rip + 2].map(|at| byte(at).unwrap_or(0));
+        matches!(bytes, [0x0f, 0x01, 0xc1 | 0xd9])
     }
 
     /// Whether a signal is pending.

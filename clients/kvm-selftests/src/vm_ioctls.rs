@@ -1,62 +1,46 @@
-//! /dev/kvm and its VMs: capabilities, memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
+//! Ioctls of a VM: memslots, dirty logs. Each ioctl is a call of the engine, whose errors have KVM's numbers.
 
 use crate::abi;
-use crate::process_host::{Engine, Process, harvesting};
-use crate::ring::Ring;
-use crate::shared::Shared;
-use crate::vcpu::{Cpu, give_cpuid};
+use crate::capabilities::{capability, manual_options};
+use crate::guest_memory::GuestMemory;
+use crate::machine::Machine;
+use crate::process_host::{Process, harvesting};
 use kvm_bindings::{
-    KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT,
-    KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS,
-    KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_CAP_USER_MEMORY2,
-    KVM_DIRTY_LOG_INITIALLY_SET, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2,
-    kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
+    KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DISABLE_QUIRKS2, KVM_CAP_EXIT_HYPERCALL,
+    KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_VM_DISABLE_NX_HUGE_PAGES, KVM_DIRTY_LOG_INITIALLY_SET,
+    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, KVM_MEM_GUEST_MEMFD, kvm_clear_dirty_log, kvm_dirty_log,
+    kvm_enable_cap, kvm_userspace_memory_region, kvm_userspace_memory_region2,
 };
-use slat::slots::Region;
+use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
-use slat::{
-    DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId, VcpuId, Vm,
-};
+use slat::{DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex};
-
-const VCPUS: u32 = 16;
-const SLOTS: u32 = 32_764;
-const PAGE: usize = slat::PAGE_SIZE as usize;
-
-/// A VM, and its VMM's settings.
-pub struct Machine {
-    pub vm: Arc<Engine>,
-    dirty: Mutex<Chosen>,
-    rings: Mutex<HashMap<VcpuId, Arc<Mutex<Ring>>>>,
-}
-
-struct Chosen {
-    /// Whether `KVM_CLEAR_DIRTY_LOG`, not `KVM_GET_DIRTY_LOG`, clears the log.
-    manual: bool,
-    log: DirtyLog,
-    ring: Option<RingSize>,
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Machine {
-    pub fn new() -> Result<Self, c_int> {
-        let (manual, log, ring) = (false, DirtyLog::bitmap(), None);
-        let builder = Vm::builder(Process).vcpus(VCPUS).max_slots(SLOTS).dirty_log(log);
-        let vm = Arc::new(builder.build().map_err(|_| libc::ENOMEM)?);
-        Ok(Self { vm, dirty: Mutex::new(Chosen { manual, log, ring }), rings: Mutex::default() })
-    }
-
+    /// `find` returns the `guest_memfd` of a descriptor.
+    ///
     /// # Safety
     /// `argument` is what the ioctl of this number takes.
-    pub unsafe fn ioctl(&self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
+    pub unsafe fn ioctl(
+        &self,
+        number: u32,
+        argument: *mut c_void,
+        find: impl FnOnce(c_int) -> Result<Arc<GuestMemory>, c_int>,
+    ) -> Result<c_int, c_int> {
         let idle = &mut Idle::take().ok_or(libc::EDEADLK)?;
         // SAFETY: required of the caller (see `# Safety`).
         unsafe {
             match number {
-                abi::CHECK_EXTENSION => return ioctl(number, argument),
+                abi::CHECK_EXTENSION => return Ok(capability(argument as u32, self.private.is_some())),
                 abi::SET_USER_MEMORY_REGION => self.set_region(idle, &*argument.cast())?,
-                abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast())?,
+                abi::SET_USER_MEMORY_REGION2 => self.set_region2(idle, &*argument.cast(), find)?,
+                abi::SET_MEMORY_ATTRIBUTES => {
+                    let _changing = self.slots.lock().unwrap();
+                    self.set_attributes(idle, &*argument.cast())?;
+                }
                 abi::GET_DIRTY_LOG => harvesting(|| self.get_dirty_log(idle, &*argument.cast()))?,
                 abi::CLEAR_DIRTY_LOG => harvesting(|| self.clear_dirty_log(idle, &*argument.cast()))?,
                 abi::RESET_DIRTY_RINGS => {
@@ -70,29 +54,18 @@ impl Machine {
         Ok(0)
     }
 
-    /// Makes a vCPU, in memory that `share` maps: as many pages as it is told.
-    pub fn vcpu(&self, id: VcpuId, share: impl FnOnce(usize) -> Result<Shared, c_int>) -> Result<Cpu, c_int> {
-        let size = self.dirty.lock().unwrap().ring;
-        let vcpu = self.vm.owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
-        let entries = size.map_or(0, |size| size.entries() as usize);
-        let pages = if entries == 0 {
-            abi::RUN_PAGES
-        } else {
-            abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE
-        };
-        let shared = Arc::new(share(pages)?);
-        let ring = size.map(|_| Arc::new(Mutex::new(Ring::new(shared.clone(), entries))));
-        self.rings.lock().unwrap().extend(ring.clone().map(|ring| (id, ring)));
-        Ok(Cpu::new(vcpu, shared, ring))
-    }
-
     /// The address space in the upper half of a slot's number.
     fn space(&self, slot: u32) -> Result<GuestSpace<'_, Ept4, Process>, c_int> {
         let id = u8::try_from(slot >> 16).map_err(|_| libc::EINVAL)?;
-        self.vm.space(SpaceId(id)).ok_or(libc::EINVAL)
+        self.vm().space(SpaceId(id)).ok_or(libc::EINVAL)
     }
 
     fn set_region(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region) -> Result<(), c_int> {
+        let _changing = self.slots.lock().unwrap();
+        self.change_region(idle, asked)
+    }
+
+    fn change_region(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region) -> Result<(), c_int> {
         let region = Region {
             slot: SlotId(asked.slot & 0xffff),
             flags: asked.flags,
@@ -100,19 +73,39 @@ impl Machine {
             bytes: asked.memory_size,
             hva: Hva(asked.userspace_addr),
         };
-        self.space(asked.slot)?.set(idle, region).map_err(|error: SlotError| error.errno())?;
+        let change = self.space(asked.slot)?.set(idle, region).map_err(|error: SlotError| error.errno())?;
+        if let (Change::Deleted(slot), Some(private)) = (change, &self.private) {
+            private.write().unwrap().unbind(slot.id);
+        }
         Ok(())
     }
 
-    /// The later ioctl, with a guest_memfd. A VM here has no private memory, so the engine refuses the flag that asks for
-    /// it, as KVM does for such a VM. Without the flag, KVM ignores the descriptor.
-    fn set_region2(&self, idle: &mut Idle, asked: &kvm_userspace_memory_region2) -> Result<(), c_int> {
+    /// The later ioctl, with a `guest_memfd`. Without the flag, KVM ignores the descriptor. In a VM that has no private
+    /// memory the engine refuses the flag, as KVM does.
+    fn set_region2(
+        &self,
+        idle: &mut Idle,
+        asked: &kvm_userspace_memory_region2,
+        find: impl FnOnce(c_int) -> Result<Arc<GuestMemory>, c_int>,
+    ) -> Result<(), c_int> {
         let &kvm_userspace_memory_region2 {
-            slot, flags, guest_phys_addr, memory_size, userspace_addr, ..
+            slot,
+            mut flags,
+            guest_phys_addr,
+            memory_size,
+            userspace_addr,
+            ..
         } = asked;
+        let _changing = self.slots.lock().unwrap();
+        if self.private.is_some() && flags & KVM_MEM_GUEST_MEMFD != 0 {
+            if memory_size != 0 {
+                return self.bind(idle, asked, find);
+            }
+            flags &= !KVM_MEM_GUEST_MEMFD;
+        }
         let region =
             kvm_userspace_memory_region { slot, flags, guest_phys_addr, memory_size, userspace_addr };
-        self.set_region(idle, &region)
+        self.change_region(idle, &region)
     }
 
     /// # Safety
@@ -159,7 +152,7 @@ impl Machine {
         let rings = self.rings.lock().unwrap();
         let mut rings: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.lock().unwrap())).collect();
         let collected: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.collected())).collect();
-        self.vm.reset_rings_in_part(idle, |id| collected.get(&id).copied().unwrap_or(0) as u64)?;
+        self.vm().reset_rings_in_part(idle, |id| collected.get(&id).copied().unwrap_or(0) as u64)?;
         for (id, ring) in &mut rings {
             ring.free(collected[id]);
         }
@@ -179,73 +172,30 @@ impl Machine {
                 let ring = chosen.ring.map_or(DirtyLog::bitmap(), DirtyLog::ring);
                 let set = option & u64::from(KVM_DIRTY_LOG_INITIALLY_SET) != 0;
                 let log = if set { ring.initially_set() } else { ring };
-                self.vm.set_dirty_log(idle, log).map_err(|error| error.errno())?;
+                self.vm().set_dirty_log(idle, log).map_err(|error| error.errno())?;
                 (chosen.manual, chosen.log) = (manual, log);
             }
             KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
                 let bytes = u32::try_from(option).map_err(|_| libc::E2BIG)?;
                 let size = RingSize::new(bytes).map_err(|error| error.errno())?;
                 let log = DirtyLog::ring(size);
-                self.vm.set_dirty_log(idle, log).map_err(|error| error.errno())?;
+                self.vm().set_dirty_log(idle, log).map_err(|error| error.errno())?;
                 (chosen.ring, chosen.log) = (Some(size), log);
             }
+            KVM_CAP_EXIT_HYPERCALL => {
+                if option & !(1 << abi::MAP_GPA_RANGE) != 0 {
+                    return Err(libc::EINVAL);
+                }
+                self.hypercalls_exit.store(option != 0, Ordering::SeqCst);
+            }
+            KVM_CAP_VM_DISABLE_NX_HUGE_PAGES if option == 0 => {
+                drop(chosen);
+                self.let_large_pages_execute(idle)?;
+            }
+            // The engine zaps what a slot loses, and nothing else, with the quirk and without.
+            KVM_CAP_DISABLE_QUIRKS2 if option & !(capability(asked.cap, true) as u64) == 0 => {}
             _ => return Err(libc::EINVAL),
         }
         Ok(())
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // A line for `run` to add up.
-        if std::env::var_os("SLAT_STATS").is_some() {
-            let stats = self.vm.stats();
-            let faults = stats.mapped_faults + stats.permission_faults + stats.spurious_faults;
-            let (devices, flushes, splits) = (stats.mmio_faults, stats.flushes.paid, stats.splits[0]);
-            eprintln!("slat: {faults} faults, {devices} of devices, {flushes} flushes, {splits} splits");
-        }
-    }
-}
-
-fn manual_options() -> u32 {
-    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET
-}
-
-/// An ioctl of /dev/kvm itself.
-///
-/// # Safety
-/// `argument` is valid for the ioctl of this number.
-pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
-    match number {
-        abi::GET_API_VERSION => Ok(12),
-        abi::CHECK_EXTENSION => Ok(capability(argument as u32)),
-        abi::GET_VCPU_MMAP_SIZE => Ok((abi::RUN_PAGES * PAGE) as c_int),
-        abi::GET_SUPPORTED_CPUID => {
-            let entry = |function, eax| kvm_cpuid_entry2 { function, eax, ..Default::default() };
-            // 48 bits of physical and of virtual address: the tests ask for nothing else, and the guests never use
-            // CPUID.
-            let entries = [entry(0, 0), entry(0x8000_0000, 0x8000_0008), entry(0x8000_0008, 0x3030)];
-            // SAFETY: required of the caller (see `# Safety`).
-            unsafe { give_cpuid(&entries, argument.cast()) }?;
-            Ok(0)
-        }
-        _ => Err(libc::EINVAL),
-    }
-}
-
-fn capability(number: u32) -> c_int {
-    match number {
-        KVM_CAP_NR_MEMSLOTS => SLOTS as c_int,
-        KVM_CAP_MAX_VCPUS | KVM_CAP_NR_VCPUS => VCPUS as c_int,
-        KVM_CAP_IMMEDIATE_EXIT
-        | KVM_CAP_USER_MEMORY
-        | KVM_CAP_USER_MEMORY2
-        | KVM_CAP_SYNC_MMU
-        | KVM_CAP_READONLY_MEM => 1,
-        KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 => manual_options() as c_int,
-        KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
-            (RingSize::MAX_ENTRIES * RingSize::ENTRY) as c_int
-        }
-        _ => 0,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
-use super::serve::{abort_on_panic, guest};
+use super::serve::{abort_on_panic, guest, program};
 use super::store_option::{DiskOption, StoreOption, seconds};
 use slat_pager::{Cache, Library, Restore, TemplateSource, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
@@ -71,7 +71,7 @@ pub struct Machines {
 impl Machines {
     /// Runs the keeper. It stays small: the worker opens the store.
     pub fn keep(&self) -> Result<(), Failure> {
-        let program = std::env::current_exe().map_err(other)?;
+        let program = program().map_err(other)?;
         let command = || {
             let mut command = Command::new(&program);
             command.arg("restore-worker").args(&self.words);

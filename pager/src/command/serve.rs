@@ -126,6 +126,14 @@ fn absolute(path: &std::path::Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
+/// Returns the path of this program, for the next process. After its file was replaced, the kernel adds a word to the
+/// file's name; the next process runs the new file.
+pub fn program() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let replaced = path.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map(PathBuf::from);
+    Ok(if path.exists() { path } else { replaced.unwrap_or(path) })
+}
+
 /// Splits `SOCKET=IMAGE` at the equals sign before an address of NBD, which may contain one.
 fn image(text: &str) -> Result<(PathBuf, String), String> {
     match text.split_once("=nbd") {
@@ -146,6 +154,10 @@ impl Serve {
     pub fn keep(&self) -> Result<(), Failure> {
         // If systemd waits for notifications, it also restarts the keeper.
         let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+        // Only before the first worker: a later one must serve its guests without the folder, too.
+        if let Some(folder) = self.swap.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(other(format!("--swap {}: there is no such folder", folder.display())));
+        }
         let keeper = Keeper::listen(self.sockets(), self.replace).map_err(other)?;
         self.run(keeper.supervised(is_supervised))
     }
@@ -167,7 +179,7 @@ impl Serve {
     }
 
     fn run(&self, keeper: Keeper) -> Result<(), Failure> {
-        let program = std::env::current_exe().map_err(other)?;
+        let program = program().map_err(other)?;
         let keeper = match &self.control {
             Some(control) => keeper.control_at(&absolute(control), self.replace).map_err(other)?,
             None => keeper,
@@ -280,7 +292,7 @@ impl Serve {
             };
             guests.age(ageing, failed).map_err(other)?;
         }
-        let (program, words) = (std::env::current_exe().map_err(other)?, self.words.clone());
+        let (program, words) = (program().map_err(other)?, self.words.clone());
         guests.start_keeper_by(move || {
             let mut command = Command::new(&program);
             command.arg("keeper").args(&words);

@@ -219,12 +219,19 @@ pub fn list(socket: &Path) -> io::Result<Listed> {
     Ok(serde_json::from_value(ask(socket, &Request::List, Some(Duration::from_secs(2)))?)?)
 }
 
-/// Asks a daemon for a snapshot of a guest. Calls `instant` with the number of pages when the guest may run on.
+/// Asks for a snapshot of a guest, of the daemon that serves it: of those at a control path, which [`daemons`] lists.
+/// Calls `instant` with the number of pages when the guest may run on.
 ///
 /// # Errors
 /// The daemon's error, or that of the connection.
-pub fn checkpoint(socket: &Path, pid: i32, name: &str, instant: impl FnOnce(usize)) -> io::Result<Stored> {
-    let connection = connected(socket, &Request::Checkpoint { pid, name: name.into() }, None)?;
+pub fn checkpoint(control: &Path, pid: i32, name: &str, instant: impl FnOnce(usize)) -> io::Result<Stored> {
+    // A daemon that drains, or whose keeper was killed, has guests that the last one does not know.
+    let serves = |socket: &PathBuf| {
+        list(socket).is_ok_and(|listed| listed.sessions.iter().any(|session| session.pid == pid))
+    };
+    let socket = daemons(control).into_iter().find(serves);
+    let request = Request::Checkpoint { pid, name: name.into() };
+    let connection = connected(socket.as_deref().unwrap_or(control), &request, None)?;
     let mut reader = BufReader::new(&connection);
     let first = answer(&mut reader)?;
     instant(first["instant"]["pages"].as_u64().unwrap_or(0) as usize);

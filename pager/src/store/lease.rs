@@ -154,13 +154,22 @@ impl Inner {
             text.serial = pins.serial;
             let bytes = serde_json::to_vec(&text).expect("strings are JSON");
             let began = now();
-            self.store.put(&pins.key(), &bytes)?;
+            self.store.put(&pins.key(), &bytes).map_err(not_lost)?;
             // If the host was suspended before the call, the call may have come too late.
             if !may_have_ended(pins) {
                 pins.written = Some(began);
                 return Ok(());
             }
         }
+    }
+}
+
+/// Returns the error of a write. A store that answers a write with "not found", as a proxy or a bucket that is moved may
+/// do, is out of reach: it has lost no object, and its guests can wait.
+fn not_lost(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Missing(key) => StoreError::Io { error: std::io::ErrorKind::NotFound.into(), key },
+        error => error,
     }
 }
 
@@ -235,7 +244,31 @@ impl Drop for Pin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Folder;
+    use crate::store::{Entry, Folder, Version};
+
+    #[test]
+    fn a_store_that_does_not_find_where_to_write_a_lease_is_out_of_reach() {
+        struct Moved;
+        impl Store for Moved {
+            fn read(&self, key: &str, _: usize) -> Result<(Vec<u8>, Version), StoreError> {
+                Err(StoreError::Missing(key.into()))
+            }
+            fn put(&self, key: &str, _: &[u8]) -> Result<(), StoreError> {
+                Err(StoreError::Missing(key.into()))
+            }
+            fn put_if(&self, key: &str, _: &[u8], _: Option<&Version>) -> Result<bool, StoreError> {
+                Err(StoreError::Missing(key.into()))
+            }
+            fn entries(&self, _: &str) -> Result<Vec<Entry>, StoreError> {
+                Ok(Vec::new())
+            }
+            fn delete(&self, _: &str) -> Result<(), StoreError> {
+                Ok(())
+            }
+        }
+        let pinned = Lease::named(Arc::new(Moved), 7).pin("");
+        assert!(pinned.is_err_and(|error| error.may_pass() && error.to_string().contains("leases/")));
+    }
 
     #[test]
     fn a_lease_that_may_have_ended_is_not_written_again() {

@@ -4,7 +4,7 @@ use crate::control::listed;
 use crate::daemon::{Daemon, MIB, Twin, is_offered, with_template};
 use crate::operations::get;
 use rustix::process::{Pid, Signal, kill_process_group};
-use slat_pager::{daemons, list};
+use slat_pager::{checkpoint, daemons, list};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -114,13 +114,17 @@ fn guests_of_a_worker_whose_keeper_was_killed_are_seen_by_the_next_daemon() {
     // systemd starts the next one with the same words.
     let second = Daemon::of_store(folder.clone(), &store, &flags(&folder), &supervised);
     assert_eq!(worker_of(&folder), second.worker as u32);
-    let orphan = daemons(&control)
-        .into_iter()
-        .find(|path| path.ends_with(format!("control.{}", keeper.as_raw_nonzero())));
-    let state = listed(&orphan.expect("its own name"), |_| true);
+    let orphan = folder.join(format!("control.{}", keeper.as_raw_nonzero()));
+    // The keeper binds its own name after it has told that it began.
+    listed(&control, |_| daemons(&control).contains(&orphan));
+    let state = listed(&orphan, |_| true);
     assert!(state.drains && state.sessions.len() == 1, "{state:?}");
     let other = format!("slat_pager_other_guests{{keeper=\"{}\"}} 1", keeper.as_raw_nonzero());
     metrics(&folder, &other);
+    let snapshot = |pid| checkpoint(&control, pid, "orphan", |_| {});
+    snapshot(guest.0.id() as i32).unwrap();
+    let error = snapshot(std::process::id() as i32).unwrap_err().to_string();
+    assert!(error.contains("is no guest of this pager"), "{error}");
     drop(guest);
     first.rest();
     listed(&control, |_| daemons(&control).len() == 1);

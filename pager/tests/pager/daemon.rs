@@ -143,6 +143,15 @@ impl Daemon {
         Self::run(folder, serve)
     }
 
+    /// Serves the template `twin` by another program.
+    pub fn of_program(program: &Path, folder: PathBuf, flags: &str) -> Self {
+        let mut words = serve(&folder, folder.join("store").to_str().unwrap(), "twin");
+        words.args(flags.split_whitespace());
+        let mut command = Command::new(program);
+        command.args(words.get_args());
+        Self::run(folder, command)
+    }
+
     fn run(folder: PathBuf, command: Command) -> Self {
         let mut daemon = Self::spawn(folder, command);
         daemon.next_worker();
@@ -178,18 +187,21 @@ impl Daemon {
 
     /// Returns the first result of `find` on a line of the log.
     pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
-        let until = Instant::now() + BOUND;
+        let (until, mut others) = (Instant::now() + BOUND, Vec::new());
         loop {
-            let line = self.early.lock().unwrap().pop_front().unwrap_or_else(|| self.line(until));
+            let early = self.early.lock().unwrap().pop_front();
+            let line = early.unwrap_or_else(|| self.line(until, &others));
             if let Some(found) = find(&line) {
                 return found;
             }
+            others.push(line);
         }
     }
 
-    fn line(&self, until: Instant) -> String {
+    fn line(&self, until: Instant, others: &[String]) -> String {
         let left = until.saturating_duration_since(Instant::now());
-        self.log.lock().unwrap().recv_timeout(left).expect("the daemon's log has no such line")
+        let line = self.log.lock().unwrap().recv_timeout(left);
+        line.unwrap_or_else(|error| panic!("the log has no such line, {error}: {others:#?}"))
     }
 
     /// Waits until the last worker has all guests. From then on the keeper may be killed.
@@ -197,7 +209,7 @@ impl Daemon {
         let until = Instant::now() + BOUND;
         let mut early = self.early.lock().unwrap();
         loop {
-            let line = self.line(until);
+            let line = self.line(until, &[]);
             if line.contains("\"ready\"") {
                 return;
             }
@@ -242,6 +254,11 @@ impl Daemon {
             assert!(Instant::now() < until, "the daemon does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Sends a signal to keeper and worker, as a terminal does.
+    pub fn signal_all(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process_group(rustix::process::Pid::from_child(&self.keeper), signal).unwrap();
     }
 
     /// Kills the keeper.

@@ -1,12 +1,15 @@
 //! Cold pages go to a swap file and come back; touched pages stay.
 
 use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use slat_pager::twin::{Memory, is_page};
 use slat_pager::*;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -154,6 +157,63 @@ fn pages_that_the_kernel_leaves_in_the_page_table_are_protected_while_they_leave
     assert_eq!(wrong.into_inner(), 0, "a write was lost");
     println!("{} pages left", guest.stats().reclaimed);
     guest.stop();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The process clears `O_NONBLOCK`, which belongs to the open file, reads events itself, and gives pages back all the
+/// time.
+#[test]
+fn ageing_and_the_end_of_service_do_not_wait_for_a_process_that_steals_events() {
+    if !is_offered() {
+        return;
+    }
+    let (folder, memory, guest, uffd) = with_swap("stolen");
+    let handle = guest.handle();
+    // SAFETY: nothing writes to it but the pager.
+    (0..512).for_each(|page| unsafe { memory.touch(page) });
+    if !may_age(&handle.age()) {
+        return;
+    }
+    let (uffd, is_over) = (Arc::new(uffd), Arc::new(AtomicBool::new(false)));
+    // They may wait in the kernel for ever: the test does not wait for them.
+    for thief in 0..3 {
+        let (uffd, is_over) = (uffd.clone(), is_over.clone());
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                if thief == 0 {
+                    let flags = fcntl_getfl(&*uffd).unwrap();
+                    fcntl_setfl(&*uffd, flags - OFlags::NONBLOCK).unwrap();
+                } else {
+                    _ = rustix::io::read(&*uffd, &mut [0; 32]);
+                }
+            }
+        });
+    }
+    let dropping = is_over.clone();
+    std::thread::spawn(move || {
+        for page in (0..512).cycle().take_while(|_| !dropping.load(Ordering::Relaxed)) {
+            // SAFETY: no thread reads the pages any more.
+            unsafe { memory.give_back(page, 1, true) }.unwrap();
+        }
+    });
+    let (send, receive) = channel();
+    // After a failure the guest is not dropped, which would wait for its threads.
+    let guest = ManuallyDrop::new(guest);
+    std::thread::spawn(move || {
+        for _ in 0..20 {
+            // A page that is given back meanwhile is an error of that tick alone.
+            _ = handle.age();
+            _ = handle.reclaim(1, usize::MAX);
+            _ = send.send(());
+        }
+        drop(handle);
+        ManuallyDrop::into_inner(guest).stop();
+        send.send(())
+    });
+    for step in 0..21 {
+        assert!(receive.recv_timeout(Duration::from_secs(20)).is_ok(), "step {step} waits");
+    }
+    is_over.store(true, Ordering::Relaxed);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

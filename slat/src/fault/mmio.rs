@@ -9,7 +9,7 @@
 //! The word stands at the highest level below which no slot lies. A gap of 512 GiB in the guest's memory costs one
 //! word, and a guest that touches all of it costs no tables.
 
-use super::{Done, Emulate, Outcome};
+use super::{By, Done, Emulate, Outcome};
 use crate::active::Epoch;
 use crate::sync::{Count, Shared};
 use crate::table::{At, Kind, Reached, Version};
@@ -20,6 +20,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     pub(super) fn emulated(&self, why: Emulate) -> Outcome {
         self.tally().add(Count::Mmio);
         Outcome::Done(Done::Emulate(why))
+    }
+
+    /// An access without a memslot. A device has no private memory, so the VMM must not emulate an access to it.
+    pub(super) fn without_memslot(&self, by: By) -> Outcome {
+        match by {
+            By::Guest { private: Some(true) } => Outcome::Done(Done::MemoryFault { private: true }),
+            _ => self.emulated(Emulate::NoMemory),
+        }
     }
 
     /// Checks the mmio word in `at`. Returns `None` if it is true; else the hole that it has become, or the word that

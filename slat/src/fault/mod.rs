@@ -139,7 +139,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
         if gfn.0 >> F::FRAME_BITS != 0 {
-            return Ok(self.emulated(Emulate::NoMemory));
+            return Ok(self.without_memslot(by));
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
@@ -165,7 +165,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (vm, gfn) = (self.vm, fault.gpa.gfn());
         let start = vm.active.epoch();
         if at.word.is_mmio() {
-            let Some(now) = self.not_mmio(at) else { return Ok(self.emulated(Emulate::NoMemory)) };
+            let Some(now) = self.not_mmio(at) else { return Ok(self.without_memslot(by)) };
             at = now;
         }
         let levels = (Level::K4, self.memo.reach);
@@ -176,7 +176,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                     // If no page for a table is left, the next fault looks the slot up again.
                     let _ = self.remember_mmio(walk, at, gfn, start);
                 }
-                return Ok(self.stopped(stop));
+                return Ok(self.stopped(stop, by));
             }
         };
         let Some(answer) = pursuit.look::<F, _>(&vm.host) else { return Ok(Outcome::Ask) };
@@ -197,9 +197,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         sought.stamp((&self.vm.active, &self.space.watched), levels, at.word)
     }
 
-    fn stopped(&self, stop: Stop) -> Outcome {
+    fn stopped(&self, stop: Stop, by: By) -> Outcome {
         match stop {
-            Stop::NoMemslot => self.emulated(Emulate::NoMemory),
+            Stop::NoMemslot => self.without_memslot(by),
             Stop::Forbidden => self.emulated(Emulate::ReadOnly),
             Stop::OtherKind { private } => Outcome::Done(Done::MemoryFault { private }),
             Stop::Tracked => Outcome::Done(Done::Emulate(Emulate::Tracked)),
@@ -238,7 +238,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let pursuit =
             match sought.and_then(|sought| sought.stamp((&vm.active, watched), levels, Word::OLDEST)) {
                 Ok(pursuit) => pursuit,
-                Err(stop) => return Ok(self.stopped(stop)),
+                Err(stop) => return Ok(self.stopped(stop, by)),
             };
         if core::mem::replace(asked, true) {
             self.count_retry(fault, RetryCause::Asked);

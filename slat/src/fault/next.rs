@@ -62,8 +62,8 @@ pub enum Leave {
     /// A store while this vCPU's [dirty ring](crate::DirtyLog::ring) is full. The VMM harvests the ring. Other vCPUs
     /// need not wait.
     RingFull,
-    /// The access was made as to private memory and the frame is shared, or the other way round
-    /// ([`Vcpu::fault_as`](crate::Vcpu::fault_as)). The VMM converts the frame
+    /// The access was made as to private memory and the frame is shared or has no memslot, or as to shared memory and
+    /// the frame is private ([`Vcpu::fault_as`](crate::Vcpu::fault_as)). The VMM converts the frame
     /// ([`GuestSpace::set_private`](crate::GuestSpace::set_private)) or ends the guest. (`KVM_EXIT_MEMORY_FAULT`.)
     MemoryFault {
         /// Whether the access was to private memory.

@@ -16,8 +16,8 @@
 //! the freeze, and so finds an earlier one. The host was asked before the freeze. If anything was announced to the region
 //! since, the vCPU asks again, now, what the host can answer without sleeping.
 
-use super::pursuit::{Answer, Pursuit, Wanted, allows};
-use super::{Done, Emulate, Fault, Outcome};
+use super::pursuit::{Answer, Pursuit, Stop, Wanted, allows};
+use super::{By, Done, Emulate, Fault, Outcome};
 use crate::sync::{Count, Shared};
 use crate::table::{At, Freeze, Kind};
 use crate::{Access, Format, Gfn, Host, HostPage, Level, NoMemory, Perms, Span, Vcpu, Walk, Word};
@@ -152,7 +152,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
     ) -> Result<Pursuit, Outcome> {
         let wanted = (walk.vm.active.epoch(), Wanted::new(fault.gpa.gfn(), Access::Write));
-        self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| self.stopped(stop))
+        self.pursue(wanted, walk, at, (at.level, at.level)).map_err(|stop| match stop {
+            // The memslot went after the leaf was read, and so did the leaf: the next attempt finds neither.
+            Stop::NoMemslot => Outcome::Retry,
+            stop => self.stopped(stop, By::GUEST),
+        })
     }
 
     /// Decides what to thaw the frozen entry to. Never sleeps.

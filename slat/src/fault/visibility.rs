@@ -28,8 +28,9 @@ impl By {
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Like [`fault`](Self::fault), for a guest that says whether it means private memory: by the GPA's shared bit
     /// (TDX), or in the exit (SEV-SNP's bit 34 of the error code). `fault.gpa` excludes such a bit. If the frame is of
-    /// the other kind, returns [`Leave::MemoryFault`](crate::Leave::MemoryFault) and does nothing, even if a page is mapped. May sleep in the host.
-    /// No flush is owed.
+    /// the other kind, returns [`Leave::MemoryFault`](crate::Leave::MemoryFault) and does nothing, even if a page is mapped. It returns
+    /// the same for an access to private memory without a memslot, which no VMM may emulate. May sleep in the host. No
+    /// flush is owed.
     ///
     /// ```
     /// use slat::{table::formats::Npt4, *};
@@ -114,6 +115,23 @@ mod tests {
                 vm.memory().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
             }
             Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT & 0xff_ffff), ..HostPage::PLAIN })
+        }
+    }
+
+    /// The first fault of each frame finds no memslot, the second one the mmio word. The last frame is beyond the format.
+    #[test]
+    fn only_an_access_to_shared_memory_without_a_memslot_is_emulated() {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(Converting::default()).build().unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let refused = Next::Leave(Leave::MemoryFault { private: true });
+        for gfn in [Gfn(5), Gfn(5), Gfn(1 << Npt4::FRAME_BITS)] {
+            for access in [Access::Read, Access::Write, Access::Fetch] {
+                let fault = Fault { gpa: gfn.gpa(), access };
+                assert_eq!(vcpu.fault_as(&mut idle, fault, true).unwrap(), refused, "{fault:?}");
+                let shared = vcpu.fault_as(&mut idle, fault, false).unwrap();
+                assert_eq!(shared, Next::Emulate(Emulate::NoMemory), "{fault:?}");
+            }
         }
     }
 

@@ -330,7 +330,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 150, 600, ".ci/packages"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
-            Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 205, 1800, "cargo xtask clients kvm-selftests"),
             Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
             Line::new(
                 NIGHTLY,
@@ -339,13 +339,14 @@ pub const STEPS: &[Step] = &[
                 "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
             ),
             Line::new(NIGHTLY, 120, 1000, "cargo xtask clients pager --vmm qemu --store s3 --kill-pager 5"),
+            Line::new(NIGHTLY, 140, 900, "cargo xtask clients firecracker --kills 200 --burst 48 --mib 96"),
         ],
     },
     Step {
         name: "report",
         about: "the full report, every check of every bench, and its page in a browser",
         lines: &[
-            Line::new(NIGHTLY, 1000, 1500, REPORT),
+            Line::new(NIGHTLY, 860, 1500, REPORT),
             Line::new(NIGHTLY, 30, 120, "cargo xtask page target/report")
                 .with(&[("SLAT_REQUIRE_CHROMIUM", "1")]),
         ],
