@@ -55,11 +55,12 @@ impl Journal {
         if fstat(&memory)?.st_size != size as i64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal is of another guest"));
         }
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, where the kernel finds room.
         let start = unsafe { mmap(std::ptr::null_mut(), size, prot, flags, &memory, 0) }?;
-        // The kernel must not wait for these pages while it writes an event, or a kill could come between. Without the
-        // right to lock them they are still present, unless they are swapped out.
+        // The kernel must not wait for the pages of event buffers while it writes an event, or a kill could come between.
+        // Without the right to lock them they are still present, unless they are swapped out, because the loop below writes
+        // to each. The pages of the bits come when they are used.
         // SAFETY: the range was just mapped.
         _ = unsafe { mlock(start, HEAD) };
         let start = NonNull::new(start.cast()).expect("a mapping is not at 0");

@@ -43,6 +43,8 @@
 //! | A killed worker freezes no guest. | the keeper starts another one, which makes waiting threads fault again |
 //! | A page has the bytes that were stored. | the hash of each chunk is its name |
 //! | A store that does not answer delays only the threads that need it. | the thread that reads a guest's faults does not wait for the store; faults are retried, after longer and longer pauses |
+//! | A guest of an overlay has the overlay's bytes where it covers a page, and the base's bytes elsewhere. | all content comes through the template, which knows its pages; the manifest of an overlay protects the base from collection |
+//! | A disk between the store and memory makes no byte wrong. | the hash of a chunk is checked when it is read from there, too |
 //! | A working set makes no byte wrong. | it says which pages are filled ahead of faults; their content is the template's, after the same check of the journal |
 //! | A hostile VMM harms only its own guest. | [`WireError`], [`MigrationError`] and [`LayoutError`]; descriptors are checked; sizes are bounded |
 //! | A machine of Cloud Hypervisor ends only when its template is stored. | the answer to its last message comes after the catalog was written |
@@ -111,9 +113,9 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Fsck, Gc, Hash, ImageFile, LeaseStats, Library, MOST_CHUNK, MOST_CONFIG, MOST_STATE, Nbd,
-    PATIENCE, Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateLoss, TemplateSource,
-    Verified, Version, WorkingSet,
+    Disk, DiskStats, Entry, Folder, Fsck, Gc, Hash, ImageFile, LeaseStats, Library, MOST_CHUNK, MOST_CONFIG,
+    MOST_STATE, Nbd, PATIENCE, Steady, SteadyOptions, Store, StoreError, StoreStats, Template, TemplateLoss,
+    TemplateSource, Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};

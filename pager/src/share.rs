@@ -132,8 +132,9 @@ impl Share {
 }
 
 /// Returns the version of a template as a file name. The version of an image has characters that names must not have.
+/// Overlays share the file of their base: a clone has the pages of its overlay for itself.
 fn file_name(template: &Template) -> String {
-    template.version().replace('/', "_")
+    template.base().version().replace('/', "_")
 }
 
 /// Returns the first page from here on that was not written.

@@ -46,6 +46,7 @@ events! {
     LeaseOld "lease old" "the lease could not be renewed for ten minutes; at an hour, `gc` may delete what guests use"
     TakesOver "takes over" "another process listened on so many of the sockets"
     NotReclaimed "not reclaimed" "the kernel refuses to move cold pages of a guest, with the reason"
+    DiskCache "disk cache" "the folder of --disk-cache cannot be used, with the reason; or it can be used again"
     NoMetrics "no metrics yet" "the address of --metrics is in use"
     Metrics "metrics" "the address of --metrics is free now, and answers"
     Drains "drains" "the daemon takes no further guest"

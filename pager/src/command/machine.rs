@@ -4,7 +4,7 @@ use super::events::Event;
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::serve::{abort_on_panic, guest, program};
-use super::store_option::{StoreOption, seconds};
+use super::store_option::{DiskOption, StoreOption, seconds};
 use slat_pager::{Cache, Library, Restore, TemplateSource, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -47,6 +47,8 @@ impl Receive {
 pub struct Machines {
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    disk: DiskOption,
     /// The socket at which a VMM waits for its machine, and the template
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required = true)]
     guests: Vec<(PathBuf, String)>,
@@ -84,7 +86,7 @@ impl Machines {
     /// Serves all machines until their VMMs have all pages, or end.
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
-        let library = Library::new(self.store.steady(|store| store)?);
+        let library = self.disk.on(Library::new(self.store.steady(|store| store)?));
         let source = |name: &String| TemplateSource::of_library(&library, name);
         let machines: Vec<_> =
             self.guests.iter().map(|(socket, template)| (socket.clone(), source(template))).collect();

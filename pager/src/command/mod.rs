@@ -40,6 +40,12 @@ pub enum Command {
     Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of another one, with other bytes in some pages: a guest's own network identity, host name or secrets
+    ///
+    /// It shares the chunks, the working set and the memory of clones with its base, and stays when the base is replaced or
+    /// removed. An offset is that of the base's memory: on x86 a guest-physical address below 3 GiB; above 4 GiB, that address
+    /// less the gap between both.
+    Overlay(templates::Overlay),
     /// Make a template of a running guest that a daemon serves
     ///
     /// The VMM stops its vCPUs, saves its own state, and calls this. It lets the vCPUs run when this prints `instant`; the
@@ -97,6 +103,7 @@ impl Command {
             Self::Ctl(ctl) => ctl.run(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Overlay(overlay) => overlay.run(),
             Self::Receive(receive) => receive.run(),
             Self::Restore(machines) => machines.keep(),
             Self::RestoreWorker(machines) => machines.work(),

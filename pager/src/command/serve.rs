@@ -4,7 +4,7 @@ use super::events::Event as Logged;
 use super::failure::{Failure, other, size};
 use super::log::{self, say};
 use super::notify::notify;
-use super::store_option::{StoreOption, seconds};
+use super::store_option::{DiskOption, StoreOption, seconds};
 use super::watch::{listen, told, watch};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -37,6 +37,8 @@ pub struct Serve {
     metrics: Option<String>,
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    disk: DiskOption,
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present_any = ["images", "control"], requires = "store")]
     guests: Vec<(PathBuf, String)>,
@@ -230,7 +232,7 @@ impl Serve {
         if self.store.store.is_some() {
             let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
-            library = Some(Library::new(store));
+            library = Some(self.disk.on(Library::new(store)));
         }
         let of_monitor = library.clone();
         let source = move |listen: &Listen| match (&library, &listen.template, &listen.image) {

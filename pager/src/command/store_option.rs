@@ -1,8 +1,10 @@
-//! `--store` and `--store-timeout`.
+//! `--store`, `--store-timeout` and `--disk-cache`.
 
-use super::failure::{Failure, other};
-use slat_pager::{Folder, Library, Steady, SteadyOptions, Store};
-use std::path::Path;
+use super::events::Event;
+use super::failure::{Failure, other, size};
+use super::log::say;
+use slat_pager::{Disk, Folder, Library, Steady, SteadyOptions, Store};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,38 @@ pub struct StoreOption {
     /// Time limit of an S3 call, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     store_timeout: Duration,
+}
+
+/// A disk between the store and memory.
+#[derive(clap::Args)]
+pub struct DiskOption {
+    /// Keep chunks that were read from the store in this folder, also for later daemons. The daemons of a host may share it
+    #[arg(long, value_name = "FOLDER", requires = "store")]
+    disk_cache: Option<PathBuf>,
+    /// Most bytes of that folder; 64M at least. The chunks that were used longest ago are removed
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = limit, requires = "disk_cache")]
+    disk_cache_limit: u64,
+}
+
+/// A chunk may have a sixteenth of the limit.
+fn limit(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < 64 << 20 => {
+            Err(format!("{text:?} is too small for a folder of chunks: 64M at least"))
+        }
+        bytes => Ok(bytes as u64),
+    }
+}
+
+impl DiskOption {
+    /// Lets a library use the disk, if there is one.
+    pub fn on(&self, library: Library) -> Library {
+        let tell = |line: &str| say(Event::DiskCache, serde_json::json!({ "state": line }));
+        match &self.disk_cache {
+            Some(folder) => library.on_disk(Disk::new(folder, self.disk_cache_limit, tell)),
+            None => library,
+        }
+    }
 }
 
 pub fn seconds(text: &str) -> Result<Duration, String> {

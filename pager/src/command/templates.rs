@@ -1,8 +1,10 @@
-//! `snapshot`, `verify`, `ls`, `rm`, `gc`, `fsck`.
+//! `snapshot`, `overlay`, `verify`, `ls`, `rm`, `gc`, `fsck`.
 
 use super::failure::{Failure, other, size};
 use super::store_option::{StoreOption, seconds};
-use slat_pager::{ImageFile, PAGE};
+use slat_pager::{ImageFile, MOST_CHUNK, PAGE};
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,7 +26,10 @@ pub fn list(store: &StoreOption) -> Result<(), Failure> {
         let set = template.working_set().map_or("no working set".into(), |set| {
             format!("a working set of {} KiB", set.pages() * (PAGE >> 10))
         });
-        println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero; {set}");
+        let overlay = template
+            .overlay()
+            .map_or(String::new(), |(base, pages)| format!(" of {base}, below {pages} pages"));
+        println!("{name}: {mib} MiB, {all} chunks of {kib} KiB{overlay}, {zero} of them zero; {set}");
     }
     if unopened > 0 {
         return Err(Failure::Found(format!("{unopened} templates cannot be opened")));
@@ -130,6 +135,51 @@ impl Snapshot {
         let library = self.named.store.library_to_write()?;
         let written = library.snapshot_file(&self.named.name, image, self.chunk).map_err(other)?;
         println!("{}: {} MiB, {} new chunks", self.named.name, size >> 20, written.chunks);
+        Ok(())
+    }
+}
+
+/// An overlay to make.
+#[derive(clap::Args)]
+pub struct Overlay {
+    /// The template below
+    base: String,
+    /// The overlay's name, for `serve --guest` and `ctl add`
+    name: String,
+    #[command(flatten)]
+    store: StoreOption,
+    /// An offset in the base's memory, in bytes, also hexadecimal as 0x1000; and the file whose bytes are there. The later
+    /// one counts where two overlap
+    #[arg(long = "at", value_name = "OFFSET=FILE", value_parser = patch, required = true)]
+    patches: Vec<(u64, PathBuf)>,
+}
+
+fn patch(text: &str) -> Result<(u64, PathBuf), String> {
+    let (offset, file) = text.split_once('=').ok_or("no `=`: write OFFSET=FILE")?;
+    let number = match offset.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => offset.parse(),
+    };
+    let number = number.map_err(|error| format!("{offset:?} is no offset in bytes: {error}"))?;
+    Ok((number, file.into()))
+}
+
+impl Overlay {
+    pub fn run(&self) -> Result<(), Failure> {
+        let library = self.store.library()?;
+        let read = |(offset, file): &(u64, PathBuf)| {
+            // One byte more than an overlay can have, so that a larger file is refused and not cut off.
+            let mut bytes = Vec::new();
+            let read =
+                File::open(file).and_then(|open| open.take(MOST_CHUNK as u64 + 1).read_to_end(&mut bytes));
+            read.map_err(|error| other(format!("{}: {error}", file.display())))?;
+            Ok((*offset, bytes))
+        };
+        let patches = self.patches.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
+        library.overlay(&self.base, &patches, &self.name).map_err(other)?;
+        let template = library.open(&self.name).map_err(other)?;
+        let pages = template.overlay().map_or(0, |(_, pages)| pages);
+        println!("{}: {pages} pages over {}", self.name, self.base);
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ impl Guests {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
         let share = Share::open(folder, template).map_err(named)?;
         // A guest may have opened it first.
-        self.shares.lock().entry(template.version().into()).or_insert(share);
+        self.shares.lock().entry(template.base().version().into()).or_insert(share);
         Ok(())
     }
 
@@ -101,14 +101,14 @@ impl Guests {
         let Some(memory) = memory else { return Ok(Backing::Own) };
         let mut shares = self.shares.lock();
         if let Some(folder) = &self.share
-            && !shares.contains_key(template.version())
+            && !shares.contains_key(template.base().version())
         {
             // The guest began with an earlier version of the template.
             if let Some(share) = Share::open_again(folder, template)? {
-                shares.insert(template.version().into(), share);
+                shares.insert(template.base().version().into(), share);
             }
         }
-        match shares.get(template.version()) {
+        match shares.get(template.base().version()) {
             Some(share) if share.is(&memory) => Ok(Backing::Share(share.clone())),
             _ => match (swap, &self.swap) {
                 (Some(swap), _) => Ok(Backing::Swapped { memory, swap }),

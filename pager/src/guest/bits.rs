@@ -26,8 +26,11 @@ impl Bits {
         bits
     }
 
+    /// Adds a page, unless it is beyond the pages of this set.
     pub fn set(&self, page: usize) {
-        self.0[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
+        if let Some(word) = self.0.get(page / 64) {
+            word.fetch_or(1 << (page % 64), Ordering::Relaxed);
+        }
     }
 
     /// Removes a page. Returns whether the set had it.

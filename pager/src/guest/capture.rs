@@ -10,14 +10,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// State of a guest's tracking.
 #[derive(Default)]
 pub(super) struct Tracking {
     is_on: AtomicBool,
-    /// Pages written, filled without protection, or removed since the last harvest.
-    pub dirty: Bits,
+    /// Pages written, filled without protection, or removed since the last harvest. Most guests have none.
+    dirty: OnceLock<Bits>,
+    pages: usize,
     is_capturing: AtomicBool,
     pub capture: Mutex<Option<Capture>>,
     /// A harvest exists.
@@ -75,7 +77,12 @@ impl Kept {
 
 impl Tracking {
     pub fn new(pages: usize) -> Self {
-        Self { dirty: Bits::new(pages), ..Self::default() }
+        Self { pages, ..Self::default() }
+    }
+
+    /// Returns the pages written, filled without protection, or removed since the last harvest.
+    pub fn dirty(&self) -> &Bits {
+        self.dirty.get_or_init(|| Bits::new(self.pages))
     }
 
     pub fn is_on(&self) -> bool {

@@ -30,50 +30,51 @@ impl Inner {
             self.before_zeros(page);
             self.one(fault, Source::Zero, |start| self.fill_zeros(start, self.page_bytes()))
         };
-        let window = self.window(region, page);
-        {
-            let order = self.order.read();
-            if self.journal.is_away(page) {
-                drop(order);
-                return self.bring_back(fault, page, may_sleep);
-            }
-            if self.journal.is_settled(page) {
-                return zero();
-            }
-        }
-        // This may take long, and the guest may remove pages meanwhile.
-        let loaded = match self.loaded_now(page) {
-            Some(loaded) => Ok(loaded),
-            None if !may_sleep => return Answer::Elsewhere,
-            None => {
-                // Unless another thread has handed it over, and it waits already.
-                if !fault.waits {
-                    self.waits.begin(fault.since);
-                }
-                let loaded = self.load(page, &window);
-                if !fault.waits {
-                    self.waits.end(fault.since);
-                }
-                loaded
-            }
-        };
-        let loaded = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
-                self.waits.because(error);
-                return Answer::NoContent;
-            }
-            Err(_) => return self.give_up(fault),
-        };
-        let order = self.order.read();
-        if self.journal.is_away(page) {
-            // The page was filled meanwhile, and reclaimed again.
-            return Answer::Again;
+        let window = || self.window(region, page);
+        let mut order = self.order.read();
+        if self.is_away(page) {
+            drop(order);
+            return self.bring_back(fault, page, may_sleep);
         }
         if self.journal.is_settled(page) {
             return zero();
         }
+        let loaded = match self.loaded_now(page) {
+            Some(loaded) => loaded,
+            None if !may_sleep => return Answer::Elsewhere,
+            None => {
+                drop(order);
+                // This may take long, and the guest may remove pages meanwhile.
+                // It waits already if another thread has handed it over.
+                if !fault.waits {
+                    self.waits.begin(fault.since);
+                }
+                let loaded = self.load(page, &window());
+                if !fault.waits {
+                    self.waits.end(fault.since);
+                }
+                let loaded = match loaded {
+                    Ok(loaded) => loaded,
+                    Err(error) if error.may_pass() || self.options.lost == Lost::Wait => {
+                        self.waits.because(error);
+                        return Answer::NoContent;
+                    }
+                    Err(_) => return self.give_up(fault),
+                };
+                order = self.order.read();
+                if self.is_away(page) {
+                    // The page was filled meanwhile, and reclaimed again.
+                    return Answer::Again;
+                }
+                if self.journal.is_settled(page) {
+                    return zero();
+                }
+                loaded
+            }
+        };
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
+        // Before the guest continues and, perhaps, ends.
+        self.recorder.note(self.unit_of(page));
         // Fill the page itself first: failures of its neighbours do not matter.
         let own = Piece { write: fault.write, ..loaded.piece(self.unit_of(page)) };
         let answer = match self.put(&own, place(page)).1 {
@@ -88,14 +89,13 @@ impl Inner {
         if !matches!(answer, Answer::Done) {
             return answer;
         }
-        self.recorder.note(self.unit_of(page));
         // A page of the working set brings the others of its chunk or pack, unless another thread is filling them.
         if let Some(job) = loaded.job.filter(|job| job.take()) {
             drop(order);
             self.do_job(job, &loaded);
             return answer;
         }
-        for pages in self.neighbours(&window, page) {
+        for pages in self.neighbours(&window(), page) {
             let start = place(pages.start);
             // A present page, or a change of the guest's memory, ends the stretch.
             if loaded.has(&pages) {

@@ -142,7 +142,7 @@ impl Inner {
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
-                    let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
+                    let pages = if self.tracking.is_on() { self.tracking.dirty().take() } else { settled() };
                     pages.add(&there);
                     self.tracking.begin(reader, &pages, settled());
                     return Ok(pages);
@@ -173,11 +173,14 @@ impl Harvest {
         let parent = inner.tracking.parent.lock().clone().unwrap_or_else(|| inner.template.clone());
         let mut stored = Stored { pages: self.pages(), ..Stored::default() };
         let pages = parent.chunk_size() / PAGE;
+        // The snapshot is no overlay: it has chunks with the overlay's pages.
+        let is_changed =
+            |chunk: &Range<usize>| self.pages.runs(chunk.clone()).next().is_some() || parent.covers(chunk);
         let changed: Vec<usize> = (0..parent.chunks().len())
-            .filter(|chunk| self.pages.runs(chunk * pages..(chunk + 1) * pages).next().is_some())
+            .filter(|chunk| is_changed(&(chunk * pages..(chunk + 1) * pages)))
             .collect();
         stored.chunks = changed.len();
-        let read = |chunk: usize| self.chunk(&parent, parent.chunk_of(chunk * pages));
+        let read = |chunk: usize| self.chunk(&parent, parent.base().chunk_of(chunk * pages));
         let (template, written) = parent.derive(name, &changed, &inner.plan.compute_limit, read)?;
         stored.written = written;
         *inner.tracking.parent.lock() = Some(template);
@@ -193,11 +196,12 @@ impl Harvest {
             let capture = self.inner.tracking.capture.lock();
             capture.as_ref().is_some_and(|capture| chunk.clone().all(|page| capture.zeros.has(page)))
         };
-        if !is_whole
-            && let Some((bytes, _)) =
-                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.compute_limit))?
-        {
-            content.copy_from_slice(&bytes);
+        let (mut next, inner) = (if is_whole { chunk.end } else { chunk.start }, &self.inner);
+        while next < chunk.end {
+            if let Some((bytes, _)) = parent.content(next, &inner.cache, Some(&inner.plan.compute_limit))? {
+                content[(next - chunk.start) * PAGE..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            next = parent.chunk_of(next).end;
         }
         for run in runs {
             let mut capture = self.inner.tracking.capture.lock();
@@ -212,7 +216,7 @@ impl Harvest {
 impl Drop for Harvest {
     fn drop(&mut self) {
         if !self.is_stored {
-            self.inner.tracking.dirty.add(&self.pages);
+            self.inner.tracking.dirty().add(&self.pages);
         }
         self.inner.tracking.end();
     }

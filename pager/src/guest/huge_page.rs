@@ -3,11 +3,10 @@
 
 use super::Inner;
 use super::content::Content;
-use crate::cache::Source;
+use crate::cache::{Chunk, Source};
 use crate::store::Found;
 use crate::uffd::{Filled, PAGE};
 use std::ops::Range;
-use std::sync::Arc;
 
 impl Inner {
     /// Returns whether the guest's memory has pages of 2 MiB.
@@ -51,7 +50,7 @@ impl Inner {
             next = end;
         }
         let is_zero = whole.is_empty();
-        Ok(if is_zero { (Content::Zeros, Source::Zero) } else { (Content::Bytes(Arc::new(whole)), source) })
+        Ok(if is_zero { (Content::Zeros, Source::Zero) } else { (Content::Bytes(Chunk::new(whole)), source) })
     }
 
     /// Fills huge pages with zeros: the kernel has no ZEROPAGE for them.

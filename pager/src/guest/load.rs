@@ -7,6 +7,7 @@ use crate::cache::{Chunk, Source};
 use crate::compute_limit::ComputeLimit;
 use crate::share::Share;
 use crate::store::StoreError;
+use crate::uffd::PAGE;
 use std::ops::Range;
 
 impl Inner {
@@ -37,12 +38,17 @@ impl Inner {
         let Some(share) = self.share() else {
             return now(page).map(|found| self.of_chunk(page, Content::of(found)));
         };
-        let chunk = self.template.chunk_of(page);
+        if self.template.covers(&(page..page + 1)) {
+            return now(page).map(|found| self.of_chunk(page, Content::of(found)));
+        }
+        // Clones of all overlays share the base.
+        let base = self.template.base();
+        let chunk = base.chunk_of(page);
         if share.has(&chunk) {
             return Some(self.of_chunk(page, (Content::Shared, Source::Shared)));
         }
-        let found = self.template.content_now(page, share.cache())?;
-        Some(self.of_chunk(page, share.take(&chunk, Content::of(found))))
+        let found = base.content_now(page, share.cache())?;
+        Some(self.shared(page, share.take(&chunk, Content::of(found))))
     }
 
     /// Returns the template's content of a page for a fault: from a pack, or as [`Inner::load_chunk`]. May sleep.
@@ -87,12 +93,24 @@ impl Inner {
             let found = self.template.content(page, &self.cache, compute_limit)?;
             return Ok(self.of_chunk(page, Content::of(found)));
         };
-        let chunk = self.template.chunk_of(page);
+        if self.template.covers(&(page..page + 1)) {
+            let found = self.template.content(page, share.cache(), compute_limit)?;
+            return Ok(self.of_chunk(page, Content::of(found)));
+        }
+        let base = self.template.base();
+        let chunk = base.chunk_of(page);
         if share.has(&chunk) {
             return Ok(self.of_chunk(page, (Content::Shared, Source::Shared)));
         }
-        let found = self.template.content(page, share.cache(), compute_limit)?;
-        Ok(self.of_chunk(page, share.take(&chunk, Content::of(found))))
+        let found = base.content(page, share.cache(), compute_limit)?;
+        Ok(self.shared(page, share.take(&chunk, Content::of(found))))
+    }
+
+    /// Returns content of a chunk of the base as that of the pages that come with a page.
+    fn shared(&self, page: usize, content: (Content, Source)) -> Loaded<'_> {
+        let mut loaded = self.of_chunk(page, content);
+        loaded.from = (loaded.pages.start - self.template.base().chunk_of(page).start) * PAGE;
+        loaded
     }
 
     fn of_chunk(&self, page: usize, (content, source): (Content, Source)) -> Loaded<'_> {

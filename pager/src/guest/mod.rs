@@ -29,7 +29,7 @@ use crate::share::Share;
 use crate::store::Template;
 use crate::uffd::Uffd;
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io;
@@ -172,13 +172,15 @@ struct Inner {
     /// Faults to try again.
     later: Mutex<VecDeque<fault::Fault>>,
     stop: OwnedFd,
+    /// An epoll of the descriptors that the first thread awaits.
+    events: OwnedFd,
     /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
     plan: plan::Plan,
     recorder: plan::Recorder,
     tracking: capture::Tracking,
     backing: Backing,
-    /// Pages touched since the last tick, if the guest is aged, and the ticks since the last touch of each page.
+    /// Pages touched since the last tick, and the ticks since the last touch of each page. Empty if no page is reclaimed.
     young: bits::Bits,
     ages: Mutex<Vec<u8>>,
     reclaimed: AtomicU64,
@@ -281,6 +283,8 @@ impl Guest {
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
         let pages = layout.image_pages();
+        // Only cold pages of such a guest can be reclaimed.
+        let aged = if matches!(backing, Backing::Swapped { .. }) { pages } else { 0 };
         let set = template.working_set().filter(|_| options.replay > 0);
         let by_page = layout.unit() == 1 && !matches!(backing, Backing::Share(_));
         let plan = set.map(|set| plan::Plan::new(&set, &layout, &template, by_page)).unwrap_or_default();
@@ -299,13 +303,14 @@ impl Guest {
             order: RwLock::new(()),
             later: Mutex::default(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
             recorder: plan::Recorder::new(record.is_some()),
             tracking: capture::Tracking::new(pages),
             backing,
-            young: bits::Bits::new(pages),
-            ages: Mutex::new(vec![0; pages]),
+            young: bits::Bits::new(aged),
+            ages: Mutex::new(vec![0; aged]),
             reclaimed: zero(),
             can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),
@@ -319,6 +324,7 @@ impl Guest {
             began,
             prefetch: OnceLock::new(),
         });
+        inner.await_events()?;
         if matches!(inner.backing, Backing::Swapped { .. }) {
             for region in inner.layout.regions() {
                 inner.uffd.track(region.base, region.size)?;

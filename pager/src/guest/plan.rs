@@ -90,10 +90,14 @@ impl Plan {
                 if run.is_empty() {
                     run = runs.next()?;
                 }
-                let part = run.start..run.end.min(run.start + pack.pages - done);
-                for (address, pages) in layout.places(part.clone()) {
-                    let from = (done + pages.start - part.start) * PAGE;
-                    job.pieces.push(JobPiece { address, pages, from });
+                // An overlay splits runs. Its own pages are in the pack with the content of the base.
+                let end = run.end.min(run.start + pack.pages - done).min(template.chunk_of(run.start).end);
+                let part = run.start..end;
+                if !template.covers(&part) {
+                    for (address, pages) in layout.places(part.clone()) {
+                        let from = (done + pages.start - part.start) * PAGE;
+                        job.pieces.push(JobPiece { address, pages, from });
+                    }
                 }
                 (done, run.start) = (done + part.len(), part.end);
             }
@@ -106,9 +110,10 @@ impl Plan {
             return None;
         }
         plan.packed.sort_unstable_by_key(|(pages, ..)| pages.start);
-        // The pages in chunks of zeros.
+        // The pages in chunks of zeros, and in an overlay.
+        let is_other = |start| template.is_zero(start) || template.covers(&(start..start + 1));
         for run in set.runs() {
-            plan.add_chunks(run, layout, template, |start| template.is_zero(start));
+            plan.add_chunks(run, layout, template, is_other);
         }
         Some(plan)
     }

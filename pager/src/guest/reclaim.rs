@@ -142,6 +142,11 @@ impl Handle {
 }
 
 impl Inner {
+    /// Returns whether a page is only in the swap file. A guest without one does not need that part of its journal.
+    pub(super) fn is_away(&self, page: usize) -> bool {
+        matches!(self.backing, Backing::Swapped { .. }) && self.journal.is_away(page)
+    }
+
     /// Returns whether the guest may have this page in memory.
     fn is_there(&self, page: usize) -> bool {
         self.journal.is_settled(page) && !self.journal.is_away(page) && !self.young.has(page)

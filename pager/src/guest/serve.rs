@@ -4,7 +4,9 @@ use super::fault::{Answer, CHANGE, Fault, Kind};
 use super::{Inner, Life};
 use crate::journal::{MESSAGES, Reader};
 use crate::uffd::abi::{self, Message};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,7 +17,44 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Pause after the guest's process made reads of its userfaultfd wait.
 const BLOCKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+/// Numbers of the descriptors whose events the first thread awaits.
+const STOP: u64 = 0;
+const FAULTS: u64 = 1;
+
+/// Number of events to read at a time. The kernel looks for each event that a read asks for, and a guest of one vCPU has
+/// one. So after a single event, seven reads ask for one.
+#[derive(Default)]
+struct Batch {
+    singles: usize,
+}
+
+impl Batch {
+    fn most(&self) -> usize {
+        if self.singles.is_multiple_of(8) { MESSAGES } else { 1 }
+    }
+
+    /// Notes the number of events that came.
+    fn note(&mut self, count: usize) {
+        self.singles = if count > 1 { 0 } else { self.singles.wrapping_add(1) };
+    }
+}
+
 impl Inner {
+    /// Makes the descriptor at which the first thread waits. It costs less for each fault than `poll` of all.
+    pub(super) fn await_events(&self) -> io::Result<()> {
+        let life = match &self.life {
+            Some(Life::Process(process)) => Some((process.as_fd(), EventFlags::IN)),
+            // The connection may have unread bytes; the kernel reports a hang-up anyway.
+            Some(Life::Connection(connection)) => Some((connection.as_fd(), EventFlags::empty())),
+            None => None,
+        };
+        let all = [(self.stop.as_fd(), EventFlags::IN), (self.uffd.as_fd(), EventFlags::IN)];
+        for (number, (fd, flags)) in (STOP..).zip(all.into_iter().chain(life)) {
+            epoll::add(&self.events, fd, EventData::new_u64(number), flags)?;
+        }
+        Ok(())
+    }
+
     /// Serves until the guest ends or is stopped.
     ///
     /// The first thread reads all events, and answers faults at once. If there are other threads, it hands them faults
@@ -25,10 +64,10 @@ impl Inner {
     pub(super) fn run(&self, number: usize) {
         let mut reader = if number == 0 { self.journal.reader(number) } else { None };
         let may_sleep = number > 0 || self.options.threads == 1;
-        let mut faults = Vec::new();
+        let (mut faults, mut batch) = (Vec::new(), Batch::default());
         while self.wait(reader.is_some(), may_sleep) {
             if let Some(reader) = &mut reader {
-                self.read(reader, &mut faults);
+                self.read(reader, &mut batch, &mut faults);
             }
             self.due(may_sleep, &mut faults);
             for fault in faults.drain(..) {
@@ -44,31 +83,35 @@ impl Inner {
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        let stop = PollFd::new(&self.stop, PollFlags::IN);
         if !reads {
-            let mut fds = [stop, PollFd::new(&self.handed, PollFlags::IN)];
+            let mut fds = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.handed, PollFlags::IN)];
             if poll(&mut fds, left.as_ref()).is_ok() && !fds[1].revents().is_empty() {
                 // One count for each fault that was handed over; another thread may have been quicker.
                 _ = rustix::io::read(&self.handed, &mut [0; 8]);
             }
             return fds[0].revents().is_empty();
         }
-        let life = match &self.life {
-            Some(Life::Process(process)) => PollFd::new(process, PollFlags::IN),
-            // The connection may have unread bytes; the kernel reports a hang-up anyway.
-            Some(Life::Connection(connection)) => PollFd::new(connection, PollFlags::empty()),
-            None => PollFd::new(&self.stop, PollFlags::empty()),
-        };
-        let mut fds = [stop, PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN), life];
-        if poll(&mut fds, left.as_ref()).is_err() {
+        // Only `poll` has waits of less than a millisecond.
+        if let Some(left) = left {
+            _ = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&left));
+        }
+        let now = Timespec::default();
+        let mut found = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 3];
+        let Ok(count) = epoll::wait(&self.events, &mut found, left.map(|_| &now)) else {
             // Interrupted.
             return true;
+        };
+        let (mut is_stopped, mut is_blocking) = (false, false);
+        for event in &found[..count] {
+            match event.data.u64() {
+                STOP => is_stopped = true,
+                FAULTS => is_blocking = { event.flags }.contains(EventFlags::ERR),
+                _ => {
+                    self.finish();
+                    is_stopped = true;
+                }
+            }
         }
-        if !fds[2].revents().is_empty() {
-            self.finish();
-        }
-        let [is_stopped, is_blocking] =
-            [!fds[0].revents().is_empty(), fds[1].revents().contains(PollFlags::ERR)];
         if is_blocking && !is_stopped {
             // The guest's process cleared O_NONBLOCK. Without the pause it could take a processor by doing so again and
             // again. Events that are there are read all the same.
@@ -79,9 +122,9 @@ impl Inner {
     }
 
     /// Reads events. Notes removals before any thread can fill the removed pages.
-    fn read(&self, reader: &mut Reader, faults: &mut Vec<Fault>) {
+    fn read(&self, reader: &mut Reader, batch: &mut Batch, faults: &mut Vec<Fault>) {
         let order = self.order.write();
-        let most = self.before_events(reader.0.len());
+        let most = self.before_events(batch.most());
         if most == 0 {
             return;
         }
@@ -89,6 +132,7 @@ impl Inner {
             drop(order);
             return self.finish();
         };
+        batch.note(count);
         // Note each event once.
         let mut messages = [Message::default(); MESSAGES];
         let messages = &mut messages[..count];

@@ -28,7 +28,7 @@ impl Inner {
         // No request fills with zeros and protects.
         let is_protected = !piece.write && !matches!(piece.content, Content::Zeros);
         if !is_protected {
-            piece.pages.clone().for_each(|page| self.tracking.dirty.set(page));
+            piece.pages.clone().for_each(|page| self.tracking.dirty().set(page));
         }
         is_protected
     }
@@ -60,7 +60,7 @@ impl Inner {
 
     fn before_write(&self, page: usize) {
         let pages = self.unit_of(page);
-        pages.clone().for_each(|page| self.tracking.dirty.set(page));
+        pages.clone().for_each(|page| self.tracking.dirty().set(page));
         self.capture_early(pages);
     }
 
@@ -111,7 +111,7 @@ impl Inner {
     pub(super) fn note_removal(&self, message: &Message) {
         let Some(range) = message.removed().filter(|_| self.tracking.is_on()) else { return };
         for pages in self.layout.pages(range.start, range.end) {
-            pages.clone().for_each(|page| self.tracking.dirty.set(page));
+            pages.clone().for_each(|page| self.tracking.dirty().set(page));
             if let Some(capture) = &mut *self.tracking.capture.lock()
                 && capture.needs(pages.clone())
             {

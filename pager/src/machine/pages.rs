@@ -62,7 +62,8 @@ impl<'a> Pages<'a> {
         let record = (with.record.is_some() && template.begin_recording()).then(Vec::new);
         let set = template.working_set().unwrap_or_default();
         let wanted = set.runs().map(|run| run.start).filter(|page| *page < pages);
-        let all = wanted.chain((0..pages).step_by(template.chunk_size() / PAGE));
+        let next = |page: &usize| Some(template.chunk_of(*page).end);
+        let all = wanted.chain(std::iter::successors(Some(0), next).take_while(|page| *page < pages));
         let mut seen = HashSet::new();
         // A record recognizes the VMM's own pass by the pages that are still missing, so nothing else may fill them.
         let is_first = |chunk: &usize| record.is_none() && seen.insert(*chunk);

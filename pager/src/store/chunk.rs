@@ -4,7 +4,6 @@
 //! frame. LZ4 has the size of the fastest zstd level, and its decoder in Rust takes an eighth of the time.
 
 use super::{Store, StoreError};
-use crate::compute_limit::ComputeLimit;
 use crate::hash::Hash;
 use ruzstd::decoding::StreamingDecoder;
 use std::fmt;
@@ -58,17 +57,9 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
     [LZ4, &lz4_flex::block::compress(content)].concat()
 }
 
-/// Reads the chunk or pack with this key, and checks it. A thread that works ahead of faults passes a `compute_limit`.
-pub(super) fn read(
-    store: &dyn Store,
-    key: &str,
-    name: Name,
-    length: usize,
-    compute_limit: Option<&ComputeLimit>,
-) -> Result<Vec<u8>, StoreError> {
-    let stored = store.get(key, MOST_STORED)?;
-    let _permit = compute_limit.map(ComputeLimit::acquire);
-    expand(key, name.hash, &stored, length)
+/// Reads the chunk or pack with this key from the store, and checks it.
+pub(super) fn read(store: &dyn Store, key: &str, name: Name, length: usize) -> Result<Vec<u8>, StoreError> {
+    expand(key, name.hash, &store.get(key, MOST_STORED)?, length)
 }
 
 /// Expands a stored chunk with this hash and length. The key is for errors.

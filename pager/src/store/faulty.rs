@@ -5,7 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
+/// Called before a read, which fails if the function fails.
+pub(super) type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
 
 /// A store that calls a function before each read of a chunk or a pack, and fails if the function fails.
 pub struct Trouble<S> {

@@ -94,7 +94,18 @@ impl Library {
                 return Ok(());
             }
         };
-        let names: BTreeSet<String> = manifest.chunks.iter().flatten().map(ToString::to_string).collect();
+        let mut names: BTreeSet<String> = manifest.names().map(|name| name.to_string()).collect();
+        if let Some(overlay) = &manifest.overlay {
+            match self.manifest(&overlay.version) {
+                Ok(base) => names.extend(base.names().map(|name| name.to_string())),
+                Err(error) if error.may_pass() => return Err(error),
+                Err(error) => {
+                    fsck.problems
+                        .push(format!("{template} has lost its base: {error}; `rm {template}` removes it"));
+                    return Ok(());
+                }
+            }
+        }
         let missing = names.difference(chunks).count();
         if missing > 0 {
             let all = names.len();

@@ -3,10 +3,9 @@
 //! A collection may run on any host, beside uploads and restores on others. Several may run at a time, and each may
 //! stop at any point. It does these steps in order. First one change of the catalog gives up the uploads of hosts whose
 //! leases have ended, and begins an epoch. Then it reads the leases. Then it deletes objects of epochs before the first
-//! upload under way, unless a manifest of the catalog or of a lease names them, or for packs a working set or a lease. A
-//! host that opens a template writes its
-//! lease first, and then checks that the catalog still has the template. So either the host or the collection sees the
-//! other.
+//! upload under way, unless a manifest of the catalog or of a lease names them, or for packs a working set or a lease. The
+//! manifest of an overlay names that of its base. A host that opens a template writes its lease first, and then checks
+//! that the catalog still has the template. So either the host or the collection sees the other.
 
 use super::catalog::{Catalog, Edit, State};
 use super::chunk::Name;
@@ -69,14 +68,22 @@ impl Library {
                 packs.extend(pinned.packs);
             }
         }
-        let mut chunks = BTreeSet::new();
+        let (mut chunks, mut bases) = (BTreeSet::new(), BTreeSet::new());
         for name in &manifests {
             match self.manifest(name) {
                 // A lease may pin a manifest that another collection has deleted; its host will see that.
                 Err(StoreError::Missing(_)) if !state.manifests().any(|other| other == name) => {}
-                manifest => chunks.extend(manifest?.chunks.iter().flatten().map(ToString::to_string)),
+                manifest => {
+                    let manifest = manifest?;
+                    chunks.extend(manifest.names().map(|name| name.to_string()));
+                    bases.extend(manifest.overlay.map(|overlay| overlay.version));
+                }
             }
         }
+        for name in bases.difference(&manifests) {
+            chunks.extend(self.manifest(name)?.names().map(|name| name.to_string()));
+        }
+        manifests.extend(bases);
         let floor = state.floor();
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;

@@ -188,9 +188,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("slat-pager-shorter-{}", std::process::id()));
         std::fs::write(&path, [5; 4 * PAGE]).unwrap();
         let image = ImageFile::open(&path).unwrap();
-        assert_eq!(**image.pages(&(1..4)).unwrap(), [5; 3 * PAGE]);
+        assert_eq!(*image.pages(&(1..4)).unwrap(), [5; 3 * PAGE]);
         if let Some(bytes) = image.pages_now(&(1..4)) {
-            assert_eq!(**bytes, [5; 3 * PAGE]);
+            assert_eq!(*bytes, [5; 3 * PAGE]);
         }
         // In the middle of page 2: the rest of that page would be zeros in a mapping.
         File::options().write(true).open(&path).unwrap().set_len(2 * PAGE as u64 + 100).unwrap();
@@ -199,7 +199,7 @@ mod tests {
             let error = image.pages(&pages).unwrap_err();
             assert!(!error.may_pass() && error.to_string().contains("is shorter now"), "{error}");
         }
-        assert_eq!(**image.pages(&(1..2)).unwrap(), [5; PAGE], "what is left is served");
+        assert_eq!(*image.pages(&(1..2)).unwrap(), [5; PAGE], "what is left is served");
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -1,10 +1,13 @@
 //! The templates of a store: lists and removes them. Other files make, open and collect them.
 
 use super::catalog::{Catalog, Edit};
+use super::chunk::{self, MOST_STORED, Name};
+use super::disk::Disk;
 use super::lease::{Lease, LeaseStats};
 use super::losses::{Losses, TemplateLoss};
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Store, StoreError, is_name, names, working_set};
+use crate::compute_limit::ComputeLimit;
 use std::sync::Arc;
 
 /// Default number of chunks that a snapshot writes, or a collection deletes, at the same time.
@@ -17,6 +20,7 @@ pub struct Library {
     pub(super) lease: Lease,
     pub(super) writers: usize,
     pub(super) losses: Losses,
+    disk: Option<Disk>,
 }
 
 /// Result of [`Library::verify`].
@@ -32,13 +36,20 @@ impl Library {
     /// Makes the library of this store.
     pub fn new(store: impl Store + 'static) -> Self {
         let store: Arc<dyn Store> = Arc::new(store);
-        Self { lease: Lease::new(store.clone()), store, writers: WRITERS, losses: Losses::default() }
+        let (lease, losses) = (Lease::new(store.clone()), Losses::default());
+        Self { lease, store, writers: WRITERS, losses, disk: None }
     }
 
     /// Sets the number of chunks that a snapshot writes, or a collection deletes, at the same time.
     #[must_use]
     pub fn writers(self, writers: usize) -> Self {
         Self { writers, ..self }
+    }
+
+    /// Keeps the chunks that it reads on a disk of this host.
+    #[must_use]
+    pub fn on_disk(self, disk: Disk) -> Self {
+        Self { disk: Some(disk), ..self }
     }
 
     /// Sets the number of its lease, so that a test makes the same calls each time.
@@ -82,6 +93,30 @@ impl Library {
     /// Returns the state of its lease.
     pub fn lease(&self) -> LeaseStats {
         self.lease.stats()
+    }
+
+    /// Reads the chunk or pack with this key, and checks it. A thread that works ahead of faults passes a
+    /// `compute_limit`.
+    pub(super) fn chunk(
+        &self,
+        key: &str,
+        name: Name,
+        length: usize,
+        compute_limit: Option<&ComputeLimit>,
+    ) -> Result<Vec<u8>, StoreError> {
+        let expand = |stored: &[u8]| {
+            let _permit = compute_limit.map(ComputeLimit::acquire);
+            chunk::expand(key, name.hash, stored, length)
+        };
+        if let Some(content) = self.disk.as_ref().and_then(|disk| disk.get(&name.hash, expand)) {
+            return Ok(content);
+        }
+        let stored = self.store.get(key, MOST_STORED)?;
+        let content = expand(&stored)?;
+        if let Some(disk) = &self.disk {
+            disk.put(name.hash, stored);
+        }
+        Ok(content)
     }
 
     /// Reads the manifest of this name.

@@ -1,12 +1,14 @@
 //! The manifest lists the chunks of a template. It is an object of the store.
 
 use super::chunk::Name;
-use super::{Hash, MOST_CHUNK, StoreError};
+use super::{Hash, MOST_CHUNK, StoreError, is_name};
 use crate::uffd::PAGE;
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of a manifest: an image of 1 TiB in chunks of 2 MiB, or of 128 GiB in chunks of 256 KiB.
 pub const MOST_MANIFEST: usize = 64 << 20;
+/// Most pages of an overlay: those of the largest chunk.
+pub const MOST_OVERLAY: usize = MOST_CHUNK / PAGE;
 /// Most bytes of a machine's configuration.
 pub const MOST_CONFIG: u64 = 16 << 20;
 /// Most bytes of the state of its devices and vCPUs.
@@ -19,6 +21,43 @@ pub struct Manifest {
     pub chunk: usize,
     pub chunks: Vec<Option<Name>>,
     pub machine: Option<Machine>,
+    /// The template is an overlay. Then it lists no chunks of its own.
+    pub overlay: Option<Overlaid>,
+}
+
+/// Pages that replace those of another template, the base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlaid {
+    /// Name of the base.
+    pub base: String,
+    /// Manifest of the base.
+    pub version: String,
+    /// Ranges of pages, as first pages and numbers of pages, in ascending order.
+    pub pages: Vec<(usize, usize)>,
+    /// Name of the chunk that has the content of these pages, in order.
+    pub content: String,
+}
+
+impl Overlaid {
+    /// Returns the number of pages.
+    pub fn count(&self) -> usize {
+        self.pages.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns whether the ranges are in ascending order, disjoint and in an image of `size` bytes, and whether one chunk
+    /// can have their content.
+    fn is_fine(&self, size: u64) -> bool {
+        let mut least = 0;
+        let ascend = self.pages.iter().all(|(first, count)| {
+            let is_next = *first >= least && *count > 0;
+            least = first.saturating_add(*count);
+            is_next
+        });
+        let is_inside = least as u64 <= size / PAGE as u64;
+        let is_named = is_name(&self.base)
+            && [&self.version, &self.content].map(|name| Name::parse(name).is_some()) == [true; 2];
+        ascend && is_inside && is_named && (1..=MOST_OVERLAY).contains(&self.count())
+    }
 }
 
 /// The parts of an image that is a whole machine, in order: its memory, its configuration, the state of its devices and
@@ -41,12 +80,15 @@ impl Machine {
 /// The JSON form. `sum` is the hash of the text of the rest.
 #[derive(Serialize, Deserialize)]
 struct Text {
+    /// 1: a template with chunks. 2: an overlay.
     version: u32,
     size: u64,
     chunk: usize,
     chunks: Vec<Option<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     machine: Option<Machine>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overlay: Option<Overlaid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sum: Option<String>,
 }
@@ -76,13 +118,20 @@ impl Manifest {
     pub fn identity(&self) -> Hash {
         let first = |name: &Name| Name { epoch: 0, ..*name };
         let chunks = self.chunks.iter().map(|name| name.as_ref().map(first)).collect();
-        Hash::of(&Self { chunks, ..*self }.print())
+        Hash::of(&Self { chunks, ..self.clone() }.print())
+    }
+
+    /// Returns the names of the chunks that it lists.
+    pub fn names(&self) -> impl Iterator<Item = Name> {
+        let content = self.overlay.as_ref().and_then(|overlay| Name::parse(&overlay.content));
+        self.chunks.iter().flatten().copied().chain(content)
     }
 
     pub fn print(&self) -> Vec<u8> {
         let chunks = self.chunks.iter().map(|name| name.map(|name| name.to_string())).collect();
-        let Self { size, chunk, machine, .. } = *self;
-        sealed(Text { version: 1, size, chunk, chunks, machine, sum: None })
+        let (&Self { size, chunk, machine, .. }, overlay) = (self, self.overlay.clone());
+        let version = if overlay.is_some() { 2 } else { 1 };
+        sealed(Text { version, size, chunk, chunks, machine, overlay, sum: None })
     }
 
     /// Returns the text with the right sum.
@@ -93,7 +142,7 @@ impl Manifest {
     pub fn parse(key: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
         let mut text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-        if text.version != 1 {
+        if text.version != if text.overlay.is_some() { 2 } else { 1 } {
             return Err(damaged(format!("version {} is unknown", text.version)));
         }
         if text.sum.take() != Some(sum(&text)) {
@@ -105,11 +154,15 @@ impl Manifest {
         }) {
             return Err(damaged("the parts of its machine are not its image".into()));
         }
+        if text.overlay.as_ref().is_some_and(|overlay| !overlay.is_fine(text.size)) {
+            return Err(damaged("the pages of its overlay are not in order, or not in its image".into()));
+        }
         let parse = |name: &Option<String>| name.as_deref().map(Name::parse);
         let chunks: Option<Vec<_>> =
             text.chunks.iter().map(|name| parse(name).map_or(Some(None), |name| name.map(Some))).collect();
         let chunks = chunks.ok_or_else(|| damaged("a chunk's name is none".into()))?;
-        if chunks.len() as u64 != text.size.div_ceil(text.chunk as u64) {
+        let wanted = if text.overlay.is_some() { 0 } else { text.size.div_ceil(text.chunk as u64) };
+        if chunks.len() as u64 != wanted {
             return Err(damaged(format!(
                 "{} chunks of {} bytes are no image of {}",
                 chunks.len(),
@@ -117,7 +170,7 @@ impl Manifest {
                 text.size
             )));
         }
-        Ok(Self { size: text.size, chunk: text.chunk, chunks, machine: text.machine })
+        Ok(Self { size: text.size, chunk: text.chunk, chunks, machine: text.machine, overlay: text.overlay })
     }
 }
 
@@ -140,10 +193,10 @@ mod tests {
         let name = |content: &[u8], epoch| Some(Name { hash: Hash::of(content), epoch });
         let chunks = vec![None, name(b"a", 0), name(b"b", 7)];
         let machine = Some(Machine { memory: 12288, config: 2, state: 5000 });
-        let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks, machine };
+        let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks, machine, overlay: None };
         let text = String::from_utf8(manifest.print()).unwrap();
         assert_eq!(Manifest::parse("a", text.as_bytes()).unwrap(), manifest);
-        let again = Manifest { chunks: vec![None, name(b"a", 9), name(b"b", 0)], ..manifest };
+        let again = Manifest { chunks: vec![None, name(b"a", 9), name(b"b", 0)], ..manifest.clone() };
         assert!(again.identity() == manifest.identity() && again != manifest);
         let edits = [
             ("8192", "4096"),
@@ -159,6 +212,47 @@ mod tests {
             let edited = text.replacen(from, to, 1);
             assert!(edited != text && Manifest::parse("a", edited.as_bytes()).is_err(), "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn an_overlay_comes_back_and_a_damaged_one_does_not() {
+        let name = Name { hash: Hash::of(b"a"), epoch: 3 }.to_string();
+        let overlay = |pages: &[_]| Overlaid {
+            base: "a".into(),
+            version: name.clone(),
+            pages: pages.to_vec(),
+            content: name.clone(),
+        };
+        let manifest = |overlay| Manifest {
+            size: 64 << 20,
+            chunk: 8192,
+            chunks: Vec::new(),
+            machine: None,
+            overlay: Some(overlay),
+        };
+        let parse = |manifest: &Manifest| Manifest::parse("a", &manifest.print());
+        let fine = manifest(overlay(&[(0, 1), (1, 2), (16_383, 1)]));
+        assert_eq!(parse(&fine).unwrap(), fine);
+        assert_eq!(fine.names().collect::<Vec<_>>(), [Name::parse(&name).unwrap()]);
+        let order: [&[(usize, usize)]; 7] = [
+            &[],
+            &[(5, 0)],
+            &[(5, 2), (6, 1)],
+            &[(5, 1), (4, 1)],
+            &[(16_384, 1)],
+            &[(0, 513)],
+            &[(1, usize::MAX)],
+        ];
+        for pages in order {
+            assert!(parse(&manifest(overlay(pages))).is_err(), "{pages:?}");
+        }
+        for wrong in [
+            Overlaid { base: "/".into(), ..overlay(&[(0, 1)]) },
+            Overlaid { version: "x".into(), ..overlay(&[(0, 1)]) },
+        ] {
+            assert!(parse(&manifest(wrong)).is_err());
+        }
+        assert!(parse(&Manifest { chunks: vec![None; 8192], ..fine }).is_err(), "it has chunks of its own");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod catalog;
 pub(crate) mod chunk;
 mod derive;
+mod disk;
 mod faulty;
 mod folder;
 mod fsck;
@@ -17,6 +18,7 @@ mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 mod open;
+mod overlay;
 pub(crate) mod pack;
 mod packing;
 #[cfg(feature = "s3")]
@@ -35,6 +37,7 @@ pub(crate) use pack::{MOST_PACK, Pack};
 
 pub use crate::hash::Hash;
 pub use chunk::MOST_CHUNK;
+pub use disk::{Disk, DiskStats};
 #[doc(hidden)]
 pub use faulty::Trouble;
 pub use folder::Folder;

@@ -2,12 +2,14 @@
 
 use super::catalog::Catalog;
 use super::chunk::Name;
+use super::lease::Pin;
 use super::library::check_name;
 use super::manifest::Manifest;
+use super::overlay::Overlay;
 use super::working_set::{self, MOST_WORKING_SET};
 use super::{Hash, Library, StoreError, Template, Verified, WorkingSet, chunk};
 use crate::uffd::PAGE;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Library {
     /// Opens a template. Its chunks stay in the store while it is open, even if it is replaced or removed.
@@ -19,23 +21,65 @@ impl Library {
         loop {
             // Write the pin first, then check the catalog; a collection does it in the opposite order.
             let pin = self.lease.pin(&found)?;
-            let now = catalog.read()?.templates.remove(name).ok_or_else(missing)?;
-            if now != found {
-                found = now;
+            let current = catalog.read()?.templates;
+            let now = current.get(name).ok_or_else(missing)?;
+            if *now != found {
+                found.clone_from(now);
                 continue;
             }
-            let manifest = self.manifest(&found)?;
-            // A damaged working set counts as none: it has no effect on content.
-            let set = match self.working_set(name, &manifest) {
-                Err(error) if error.may_pass() => return Err(error),
-                set => set.ok().flatten(),
-            };
-            let template = Template::new(name, &found, manifest, self.clone(), pin);
-            if let Some(set) = set {
-                template.use_set(set)?;
-            }
-            return Ok(template);
+            return self.open_manifest(name, &found, pin, &current);
         }
+    }
+
+    /// Opens a template by its manifest. `current` has the manifests of the current versions of templates.
+    fn open_manifest(
+        &self,
+        name: &str,
+        version: &str,
+        pin: Pin,
+        current: &BTreeMap<String, String>,
+    ) -> Result<Template, StoreError> {
+        let manifest = self.manifest(version)?;
+        let Some(overlaid) = manifest.overlay else {
+            return self.open_chunks(name, version, manifest, pin, current);
+        };
+        let base = self.manifest(&overlaid.version)?;
+        if base.overlay.is_some() || (base.size, base.chunk) != (manifest.size, manifest.chunk) {
+            let what = format!("manifests/{} is not its base", overlaid.version);
+            return Err(StoreError::Damaged { key: format!("manifests/{version}"), what });
+        }
+        let no_name = || StoreError::Name(overlaid.content.clone());
+        let content = Name::parse(&overlaid.content).ok_or_else(no_name)?;
+        let content = self.chunk(&content.key(), content, overlaid.count() * PAGE, None)?;
+        // Its pin protects the base, too.
+        let base = self.open_chunks(&overlaid.base, &overlaid.version, base, pin, current)?;
+        Ok(Template::overlaid(name, version, base, Overlay::new(&overlaid, content)))
+    }
+
+    /// Opens a template that has chunks of its own.
+    fn open_chunks(
+        &self,
+        name: &str,
+        version: &str,
+        manifest: Manifest,
+        pin: Pin,
+        current: &BTreeMap<String, String>,
+    ) -> Result<Template, StoreError> {
+        let is_current = current.get(name).is_some_and(|current| current == version);
+        // A damaged working set counts as none: it has no effect on content.
+        let set = match is_current.then(|| self.working_set(name, &manifest)) {
+            Some(Err(error)) if error.may_pass() => return Err(error),
+            set => set.and_then(Result::ok).flatten(),
+        };
+        let template = Template::new(name, version, manifest, self.clone(), pin);
+        if let Some(set) = set {
+            template.use_set(set)?;
+        }
+        if !is_current {
+            // A record of it would replace that of the current version.
+            template.record_none();
+        }
+        Ok(template)
     }
 
     /// Opens an earlier version of a template. This succeeds while a lease pins that version.
@@ -45,11 +89,7 @@ impl Library {
             return Err(StoreError::Name(version.into()));
         }
         let pin = self.lease.pin_of_guest(version);
-        let manifest = self.manifest(version)?;
-        let template = Template::new(name, version, manifest, self.clone(), pin);
-        // A record of it would replace that of the current version.
-        template.record_none();
-        Ok(template)
+        self.open_manifest(name, version, pin, &BTreeMap::new())
     }
 
     /// Reads and checks every chunk of a template, and its working set.
@@ -61,14 +101,15 @@ impl Library {
             let Some(chunk) = template.chunk_name(index).filter(|name| seen.insert(name.hash)) else {
                 continue;
             };
-            let length = template.chunk_of(index * pages).len() * PAGE;
-            match chunk::read(&*self.store, &chunk.key(), chunk, length, None) {
+            let length = template.base().chunk_of(index * pages).len() * PAGE;
+            match chunk::read(&*self.store, &chunk.key(), chunk, length) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),
             }
         }
-        match self.working_set(name, &self.manifest(template.version())?) {
+        let base = template.base();
+        match self.working_set(base.name(), &self.manifest(base.version())?) {
             Err(error) if error.may_pass() => return Err(error),
             Err(error) => damaged.push(error.to_string()),
             Ok(set) => damaged.extend(self.damaged_packs(name, &set.unwrap_or_default())?),
@@ -80,7 +121,7 @@ impl Library {
     fn damaged_packs(&self, name: &str, set: &WorkingSet) -> Result<Vec<String>, StoreError> {
         let mut damaged = Vec::new();
         for (index, pack) in set.packs().iter().enumerate() {
-            match chunk::read(&*self.store, &pack.key(), pack.name, pack.pages * PAGE, None) {
+            match chunk::read(&*self.store, &pack.key(), pack.name, pack.pages * PAGE) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("pack {index} of {name}: {error}")),

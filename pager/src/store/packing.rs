@@ -1,6 +1,5 @@
 //! Writes and reads the packs of a template's working set.
 
-use super::chunk;
 use super::pack::{PACK, Pack};
 use super::upload::Upload;
 use super::{StoreError, Template, WorkingSet};
@@ -10,15 +9,16 @@ use crate::uffd::PAGE;
 use std::ops::Range;
 
 impl Template {
-    /// Returns the pages that the packs of a working set have, in their order. Each range is in one chunk.
+    /// Returns the pages that the packs of a working set have, in their order. Each range is in one chunk. The packs have
+    /// the content of the base, also for the pages of an overlay.
     pub(crate) fn packed(&self, set: &WorkingSet) -> Vec<Range<usize>> {
-        let (mut ranges, end) = (Vec::new(), (self.size() / PAGE as u64) as usize);
+        let (mut ranges, end, base) = (Vec::new(), (self.size() / PAGE as u64) as usize, self.base());
         for run in set.runs() {
             let mut run = run.start.min(end)..run.end.min(end);
             while !run.is_empty() {
-                let part = run.start..run.end.min(self.chunk_of(run.start).end);
+                let part = run.start..run.end.min(base.chunk_of(run.start).end);
                 run.start = part.end;
-                if !self.is_zero(part.start) {
+                if !base.is_zero(part.start) {
                     ranges.push(part);
                 }
             }
@@ -36,7 +36,7 @@ impl Template {
         let library = self.library().ok_or_else(|| StoreError::Missing(pack.key()))?;
         let length = pack.pages * PAGE;
         let read = || {
-            let read = chunk::read(&*library.store, &pack.key(), pack.name, length, compute_limit);
+            let read = library.chunk(&pack.key(), pack.name, length, compute_limit);
             library.losses.note(self.name(), self.version(), pack.name.hash, &read);
             read
         };
@@ -58,7 +58,7 @@ impl Template {
     ) -> Result<(), StoreError> {
         let Some(library) = self.library() else { return self.keep_working_set(set.clone()) };
         let upload = Upload::register(library)?;
-        match self.write_packs(&upload, set, cache, compute_limit) {
+        match self.base().write_packs(&upload, set, cache, compute_limit) {
             Ok(packs) => self.keep_working_set(set.clone().with_packs(packs)),
             Err(error) if error.may_pass() => Err(error),
             Err(_) => self.keep_working_set(set.clone()),

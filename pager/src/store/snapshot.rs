@@ -73,7 +73,7 @@ impl Library {
         let upload = Upload::begin(self)?;
         let chunks = upload.image(next, size, chunk, self.writers)?;
         let written = upload.written();
-        upload.publish(name, &Manifest { size, chunk, chunks, machine })?;
+        upload.publish(name, &Manifest { size, chunk, chunks, machine, overlay: None })?;
         Ok(Verified { chunks: written, damaged: Vec::new() })
     }
 }

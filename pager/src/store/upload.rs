@@ -119,6 +119,13 @@ impl<'a> Upload<'a> {
         Ok(Some(name))
     }
 
+    /// Writes the pages of an overlay as a chunk, and returns its name. They may be zeros.
+    pub fn page_content(&self, content: &[u8]) -> Result<Name, StoreError> {
+        let name = Name { hash: Hash::of(content), epoch: self.epoch };
+        self.write(name, content)?;
+        Ok(name)
+    }
+
     /// Writes a pack of a working set, and returns its name.
     pub fn pack(&self, content: &[u8], compute_limit: &ComputeLimit) -> Result<Name, StoreError> {
         let permit = compute_limit.acquire();
@@ -254,7 +261,9 @@ mod tests {
         assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);
         let version = other.open("b").unwrap().version().to_owned();
         let before = other.manifest(&version).unwrap();
-        upload.publish("c", &Manifest { size: 4096, chunk: 4096, chunks, machine: None }).unwrap();
+        upload
+            .publish("c", &Manifest { size: 4096, chunk: 4096, chunks, machine: None, overlay: None })
+            .unwrap();
         let is_replaced = other.manifest(&version).unwrap() != before;
         std::fs::remove_dir_all(&folder).unwrap();
         is_replaced

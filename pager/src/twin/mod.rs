@@ -22,7 +22,7 @@ use crate::wire::send;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -73,25 +73,12 @@ pub struct Checkpoints {
 impl Twin {
     /// Runs the guest, and checks each page at the end. Threads of a frozen guest do not end, so end the process.
     pub fn run(&self) -> io::Result<Report> {
-        let mut features = Features::REMOVE.and(Features::POISON);
-        if self.shared || self.clone_of.is_some() {
-            features = features.and(Features::SHARED).and(Features::MINOR);
-        }
-        let uffd = Uffd::new(features)?;
         let memory = Box::leak(Box::new(match &self.clone_of {
             Some(file) => Memory::clone_of(self.image, file)?,
             None if self.page_size == HUGE_PAGE => Memory::huge(self.image, self.shared)?,
             None => Memory::new(self.image, self.shared)?,
         }));
-        for (start, size, _) in memory.regions() {
-            uffd.register(start, size, self.shared)?;
-        }
-        // Both the connection and the userfaultfd stay open until the end, as in Firecracker, so that without a pager a
-        // fault waits and gets no zeros.
-        let connection = UnixStream::connect(&self.socket)?;
-        let mut fds = vec![uffd.as_fd()];
-        fds.extend(memory.file());
-        send(connection.as_fd(), handshake(memory).as_bytes(), &fds)?;
+        let (connection, uffd) = connect(&self.socket, memory, self.shared)?;
         let shared: &'static vcpus::Shared =
             Box::leak(Box::new(vcpus::Shared::new(memory, self.begin.as_ref())));
         let until = Instant::now() + self.time;
@@ -174,6 +161,24 @@ impl Checkpoints {
             std::fs::write(self.oracle.join(name), serde_json::to_vec(&versions)?)
         })
     }
+}
+
+/// Registers memory, and sends it to a pager. Both results stay open until the guest's end, as in Firecracker, so that
+/// without a pager a fault waits and gets no zeros.
+pub fn connect(socket: &Path, memory: &Memory, is_shared: bool) -> io::Result<(UnixStream, Uffd)> {
+    let mut features = Features::REMOVE.and(Features::POISON);
+    if is_shared || memory.is_clone() {
+        features = features.and(Features::SHARED).and(Features::MINOR);
+    }
+    let uffd = Uffd::new(features)?;
+    for (start, size, _) in memory.regions() {
+        uffd.register(start, size, is_shared)?;
+    }
+    let connection = UnixStream::connect(socket)?;
+    let mut fds = vec![uffd.as_fd()];
+    fds.extend(memory.file());
+    send(connection.as_fd(), handshake(memory).as_bytes(), &fds)?;
+    Ok((connection, uffd))
 }
 
 /// Returns the handshake as Firecracker writes it, with a field that no pager knows yet.

@@ -15,14 +15,14 @@ const UNIT: usize = HUGE_PAGE / PAGE;
 const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Huge pages for the guests of one test. The drop removes those that it added.
-struct Reserve {
+pub struct Reserve {
     before: String,
     _one_at_a_time: MutexGuard<'static, ()>,
 }
 
 impl Reserve {
     /// Reserves pages for `guests` guests at a time.
-    fn of(guests: usize) -> Option<Self> {
+    pub fn of(guests: usize) -> Option<Self> {
         static TESTS: Mutex<()> = Mutex::new(());
         let lock = TESTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // The kernel copies some pages twice.

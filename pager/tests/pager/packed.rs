@@ -12,7 +12,7 @@ use std::time::Duration;
 fn recorded(name: &str) -> Slow {
     let mut slow = Slow::new(name);
     slow.guest(|options| options.record = Some(Duration::from_secs(3600)), false);
-    slow.template = open(&slow.folder, &slow.keys, &slow.is_slow);
+    slow.template = open(&slow.folder, &slow.keys, &slow.is_slow, "twin");
     slow
 }
 
@@ -95,7 +95,7 @@ fn a_set_whose_packs_have_other_pages_is_replayed_from_chunks() {
     let other = WorkingSet::seal(text.replacen(",256]", ",255]", 1).as_bytes()).unwrap();
     assert!(other != text.as_bytes());
     std::fs::write(&path, other).unwrap();
-    slow.template = open(&slow.folder, &slow.keys, &slow.is_slow);
+    slow.template = open(&slow.folder, &slow.keys, &slow.is_slow, "twin");
     assert!(slow.template.working_set().is_some());
     assert_eq!(faults(&slow.guest(|_| {}, true)), 0);
     assert_eq!(kinds(&slow)[0], 0);

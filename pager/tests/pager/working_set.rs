@@ -35,7 +35,7 @@ impl Slow {
         library(&folder).snapshot("twin", IMAGE.read(), (MIB << 20) as u64, CHUNK * PAGE).unwrap();
         let keys = Arc::<Mutex<Vec<String>>>::default();
         let is_slow = Arc::new(AtomicBool::new(false));
-        let template = open(&folder, &keys, &is_slow);
+        let template = open(&folder, &keys, &is_slow, "twin");
         Self { folder, is_slow, keys, template }
     }
 
@@ -59,8 +59,7 @@ impl Slow {
             std::thread::sleep(Duration::from_millis(1));
         }
         for page in work() {
-            // SAFETY: nothing writes to it but the pager.
-            assert!(is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }), "page {page}");
+            assert!(has(&memory, page, 0), "page {page}");
             std::thread::sleep(Duration::from_micros(50));
         }
         // The last fault is counted after its page is present. And a record ends with its guest.
@@ -74,7 +73,12 @@ impl Drop for Slow {
     }
 }
 
-pub fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicBool>) -> Template {
+pub fn open(
+    folder: &Path,
+    keys: &Arc<Mutex<Vec<String>>>,
+    is_slow: &Arc<AtomicBool>,
+    name: &str,
+) -> Template {
     let store = Folder::open(folder.join("store")).unwrap();
     let (keys, is_slow) = (keys.clone(), is_slow.clone());
     let slow = move |key: &str| {
@@ -84,7 +88,13 @@ pub fn open(folder: &Path, keys: &Arc<Mutex<Vec<String>>>, is_slow: &Arc<AtomicB
         }
         Ok(())
     };
-    Library::new(Trouble::calling(store, slow)).open("twin").unwrap()
+    Library::new(Trouble::calling(store, slow)).open(name).unwrap()
+}
+
+/// Returns whether a page of a guest in this process has the content of a version.
+pub fn has(memory: &Memory, page: usize, version: u32) -> bool {
+    // SAFETY: nothing writes to it but the pager.
+    is_page(&IMAGE, page, Some(version), &unsafe { memory.read(page) })
 }
 
 pub fn faults(stats: &GuestStats) -> u64 {

@@ -1,77 +1,129 @@
-//! Measures the memory, threads and processor time of guests that touch nothing.
+//! Measures the memory and the processor time that a daemon takes for guests that do nothing.
 
-use super::{Bench, CHUNK, Failure, IMAGE, other, register};
-use rustix::time::{ClockId, clock_gettime};
-use slat_pager::twin::Memory;
-use slat_pager::{Cache, Folder, Guest, Journal, Library, Options, PAGE, Parts};
+use super::{Bench, Failure, check, other};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
+use slat_pager::twin::{Image, Memory, connect};
+use slat_pager::{Folder, Library, PAGE};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Number of guests.
-const GUESTS: usize = 100;
-/// Time in which they are watched.
-const WATCH: Duration = Duration::from_secs(5);
+/// Memory of each guest: 256 MiB. It has touched 16 pages, spread over all of it.
+const IMAGE: Image = Image { seed: 1, pages: 64 << 10 };
+const TOUCHED: usize = 16;
+/// Length of the measurement of processor time.
+const TIME: Duration = Duration::from_secs(10);
 
-/// Resources of this process.
-struct Used {
-    kib: f64,
-    threads: f64,
-    descriptors: f64,
-    processor: Duration,
+/// A daemon. The drop ends its processes.
+struct Daemon {
+    keeper: Child,
+    worker: u32,
 }
 
-impl Used {
-    fn now() -> Result<Self, Failure> {
-        let status = std::fs::read_to_string("/proc/self/status").map_err(other)?;
-        let number = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
-        };
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        Ok(Self {
-            kib: number("VmRSS:"),
-            threads: number("Threads:"),
-            descriptors: std::fs::read_dir("/proc/self/fd").map_err(other)?.count() as f64,
-            processor: Duration::new(time.tv_sec as u64, time.tv_nsec as u32),
-        })
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both at once: each would start the other again.
+        _ = kill_process_group(Pid::from_child(&self.keeper), Signal::KILL);
+        _ = self.keeper.wait();
     }
+}
+
+impl Daemon {
+    fn start(folder: &Path, guests: u64) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe().map_err(other)?);
+        command.arg("serve").arg("--store").arg(folder).args(["--per-process", &guests.to_string()]);
+        command.arg("--guest").arg(format!("{}=idle", folder.join("socket").display()));
+        let mut keeper = command.process_group(0).stderr(Stdio::piped()).spawn().map_err(other)?;
+        let log = BufReader::new(keeper.stderr.take().ok_or_else(|| other("the daemon has no log"))?);
+        let mut daemon = Self { keeper, worker: 0 };
+        let mut lines = log.lines().map_while(Result::ok);
+        for line in &mut lines {
+            let line: serde_json::Value = serde_json::from_str(&line).map_err(|_| other(line))?;
+            daemon.worker = line["worker"].as_u64().map_or(daemon.worker, |worker| worker as u32);
+            if line["event"] == "ready" {
+                // So that it never waits for this reader.
+                std::thread::spawn(move || lines.for_each(drop));
+                return Ok(daemon);
+            }
+        }
+        Err(other("the daemon does not start"))
+    }
+
+    fn processes(&self) -> [(&'static str, u32); 2] {
+        [("keeper", self.keeper.id()), ("worker", self.worker)]
+    }
+}
+
+/// Returns the resident bytes of a process, without the pages of files, and its threads.
+fn memory(process: u32) -> Result<(u64, u64), Failure> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).map_err(other)?;
+    let number = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let kib = number("RssAnon:").zip(number("RssShmem:")).map(|(own, shared)| own + shared);
+    Ok((kib.unwrap_or(0) << 10, number("Threads:").unwrap_or(0)))
+}
+
+/// Returns the processor time of a process.
+fn time(process: u32) -> Result<Duration, Failure> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).map_err(other)?;
+    let of_task = |path: &Path| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let all = tasks.flatten().filter_map(|task| of_task(&task.path())).sum();
+    Ok(Duration::from_nanos(all))
 }
 
 impl Bench {
-    pub(super) fn idle(folder: &Path) -> Result<(), Failure> {
+    pub(super) fn idle(&self, folder: &Path) -> Result<(), Failure> {
+        let guests = self.idle.unwrap_or(1);
         let size = (IMAGE.pages * PAGE) as u64;
         let library = Library::new(Folder::open(folder).map_err(other)?);
-        library.snapshot("bench", IMAGE.read(), size, CHUNK * PAGE).map_err(other)?;
-        let (template, cache) = (library.open("bench").map_err(other)?, Arc::new(Cache::new(0)));
-        let before = Used::now()?;
-        let (mut memories, mut guests) = (Vec::new(), Vec::new());
-        for _ in 0..GUESTS {
-            let memory = Memory::new(IMAGE, false).map_err(other)?;
-            let (uffd, layout) = register(&memory, &template)?;
-            let journal = Journal::new(&layout).map_err(other)?;
-            let (template, cache) = (template.clone(), cache.clone());
-            let parts = Parts { uffd, layout, template, cache, journal, life: None };
-            guests.push(Guest::serve(parts, Options::default()).map_err(other)?);
-            memories.push(memory);
+        library.snapshot("idle", IMAGE.read(), size, 256 << 10).map_err(other)?;
+        let limit = getrlimit(Resource::Nofile);
+        _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let daemon = Daemon::start(folder, guests + 1)?;
+        // The first guest fills the cache of chunks.
+        let mut all = vec![guest(folder)?];
+        let before = daemon.processes().map(|(_, process)| memory(process));
+        for _ in 0..guests {
+            all.push(guest(folder)?);
         }
-        std::thread::sleep(WATCH / 5);
-        let then = Used::now()?;
-        std::thread::sleep(WATCH);
-        let now = Used::now()?;
-        let each = |value: fn(&Used) -> f64| (value(&now) - value(&before)) / GUESTS as f64;
-        let share = now.processor.saturating_sub(then.processor).as_secs_f64() / WATCH.as_secs_f64();
         println!(
-            "idle: {GUESTS} guests of {} MiB; each has {:.0} KiB, {:.1} threads, {:.1} descriptors; all take {:.2}% of a processor",
+            "idle: {guests} guests of {} MiB, {TOUCHED} pages of each touched; processor time of {} s",
             size >> 20,
-            each(|used| used.kib),
-            each(|used| used.threads),
-            each(|used| used.descriptors),
-            100.0 * share
+            TIME.as_secs()
         );
-        for guest in guests {
-            guest.stop();
+        let times = daemon.processes().map(|(_, process)| time(process));
+        let began = Instant::now();
+        std::thread::sleep(TIME);
+        let took = began.elapsed();
+        let (mut bytes, mut percent) = (0, 0.0);
+        for (((name, process), before), spent) in daemon.processes().into_iter().zip(before).zip(times) {
+            let ((after, threads), (before, _)) = (memory(process)?, before?);
+            let share = (time(process)?.saturating_sub(spent?)).as_secs_f64() / took.as_secs_f64() * 100.0;
+            let each = after.saturating_sub(before) / guests;
+            println!(
+                "  {name}  {:.1} KB a guest, {threads} threads, {share:.2} % of a processor",
+                each as f64 / 1e3
+            );
+            (bytes, percent) = (bytes + each, percent + share);
         }
+        println!("  both    {:.1} KB a guest, {percent:.2} % of a processor", bytes as f64 / 1e3);
         Ok(())
     }
+}
+
+/// Starts a guest that touches its pages, and then does nothing.
+fn guest(folder: &Path) -> Result<impl Sized, Failure> {
+    let memory = Memory::new(IMAGE, false).map_err(other)?;
+    let held = connect(&folder.join("socket"), &memory, false).map_err(other)?;
+    for page in (0..IMAGE.pages).step_by(IMAGE.pages / TOUCHED) {
+        check(&memory, page)?;
+    }
+    Ok((held, memory))
 }

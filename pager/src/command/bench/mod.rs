@@ -8,7 +8,7 @@ mod storm;
 
 use super::failure::{Failure, other};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use slat_pager::twin::{Image, Memory, bare, is_page};
+use slat_pager::twin::{Image, Memory, bare, copy_mapped, is_page};
 use slat_pager::{
     Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
     Template, Trouble, Uffd,
@@ -43,9 +43,9 @@ pub struct Bench {
     /// Measure restores from a packed working set instead, of a guest that touches 38 MiB of 1 GiB
     #[arg(long, conflicts_with_all = ["storm", "compare", "image"])]
     packed: bool,
-    /// Measure the memory, threads and processor time of 100 idle guests instead
-    #[arg(long, conflicts_with_all = ["storm", "compare", "image", "packed"])]
-    idle: bool,
+    /// Measure the memory and the processor time of a daemon for so many guests that do nothing instead
+    #[arg(long, value_name = "GUESTS", conflicts_with_all = ["storm", "compare", "image", "packed"], value_parser = clap::value_parser!(u64).range(1..=4000))]
+    idle: Option<u64>,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     hosts: u64,
@@ -92,8 +92,8 @@ impl Bench {
             self.image(&folder)
         } else if self.packed {
             self.packed(&folder)
-        } else if self.idle {
-            Self::idle(&folder)
+        } else if self.idle.is_some() {
+            self.idle(&folder)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };
@@ -163,18 +163,22 @@ impl Bench {
         let mut alone = options;
         alone.threads = 1;
         // This fills the cache.
-        self::touch(template, Some((&cache, options)))?;
-        let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+        self::touch(template, Pager::Guest(&cache, options))?;
+        let mut image = Vec::with_capacity(IMAGE.pages * PAGE);
+        IMAGE.write(&mut image).map_err(other)?;
+        let mut rows = [const { Vec::new() }; 4];
         for _ in 0..self.rounds * 4 {
-            rows[0].push(self::touch(template, None)?);
-            rows[1].push(self::touch(template, Some((&cache, alone)))?);
-            rows[2].push(self::touch(template, Some((&cache, options)))?);
+            rows[0].push(self::touch(template, Pager::Bare(&image))?);
+            rows[1].push(self::touch(template, Pager::OnePage)?);
+            rows[2].push(self::touch(template, Pager::Guest(&cache, alone))?);
+            rows[3].push(self::touch(template, Pager::Guest(&cache, options))?);
         }
         let floor = median(rows[0].clone());
         println!(
             "fault: a page of 4 KiB from the cache, until the thread that touched it goes on; medians of {FAULTS} faults"
         );
-        let names = ["poll, read, COPY alone", "the pager, 1 thread", "the pager, 3 threads"];
+        let names =
+            ["poll, read, COPY alone", "the same of one page", "the pager, 1 thread", "the pager, 3 threads"];
         for (name, times) in names.iter().zip(rows) {
             let ratio = median(times.clone()).as_secs_f64() / floor.as_secs_f64();
             println!("  {name:<22} {}  {ratio:.2} x", spread(times));
@@ -216,10 +220,7 @@ impl Bench {
     fn work(&self, memory: &Memory) -> Result<(), Failure> {
         let time = Duration::from_micros(self.work_us);
         for page in work() {
-            // SAFETY: nothing writes to it but the pager.
-            if !is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }) {
-                return Err(Failure::Found(format!("page {page} is wrong")));
-            }
+            check(memory, page)?;
             let began = Instant::now();
             while began.elapsed() < time {
                 std::hint::spin_loop();
@@ -229,8 +230,25 @@ impl Bench {
     }
 }
 
+/// Reads a page of a guest, and compares it with the template's.
+fn check(memory: &Memory, page: usize) -> Result<(), Failure> {
+    // SAFETY: nothing writes to it but the pager.
+    let is_right = is_page(&memory.image, page, Some(0), &unsafe { memory.read(page) });
+    if is_right { Ok(()) } else { Err(Failure::Found(format!("page {page} is wrong"))) }
+}
+
+/// A server of faults.
+#[derive(Clone, Copy)]
+enum Pager<'a> {
+    /// A thread that polls, reads, and copies the page from an image in memory.
+    Bare(&'a [u8]),
+    /// A thread that copies the same page each time, which stays in the processor's cache.
+    OnePage,
+    Guest(&'a Arc<Cache>, Options),
+}
+
 /// Returns the median time of a touch of a missing page.
-fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<Duration, Failure> {
+fn touch(template: &Template, pager: Pager) -> Result<Duration, Failure> {
     let memory = Memory::new(IMAGE, false).map_err(other)?;
     let (uffd, layout) = register(&memory, template)?;
     let touch = || {
@@ -242,11 +260,20 @@ fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<D
         });
         median(times.collect())
     };
-    let Some((cache, options)) = pager else {
-        return Ok(std::thread::scope(|scope| {
-            scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
-            touch()
-        }));
+    let (cache, options) = match pager {
+        Pager::Guest(cache, options) => (cache, options),
+        Pager::Bare(image) => {
+            return Ok(std::thread::scope(|scope| {
+                scope.spawn(|| copy_mapped(&uffd, &memory.regions(), image, FAULTS));
+                touch()
+            }));
+        }
+        Pager::OnePage => {
+            return Ok(std::thread::scope(|scope| {
+                scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
+                touch()
+            }));
+        }
     };
     let (journal, cache) = (Journal::new(&layout).map_err(other)?, cache.clone());
     let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
