@@ -16,7 +16,7 @@ pub struct Ctl {
     /// The socket that `serve --control` was given
     #[arg(long, value_name = "SOCKET")]
     control: PathBuf,
-    /// The keeper's process, if another daemon has started at the same path since
+    /// The number of the daemon in `list`, if another daemon has started at the same path since
     #[arg(long, value_name = "PID")]
     daemon: Option<u32>,
     #[command(subcommand)]
@@ -76,16 +76,30 @@ struct Add {
     #[arg(long)]
     gid: Option<u32>,
     /// Permissions of the socket, such as 660
-    #[arg(long, value_parser = |text: &str| u32::from_str_radix(text, 8))]
+    #[arg(long, value_parser = mode)]
     mode: Option<u32>,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .map_err(|_| format!("{text:?} is no octal number: write three digits from 0 to 7"))
 }
 
 impl Add {
     fn listen(&self) -> Result<Listen, Failure> {
         let (socket, name) = &self.guest;
         let socket = std::path::absolute(socket).map_err(other)?;
-        let mut listen =
-            if self.image { Listen::image(socket, name) } else { Listen::template(socket, name) };
+        let mut listen = match self.image {
+            true if name.starts_with("nbd://") || name.starts_with("nbd+unix://") => {
+                Listen::image(socket, name)
+            }
+            // The daemon may have another working directory.
+            true => {
+                let image = std::path::absolute(name).map_err(other)?;
+                Listen::image(socket, image.to_str().ok_or_else(|| other("an image's path is UTF-8"))?)
+            }
+            false => Listen::template(socket, name),
+        };
         listen.version.clone_from(&self.version);
         (listen.once, listen.most) = (self.once, self.most);
         (listen.uid, listen.gid, listen.mode) = (self.uid, self.gid, self.mode);
@@ -136,7 +150,11 @@ impl Ctl {
             Some(daemon) => {
                 let mut path = self.control.clone().into_os_string();
                 path.push(format!(".{daemon}"));
-                path.into()
+                let path = PathBuf::from(path);
+                // A keeper that followed a killed one answers where the first one did.
+                let is_it = |socket: &PathBuf| list(socket).is_ok_and(|listed| listed.keeper == daemon);
+                let mut others = daemons(&self.control).into_iter().filter(|_| !path.exists());
+                others.find(is_it).unwrap_or(path)
             }
             None => self.control.clone(),
         }

@@ -14,7 +14,7 @@ const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX, configured by A
 /// A store.
 #[derive(clap::Args, Clone)]
 pub struct StoreOption {
-    #[arg(long, value_name = "STORE", help = STORE)]
+    #[arg(long, value_name = "STORE", help = STORE, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub store: Option<String>,
     /// Time limit of an S3 call, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]

@@ -43,7 +43,8 @@ pub struct Collect {
     #[command(flatten)]
     store: StoreOption,
     /// Seconds after which a host that did not renew its lease counts as dead. A collection must have seen the lease
-    /// that long before. Hosts renew their leases every two minutes
+    /// that long before. Hosts renew their leases every two minutes: with less than 300, chunks of running guests may
+    /// be deleted
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     patience: Duration,
 }

@@ -46,6 +46,10 @@ impl Monitor {
                 Ok(stream)
             })
         } else {
+            if !at.contains(':') {
+                let what = "write ADDRESS:PORT, or the path of a socket with a `/`";
+                return Err(named(io::Error::new(io::ErrorKind::InvalidInput, what)));
+            }
             let socket = TcpListener::bind(at).map_err(named)?;
             let shared = socket.as_fd().try_clone_to_owned()?;
             self.answer_all(shared, None, move || {

@@ -170,10 +170,18 @@ impl Keeper {
             if let Some(error) = listen.error() {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
             }
+            let mut others = keeper.sockets.values().map(|socket| &socket.listen.socket);
+            let is_twice = others.any(|other| *other == listen.socket);
             let is_live = is_in_use(&listen.socket);
             keeper.taken_over += usize::from(is_live);
             let number = keeper.insert(listen, true);
-            if let Err(error) = keeper.open(number, replaces) {
+            let opened = if is_twice {
+                let what = format!("{}: it is named twice", keeper.sockets[&number].listen.socket.display());
+                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+            } else {
+                keeper.open(number, replaces)
+            };
+            if let Err(error) = opened {
                 keeper.sockets.values().filter_map(|socket| socket.place.as_ref()).for_each(Place::remove);
                 return Err(error);
             }

@@ -32,6 +32,8 @@ struct Parts {
     next: u64,
     /// The daemon takes no further guest.
     drains: bool,
+    /// The keeper has sent all sockets.
+    has_all: bool,
 }
 
 /// The keeper's data of a socket, with the version of its new guests.
@@ -87,8 +89,8 @@ impl Line {
 impl KeeperState {
     pub fn new(keeper: Channel) -> Self {
         let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
-        let parts =
-            Parts { keeper: Line::new(keeper, true), sockets, control: None, guests, next: 0, drains: false };
+        let keeper = Line::new(keeper, true);
+        let parts = Parts { keeper, sockets, control: None, guests, next: 0, drains: false, has_all: false };
         Self { parts: Mutex::new(parts), child: Mutex::new(None) }
     }
 
@@ -178,6 +180,7 @@ impl KeeperState {
 
     /// Tells the keeper that this worker has everything that existed when it began.
     pub fn tell_ready(&self) {
+        self.parts.lock().has_all = true;
         self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
     }
 
@@ -218,14 +221,16 @@ impl KeeperState {
         keeper.send(&Keep { connection, ..Keep::default() }, &[]);
     }
 
-    /// Starts another keeper after a kill, if there are guests that need it, and gives it everything. Returns whether
-    /// there is a keeper.
+    /// Starts another keeper after a kill, if there are guests or open sockets that need it, and gives it everything.
+    /// Returns whether there is a keeper.
     pub fn next_keeper(&self, start: &StartKeeper) -> io::Result<bool> {
         {
             let parts = self.parts.lock();
-            // No other process knows the sockets that were added while the daemon ran.
-            let has_added = parts.sockets.values().any(|socket| !socket.take.is_first && socket.fd.is_some());
-            if parts.guests.is_empty() && !has_added {
+            // A part of the sockets of the command line is no daemon. Where systemd starts the next keeper, it has all
+            // of them and the control socket, and this process has none.
+            let needs = |socket: &Socket| socket.fd.is_some() && (parts.has_all || !socket.take.is_first);
+            let has_control = parts.has_all && !parts.drains && parts.control.is_some();
+            if parts.guests.is_empty() && !has_control && !parts.sockets.values().any(needs) {
                 return Ok(false);
             }
         }

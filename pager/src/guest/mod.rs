@@ -81,17 +81,15 @@ impl Default for Options {
 impl Options {
     /// Checks the options.
     pub fn check(&self) -> io::Result<()> {
-        if self.replay > MOST_REPLAYING {
-            let what = format!("{} threads that replay: at most {MOST_REPLAYING}", self.replay);
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        if (1..=MOST_READERS).contains(&self.threads) && self.window.is_power_of_two() {
+        let what = if self.replay > MOST_REPLAYING {
+            format!("replay is {}: at most {MOST_REPLAYING} threads are allowed", self.replay)
+        } else if !(1..=MOST_READERS).contains(&self.threads) {
+            format!("threads is {}: 1 to {MOST_READERS} are allowed", self.threads)
+        } else if !self.window.is_power_of_two() {
+            format!("window is {} pages: a power of two is allowed", self.window)
+        } else {
             return Ok(());
-        }
-        let what = format!(
-            "{} threads, a window of {} pages: 1 to {MOST_READERS}, and a power of two",
-            self.threads, self.window
-        );
+        };
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 }

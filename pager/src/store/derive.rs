@@ -68,8 +68,11 @@ impl Library {
             patched.put(page as u64 * BYTES, &read(page)?, read)?;
         }
         for (offset, bytes) in patches {
+            if bytes.is_empty() {
+                return Err(StoreError::Size(format!("the patch at {offset:#x} is empty")));
+            }
             let end = offset.checked_add(bytes.len() as u64);
-            if bytes.is_empty() || end.is_none_or(|end| end > memory) {
+            if end.is_none_or(|end| end > memory) {
                 let what = format!(
                     "{} bytes at {offset:#x}: the memory of {base} has {memory:#x} bytes",
                     bytes.len()

@@ -148,7 +148,9 @@ pub enum StoreError {
         most: usize,
     },
     /// A name that no object can have.
-    #[error("{0:?} is no name: letters, digits, `-`, `_` and `.` are, and it does not begin with `.`")]
+    #[error(
+        "{0:?} is no name: a name has 1 to 128 letters of ASCII, digits, `-`, `_` and `.`, and does not begin with `.`"
+    )]
     Name(String),
     /// The object differs from what was written.
     #[error("{key} is damaged: {what}")]

@@ -135,3 +135,24 @@ fn guests_of_a_worker_whose_keeper_was_killed_are_seen_by_the_next_daemon() {
     first.rest();
     listed(&control, |_| daemons(&control).len() == 1);
 }
+
+#[test]
+fn a_socket_that_is_named_twice_is_refused_and_leaves_no_file() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("twice");
+    let serve = |more: &[&str]| {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        serve.arg("serve").arg("--store").arg(folder.join("store")).args(more);
+        let guest = format!("--guest={}=twin", folder.join("socket").display());
+        serve.args([&guest, &guest]);
+        serve
+    };
+    for more in [&[][..], &["--replace"]] {
+        let (code, said) = refused(serve(more));
+        assert!(code == Some(2) && said.contains("socket: it is named twice"), "{said}");
+        assert!(!folder.join("socket").exists());
+    }
+    _ = std::fs::remove_dir_all(folder);
+}

@@ -220,3 +220,28 @@ fn a_refused_vmm_is_killed_under_the_policy_kill() {
     drop(UnixStream::connect(daemon.socket()).unwrap());
     assert!(daemon.find(|line| line.contains("refused").then(|| !line.contains("killed"))));
 }
+
+#[test]
+fn a_keeper_that_followed_a_killed_one_is_found_by_the_number_that_list_shows() {
+    let Some(daemon) = start("control-next", "") else { return };
+    let unknown = ctl(&daemon, &["--daemon", "1", "drain"]).unwrap_err();
+    assert!(unknown.contains("control.1: "), "{unknown}");
+    daemon.kill_keeper();
+    let keeper = daemon.next_keeper().as_raw_nonzero().get();
+    let shown = listed(&control(&daemon.folder), |listed| listed.keeper == keeper as u32);
+    let number = shown.keeper.to_string();
+    assert!(ctl(&daemon, &["--daemon", &number, "list"]).unwrap().starts_with(&format!("daemon {number}: ")));
+    ctl(&daemon, &["--daemon", &number, "drain"]).unwrap();
+    daemon.rest();
+}
+
+#[test]
+fn a_relative_image_is_that_of_the_folder_of_ctl() {
+    let Some(daemon) = start("control-relative", "") else { return };
+    crate::daemon::image(&daemon.folder);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+    command.current_dir(&daemon.folder).args(["ctl", "--control", "control"]);
+    let added = command.args(["add", "--image", "other=image"]).output().unwrap();
+    assert!(added.status.success(), "{added:?}");
+    assert!(Twin::at(&daemon.folder.join("other"), MIB, "--millis 100").report().is_right());
+}

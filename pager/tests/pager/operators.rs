@@ -49,7 +49,7 @@ fn guests_go_on_while_the_program_is_replaced_and_while_it_is_broken() {
     let flags = format!("{SLOW} --control {}", control.display());
     let mut daemon = Daemon::of_program(Path::new(&before), folder, &flags);
     let first = daemon.twin(GOES_ON);
-    // A daemon without guests ends with its keeper.
+    // A guest that is there all the time.
     let stays = daemon.twin("--millis 120000 --patience-ms 120000 --seed 9");
     [&first, &stays].into_iter().for_each(is_served);
     replace(&program, Path::new(PROGRAM));

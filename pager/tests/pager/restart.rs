@@ -91,6 +91,19 @@ fn keeper_and_worker_are_killed_in_turn_and_guests_do_not_notice() {
 }
 
 #[test]
+fn a_daemon_without_guests_survives_a_kill_of_its_keeper() {
+    let Some(mut daemon) = Daemon::start("keeper-idle", "") else { return };
+    daemon.kill_keeper();
+    let keeper = daemon.next_keeper();
+    assert!(daemon.twin("--millis 100 --patience-ms 10000").report().is_right());
+    daemon.kill();
+    assert!(daemon.twin("--millis 100 --patience-ms 10000").report().is_right());
+    // It drains, and then no process is left.
+    kill_process(keeper, Signal::TERM).unwrap();
+    daemon.rest();
+}
+
+#[test]
 fn a_second_request_to_end_starts_no_other_keeper_and_leaves_no_guest_unserved() {
     let Some((mut daemon, guest)) = with_guest("keeper-twice", "", &[]) else { return };
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
@@ -122,6 +135,20 @@ fn guests_have_their_own_keeper_where_systemd_starts_the_next_one() {
     // Keeper and worker end with the last guest.
     drop(guest);
     daemon.rest();
+}
+
+#[test]
+fn a_worker_without_guests_ends_where_systemd_starts_the_next_keeper() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("keeper-idle-supervised");
+    let (store, control) = (folder.join("store").display().to_string(), folder.join("control"));
+    let flags = format!("--control {}", control.display());
+    let supervised = [("NOTIFY_SOCKET", "@slat-pager-none")];
+    let daemon = Daemon::of_store(folder, &store, &flags, &supervised);
+    daemon.kill_keeper();
+    assert!(daemon.rest().iter().all(|line| !line.contains("\"keeper\"")));
 }
 
 #[test]
