@@ -80,7 +80,7 @@ pub struct Serve {
     #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
     limits: Vec<(Option<String>, u64)>,
     /// Most connections of one process, and at most half of all: a VMM has one for each guest
-    #[arg(long, value_name = "CONNECTIONS", default_value_t = 32)]
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 32, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     per_process: usize,
     /// A socket for `ctl` and `checkpoint`: sockets and templates at run time, snapshots of running guests
     #[arg(long, value_name = "SOCKET")]

@@ -118,6 +118,9 @@ impl Listen {
         if self.mode.is_some_and(|mode| mode & !0o777 != 0) {
             return Some(format!("{shown}: the mode has other bits than 0o777"));
         }
+        if self.most == Some(0) {
+            return Some(format!("{shown}: a socket for 0 guests serves none: 1 at least"));
+        }
         if !self.socket.is_absolute() {
             return Some(format!("{shown}: write the path from the root, with a leading /"));
         }
@@ -285,5 +288,6 @@ mod tests {
             error(Listen { version: Some("1".into()), ..Listen::image("/a", "b") }).contains("no versions")
         );
         assert!(error(Listen { mode: Some(0o4600), ..Listen::image("/a", "b") }).contains("0o777"));
+        assert!(error(Listen { most: Some(0), ..Listen::image("/a", "b") }).contains("1 at least"));
     }
 }
