@@ -65,15 +65,17 @@ impl Grid {
 
     /// The figures that do not win against the first column: a sentence for each column that has such figures.
     pub fn no_gain(&self, filled: &[Vec<Option<Figure>>]) -> Vec<String> {
-        let Some((first, _)) = self.columns.first() else { return Vec::new() };
         let of = |(at, (name, _)): (usize, &(&'static str, Cell))| {
             let lost = self.rows.iter().zip(filled).filter_map(|((row, ..), figures)| {
                 let figure = figures.get(at)?.as_ref()?;
-                let factor = figure.factor.filter(|factor| *factor < GAINS)?;
-                Some(format!("{row} ({factor:.2} ×{})", figure.sign()))
+                figure.factor.is_some_and(|factor| factor < GAINS).then_some(*row)
             });
-            let lost: Vec<String> = lost.collect();
-            (!lost.is_empty()).then(|| format!("No gain against *{first}* by *{name}*: {}.", lost.join("; ")))
+            let lost: Vec<&str> = lost.collect();
+            match lost.len() {
+                0 => None,
+                all if all == self.rows.len() => Some(format!("No gain by *{name}*.")),
+                _ => Some(format!("No gain by *{name}*: {}.", lost.join("; "))),
+            }
         };
         self.columns.iter().enumerate().filter_map(of).collect()
     }
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn rows_that_do_not_win_are_named() {
         let rows = [row(1, 6.0, 3.0), row(2, 8.0, 16.0)];
-        assert_eq!(GRID.no_gain(&GRID.fill(&rows)), ["No gain against *lock* by *none*: 2 vCPUs (0.50 ×)."]);
+        assert_eq!(GRID.no_gain(&GRID.fill(&rows)), ["No gain by *none*: 2 vCPUs."]);
         assert!(GRID.no_gain(&GRID.fill(&rows[..1])).is_empty());
     }
 

@@ -37,18 +37,18 @@ const MORE: &[(&str, Headline)] = &[
     ("reclaim", line("the same", "exact LRU", "exact LRU", REFAULTED)),
     ("reclaim", line("the same, with the future known", "Belady's optimum", "Belady's optimum", REFAULTED)),
 ];
-/// The figures of a guest of the guest, in both files: alone, and with L1's exits.
+/// The figures of a guest of the guest.
 #[rustfmt::skip]
 const NESTED: &[Headline] = &[
-    line("L2 touches a page that T maps", SHADOWS, LOCKED, &[("figure", "first touch"), ("vcpus", "1")]),
-    line("L2 touches a page of 2 MiB", SHADOWS, LOCKED, &[("figure", "  of 2 MiB, in T and in the host"), ("vcpus", "1")]),
-    line("INVEPT after which nothing has changed", SHADOWS, LOCKED, &[("figure", "INVEPT, nothing changed"), ("vcpus", "1")]),
+    line("L2's first touch of a page", SHADOWS, LOCKED, &[("figure", "first touch"), ("vcpus", "1")]),
+    line("of a page of 2 MiB", SHADOWS, LOCKED, &[("figure", "  of 2 MiB, in T and in the host"), ("vcpus", "1")]),
+    line("INVEPT, nothing changed", SHADOWS, LOCKED, &[("figure", "INVEPT, nothing changed"), ("vcpus", "1")]),
     line("INVEPT that drops all", SHADOWS, LOCKED, &[("figure", "INVEPT that drops all"), ("vcpus", "1")]),
     line("the same, and all pages again", SHADOWS, LOCKED, &[("figure", "  drops all: with them"), ("vcpus", "1")]),
-    line("an entry of each table has changed: INVEPT", SHADOWS, LOCKED, &[("figure", "INVEPT, an entry of each table changed"), ("vcpus", "1")]),
-    line("the same, with L1's exits and the pages again", SHADOWS, LOCKED, &[("figure", "  entries changed: with them and L1's exits"), ("vcpus", "1")]),
-    line("the host takes a page back, no nested guest", SHADOWS, LOCKED, &[("figure", "the host takes a page back, no nested guest"), ("vcpus", "1")]),
-    line("the same, beside L2, which does not have it", SHADOWS, LOCKED, &[("figure", "  that L2 does not have"), ("vcpus", "1")]),
+    line("INVEPT, an entry of each table changed", SHADOWS, LOCKED, &[("figure", "INVEPT, an entry of each table changed"), ("vcpus", "1")]),
+    line("the same, and all pages again", SHADOWS, LOCKED, &[("figure", "  entries changed: with them and L1's exits"), ("vcpus", "1")]),
+    line("a page taken back, no nested guest", SHADOWS, LOCKED, &[("figure", "the host takes a page back, no nested guest"), ("vcpus", "1")]),
+    line("the same, and L2 lacks it", SHADOWS, LOCKED, &[("figure", "  that L2 does not have"), ("vcpus", "1")]),
     line("the same, and L2 has it once", SHADOWS, LOCKED, &[("figure", "  that L2 has once"), ("vcpus", "1")]),
     line("the same, and L2 has it 100 times", SHADOWS, LOCKED, &[("figure", "  that L2 has 100 times"), ("vcpus", "1")]),
     line("tables and reverse map", SHADOWS, LOCKED, &[("figure", "memory"), ("vcpus", "1")]),
@@ -59,7 +59,8 @@ const TOUCHED: Headline = line(
     "one mutex: before",
     &[("figure", "time")],
 );
-const SHADOWS: &str = "a model of KVM's shadow MMU";
+const WITHOUT_EXITS: &[Headline] = &[NESTED[0]];
+const SHADOWS: &str = "KVM's way";
 const LOCKED: &str = "write-protected, one lock";
 const MEMORY: &str = "reading the same memory";
 const AGED: Params = &[("mapped", "every page"), ("memory", "1G"), ("tables", "in order")];
@@ -127,11 +128,15 @@ struct Line {
 impl Line {
     /// The cells of its table that say what was measured, and both figures.
     fn text(&self) -> String {
-        let Self { figure: Headline { what, against, .. }, row, unit, .. } = self;
-        let loses = if loses(row) { "; slat loses" } else { "" };
-        let spread = if is_inside_spread(row) { "; inside the spread" } else { "" };
-        let [baseline, slat] = measured(row);
-        format!("| {what}{loses}{spread} | {unit} | {against}: {baseline} | **{slat}** |")
+        let [baseline, slat] = measured(&self.row);
+        format!("| {} | {} | {}: {baseline} | **{slat}** |", self.what(), self.unit, self.figure.against)
+    }
+
+    /// The measurement, and whether slat loses.
+    fn what(&self) -> String {
+        let loses = if loses(&self.row) { "; slat loses" } else { "" };
+        let spread = if is_inside_spread(&self.row) { " ≈" } else { "" };
+        format!("{}{loses}{spread}", self.figure.what)
     }
 }
 
@@ -151,7 +156,11 @@ fn lines(Kept { file, command, .. }: &Kept, headlines: impl Iterator<Item = Head
 /// The lines that the chapter shows of a kept result: those whose figures no table of it has.
 fn shown(kept: &Kept) -> Vec<Line> {
     let more = MORE.iter().filter(|(file, _)| *file == kept.file).map(|(_, more)| *more);
-    let shadows = NESTED.iter().filter(|_| kept.file.starts_with("nested"));
+    let shadows: &[Headline] = match kept.file {
+        "nested-exits" => NESTED,
+        "nested" => WITHOUT_EXITS,
+        _ => &[],
+    };
     let rows = read(kept.file).rows;
     let has = |figures: &[Option<lever_tables::Figure>], samples: &[f64]| {
         figures.iter().flatten().any(|figure| figure.samples == samples)
@@ -161,7 +170,7 @@ fn shown(kept: &Kept) -> Vec<Line> {
         let baseline = row.baseline_samples.as_deref().unwrap_or_default();
         filled.into_iter().any(|figures| has(&figures, &row.slat_samples) && has(&figures, baseline))
     };
-    let lines = lines(kept, kept.headlines.iter().copied().chain(more).chain(shadows.copied()));
+    let lines = lines(kept, kept.headlines.iter().copied().chain(more).chain(shadows.iter().copied()));
     lines.into_iter().filter(|line| !is_in_grid(&line.row)).collect()
 }
 
@@ -179,13 +188,12 @@ fn loses(row: &Row) -> bool {
 fn chapter() -> Result<String, fmt::Error> {
     let mut text = format!(
         "# What brings what\n\n\
-         Each bench compares slat with the same work done another way, which its table names. Each figure is the median of the rounds\n\
-         of one interleaved run, with the least and the greatest sample. A factor is against the first column of its table: above 1 a\n\
-         cell takes less. ≈: at 95 of 100 the factor may as well be 1. The text under a table says which idea is that of a\n\
-         [patch series](sources.md), and which is slat's. Hundreds of vCPUs are [simulated](measure.md).\n\n\
+         Each bench compares slat with the same work done another way, as its table says. A figure is the median of one\n\
+         interleaved run, with the least and the greatest sample. A factor is against the first column: above 1 is\n\
+         less. ≈: at 95 of 100 it may as well be 1. The text under a table says which idea is that of a [patch\n\
+         series](sources.md), and which is slat's. Hundreds of vCPUs are [simulated](measure.md).\n\n\
          Machine: {}.\n\n\
-         `cargo run -p slat-bench --bin figures` writes this chapter from `measure/results/`, and a test compares the two. `slat report`\n\
-         prints every row of a run; `slat bench NAME --json` prints what `measure/results/` keeps.\n",
+         `cargo run -p slat-bench --bin figures` writes this chapter from `measure/results/`.\n",
         machine()
     );
     for kept in registry::kept() {
@@ -199,14 +207,15 @@ fn section(text: &mut String, kept: &Kept, result: &Report) -> fmt::Result {
     let holds = result.checks.iter().filter(|check| check.ok).count();
     let (runs, checks) = (&result.params["runs"], result.checks.len());
     write!(text, "\n## {file}\n\n{question}\n\n")?;
-    writeln!(text, "`slat bench {command}`; {runs} runs; {holds} of {checks} checks hold.")?;
+    writeln!(text, "`slat bench {command}`; {runs} runs; {holds}/{checks} checks.")?;
     lever_tables::markdown(text, levers, &result.rows, measured_of)?;
-    let lines = shown(kept);
-    if !lines.is_empty() {
-        write!(text, "\n| what | unit | baseline | slat |\n|---|---|---|---|\n")?;
-    }
-    for line in lines {
-        writeln!(text, "{}", line.text())?;
+    // A table for each baseline.
+    for lines in shown(kept).chunk_by(|one, next| one.figure.against == next.figure.against) {
+        write!(text, "\n| what | {} | slat |\n|---|---|---|\n", lines[0].figure.against)?;
+        for line in lines {
+            let [baseline, slat] = measured(&line.row);
+            writeln!(text, "| {}, {} | {baseline} | **{slat}** |", line.what(), line.unit)?;
+        }
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ const LEVERS: &[Grid] = &[Grid {
     ],
     says: "The first three columns are the same engine under three locks. One mutex is KVM before the TDP MMU series. The\n\
            reader-writer lock is the idea of the series: on two processors it does not pay, since each fault writes its line. No lock\n\
-           is slat's idea. `slat sim demand-paging` simulates what the series wins with 416 vCPUs.",
+           is slat's idea. `slat sim demand-paging` has 416 vCPUs.",
 }];
 
 /// Its row of the registry.

@@ -52,13 +52,9 @@ pub static SCENARIO: Scenario = Scenario {
     #[cfg(not(virtual_time))]
     measured: Measured {
         takes: ["3 s", "60 MiB"],
-        question: "How much does a guest of the guest cost?",
+        question: "How much does a guest of the guest cost, beside a model of KVM's shadow MMU?",
         kept: "-v 1 --runs 9",
-        variants: &[(
-            "nested-exits",
-            "How much does a guest of the guest cost, with each exit at 1.2 µs?",
-            "-v 1 --as-simulated --runs 9",
-        )],
+        variants: &[("nested-exits", "The same, with each exit at 1.2 µs?", "-v 1 --as-simulated --runs 9")],
         ci: &["-v 1,2"],
         quick: &["--runs 3"],
         full: &[""],
