@@ -245,3 +245,29 @@ fn a_relative_image_is_that_of_the_folder_of_ctl() {
     assert!(added.status.success(), "{added:?}");
     assert!(Twin::at(&daemon.folder.join("other"), MIB, "--millis 100").report().is_right());
 }
+
+#[test]
+fn an_error_names_the_value_that_is_wrong_and_those_that_are_allowed() {
+    let folder = with_template("wrong-values");
+    let store = format!("--store={}", folder.join("store").display());
+    let guest = format!("--guest={}=twin", folder.join("socket").display());
+    std::fs::write(folder.join("empty"), "").unwrap();
+    let long = "a".repeat(129);
+    let patch = format!("--at=0={}", folder.join("empty").display());
+    let cases: [(&[&str], &str); 8] = [
+        (&["rm", &long, &store], "1 to 128"),
+        (&["ls", "--store="], "a value is required for '--store"),
+        (&["overlay", "twin", "other", &store, &patch], "the patch at 0x0 is empty"),
+        (&["serve", &guest, &store, "--threads=0"], "threads is 0: 1 to 16"),
+        (&["serve", &guest, &store, "--window=3"], "window is 3 pages: a power of two"),
+        (&["serve", &guest, &store, "--per-process=0"], "invalid value '0' for '--per-process"),
+        (&["serve", &guest, &store, "--metrics=127.0.0.1"], "127.0.0.1: write ADDRESS:PORT"),
+        (&["ctl", "--control=x", "add", "a=b", "--mode=999"], "\"999\" is no octal number"),
+    ];
+    for (words, expected) in cases {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat-pager")).args(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{words:?}: {said}");
+    }
+    _ = std::fs::remove_dir_all(folder);
+}
