@@ -1,5 +1,4 @@
 //! Checks a store, and rebuilds a catalog that is damaged or lost.
-//!
 
 use super::catalog::{KEY, MOST, State};
 use super::chunk::Name;
@@ -67,16 +66,29 @@ impl Library {
         let packs: BTreeSet<String> = self.store.list(PACKS)?.into_iter().collect();
         for (template, manifest) in &state.templates {
             self.check_template(&mut fsck, (template, manifest), (&chunks, &packs), repair)?;
-            if names::read(&*self.store, template)?.is_none_or(|(found, _)| found != *manifest) {
+            let is_named = |(found, _): (String, u64)| found == *manifest;
+            if !names::read(&*self.store, template)?.is_some_and(is_named)
+                && self.has_still(template, Some(manifest))
+            {
                 let wrong = format!("{} does not have the manifest of the catalog", names::key(template));
                 fsck.note(wrong, repair, || names::write(&*self.store, template, manifest, state.serial))?;
             }
         }
         for name in self.store.list(NAMES)?.iter().filter(|name| !state.templates.contains_key(*name)) {
-            let wrong = format!("{} is of no template", names::key(name));
-            fsck.note(wrong, repair, || names::delete(&*self.store, name))?;
+            if self.has_still(name, None) {
+                let wrong = format!("{} is of no template", names::key(name));
+                fsck.note(wrong, repair, || names::delete(&*self.store, name))?;
+            }
         }
         Ok(fsck)
+    }
+
+    /// Returns whether the catalog still says this of a template: another host may have added, replaced or removed it
+    /// meanwhile.
+    fn has_still(&self, template: &str, manifest: Option<&String>) -> bool {
+        let read = self.store.read(KEY, MOST).ok();
+        let state = read.and_then(|(bytes, _)| State::parse(&bytes).ok());
+        state.is_none_or(|state| state.templates.get(template) == manifest)
     }
 
     fn check_template(
@@ -185,8 +197,51 @@ impl Fsck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Folder, PATIENCE, WorkingSet};
+    use crate::store::{Entry, Folder, PATIENCE, Version, WorkingSet};
     use std::fs;
+    use std::sync::{Arc, Once};
+
+    /// A store to which another host adds a template after the catalog was read, and before the names are listed.
+    struct Adds {
+        store: Arc<Folder>,
+        other: Library,
+        added: Once,
+    }
+
+    impl Store for Adds {
+        fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
+            self.store.read(key, most)
+        }
+
+        fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
+            self.store.put(key, bytes)
+        }
+
+        fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+            self.store.put_if(key, bytes, before)
+        }
+
+        fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+            self.added.call_once(|| _ = self.other.snapshot("b", &[2; 4096][..], 4096, 4096).unwrap());
+            self.store.entries(kind)
+        }
+
+        fn delete(&self, key: &str) -> Result<(), StoreError> {
+            self.store.delete(key)
+        }
+    }
+
+    #[test]
+    fn a_template_that_is_added_during_a_repair_keeps_its_name() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-fsck-adds-{}", std::process::id()));
+        let store = Arc::new(Folder::open(&folder).unwrap());
+        let other = Library::new(store.clone());
+        other.snapshot("a", &[1; 4096][..], 4096, 4096).unwrap();
+        let library = Library::new(Adds { store, other: other.clone(), added: Once::new() });
+        assert_eq!(library.fsck(true).unwrap(), Fsck { templates: 1, ..Fsck::default() });
+        assert_eq!(other.fsck(false).unwrap(), Fsck { templates: 2, ..Fsck::default() });
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn a_damaged_catalog_is_rebuilt_from_names_and_manifests() {
