@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 /// Memory of each guest: 256 MiB. It has touched 16 pages, spread over all of it.
 const IMAGE: Image = Image { seed: 1, pages: 64 << 10 };
 const TOUCHED: usize = 16;
+/// Most guests of one process.
+const MOST: u64 = 2048;
 /// Length of the measurement of processor time.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -86,6 +88,11 @@ impl Bench {
         library.snapshot("idle", IMAGE.read(), size, 256 << 10).map_err(other)?;
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        // A daemon counts with twelve descriptors for each guest, and gives one process half of them.
+        let most = limit.maximum.map_or(MOST, |files| (files.saturating_sub(64) / 24).min(MOST));
+        if guests >= most {
+            return Err(other(format!("a daemon takes {most} guests of this process: raise `ulimit -Hn`")));
+        }
         let daemon = Daemon::start(folder, guests + 1)?;
         // The first guest fills the cache of chunks.
         let mut all = vec![guest(folder)?];

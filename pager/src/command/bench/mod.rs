@@ -44,7 +44,7 @@ pub struct Bench {
     #[arg(long, conflicts_with_all = ["storm", "compare", "image"])]
     packed: bool,
     /// Measure the memory and the processor time of a daemon for so many guests that do nothing instead
-    #[arg(long, value_name = "GUESTS", conflicts_with_all = ["storm", "compare", "image", "packed"], value_parser = clap::value_parser!(u64).range(1..=4000))]
+    #[arg(long, value_name = "GUESTS", conflicts_with_all = ["storm", "compare", "image", "packed"], value_parser = clap::value_parser!(u64).range(1..=2000))]
     idle: Option<u64>,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
