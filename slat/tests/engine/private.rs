@@ -175,11 +175,9 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
     assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), true), refused(true));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Next::Resume(Resume::Mapped(Level::K4))));
-    assert_eq!(
-        vcpu.fault_as(&mut idle, store(PAGES), true),
-        Ok(Next::Emulate(Emulate::NoMemory)),
-        "no memslot, of no kind"
-    );
+    assert_eq!(vcpu.fault_as(&mut idle, store(PAGES), true), refused(true), "no memslot: nothing is private");
+    let emulate = Ok(Next::Emulate(Emulate::NoMemory));
+    assert_eq!(vcpu.fault_as(&mut idle, store(PAGES), false), emulate, "no memslot: a device");
 }
 
 #[test]
@@ -281,7 +279,7 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12], "what stays, stays mapped");
     assert_eq!(touch(&mut idle, 9, true), Next::Resume(Resume::Spurious));
     assert_eq!(touch(&mut idle, 9, false), Next::Leave(Leave::MemoryFault { private: false }));
-    assert_eq!(touch(&mut idle, 6, true), Next::Emulate(Emulate::NoMemory));
+    assert_eq!(touch(&mut idle, 6, true), Next::Leave(Leave::MemoryFault { private: true }));
     let above = slots.get(&mut idle, SlotId(1)).unwrap();
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
     // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
