@@ -10,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Longest wait of an honest guest.
@@ -131,15 +132,22 @@ const THREADS: usize = 256;
 #[test]
 fn descriptors_whose_close_waits_delay_no_other_guest() {
     let Some(daemon) = Daemon::start("linger", "--per-process 512") else { return };
-    let uffd = Uffd::new(Features::REMOVE).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let vmms = (0..THREADS + 44).map(|_| {
-        let (lingers, other) = lingers(&listener);
-        let vmm = UnixStream::connect(daemon.socket()).unwrap();
-        send(&vmm, "[1]", &[uffd.as_fd(), lingers.as_fd()]);
-        (vmm, other)
-    });
-    let vmms: Vec<_> = vmms.collect();
+    let socket = daemon.socket();
+    let connect = move || {
+        let uffd = Uffd::new(Features::REMOVE).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let vmms = (0..THREADS + 44).map(|_| {
+            let (lingers, other) = lingers(&listener);
+            let vmm = UnixStream::connect(&socket).unwrap();
+            send(&vmm, "[1]", &[uffd.as_fd(), lingers.as_fd()]);
+            (vmm, other)
+        });
+        (vmms.collect::<Vec<_>>(), uffd)
+    };
+    // A connect waits if the keeper accepts none.
+    let (done, connected) = channel();
+    std::thread::spawn(move || done.send(connect()));
+    let (vmms, _uffd) = connected.recv_timeout(Duration::from_secs(30)).expect("the keeper accepts no VMM");
     // Until each thread that closes descriptors waits, and the keeper has further ones to close.
     let closed = || vmms.iter().filter(|(vmm, _)| (&mut &*vmm).write_all(b" ").is_err()).count();
     assert!((0..2000).any(|_| {

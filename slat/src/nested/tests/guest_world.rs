@@ -531,6 +531,7 @@ fn a_guest_gets_the_same_bytes_on_one_stage_as_on_two() {
 /// Whether a vCPU that has flushed a page may store there through a leaf that another vCPU has installed later, since
 /// it remembers the entries above.
 fn stores_after_flush() -> bool {
+    const FAR: u64 = 300;
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Bytes::new()).vcpus(2).without_two_stages().build().unwrap();
     let ram = Slot::new(SlotId(0), Gfn(0), PAGES, BASE);
@@ -539,24 +540,24 @@ fn stores_after_flush() -> bool {
         vm.host().words[(frame * 512 + nth) as usize].store(entry, Relaxed);
     };
     (0..3).for_each(|frame| put(frame, 0, (frame + 1) << 12 | 7));
-    // Two pages that may be loaded, and one that may be written.
-    [0x65, 0x65, 0x67]
+    // Two pages that may be loaded, and one that may be written, which is no neighbour of theirs.
+    [(0, 0x65), (1, 0x65), (FAR, 0x67)]
         .into_iter()
         .enumerate()
-        .for_each(|(nth, bits)| put(3, nth as u64, (DATA << 12) + ((nth as u64) << 12) | bits));
+        .for_each(|(page, (nth, bits))| put(3, nth, (DATA << 12) + ((page as u64) << 12) | bits));
     let layout = Layout::new(LAYOUTS[2]);
     let table = GuestTable::new(&layout.registers(0, true), PAGING, Privilege::Supervisor).unwrap();
     let [mut flusher, mut other] = [0, 1].map(|id| vm.vcpu(VcpuId(id)).unwrap());
     let _ = flusher.guest_paging(&mut idle, table).unwrap();
     let mut guest = other.guest_paging(&mut idle, table).unwrap();
     let loads = |nth: u64| table.access(Gva(nth << 12), Access::Read).unwrap();
-    let store = table.access(Gva(2 << 12), Access::Write).unwrap();
+    let store = table.access(Gva(FAR << 12), Access::Write).unwrap();
     for nth in 0..2 {
         assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Next::Handled { .. })));
     }
     // Withdraws stores to all pages, and INVLPG of one. That drops no leaf, so only the line tells the other vCPU.
     put(2, 0, 3 << 12 | 0x65);
-    flusher.guest_flushes(GuestFlush::Address(Gva(2 << 12)));
+    flusher.guest_flushes(GuestFlush::Address(Gva(FAR << 12)));
     let _ = guest.fault(&mut idle, store).unwrap();
     let guest = flusher.guest_paging(&mut idle, table).unwrap();
     guest.translate(store.gpa).is_some_and(|leaf| leaf.perms.allows(Access::Write))
