@@ -248,7 +248,7 @@ mod tests {
             assert!(error(&[(offset, length)]).contains("the memory of a has 0x40000 bytes"));
         }
         assert_eq!(error(&[]), "an overlay without bytes");
-        assert!(!error(&[(0, 0)]).is_empty());
+        assert_eq!(error(&[(0, 0)]), "the patch at 0x0 is empty");
         let same = library.overlay("a", &[(0, vec![1])], "a").unwrap_err();
         assert!(same.to_string().contains("another name"));
         assert!(matches!(library.overlay("none", &[(0, vec![1])], "b"), Err(StoreError::Missing(_))));
