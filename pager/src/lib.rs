@@ -100,7 +100,7 @@ pub use daemon::{
     Request, Serving, Session, WaitingGuest, Worker, WorkerError, accept_one, ask, checkpoint, daemons, list,
 };
 #[doc(hidden)]
-pub use daemon::{Family, Kind};
+pub use daemon::{Family, Kind, most_of_one_process};
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,
     Options, Parts, Stored, swap_file,

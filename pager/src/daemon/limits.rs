@@ -44,6 +44,16 @@ impl std::fmt::Display for Limit {
     }
 }
 
+/// Returns the number of connections that a keeper keeps with this limit of open files.
+fn most_with(files: u64) -> usize {
+    (files.saturating_sub(64) / FDS_OF_GUEST).clamp(1, MOST_CONNECTIONS as u64) as usize
+}
+
+/// Returns the number of those that one process has at most, whatever `--per-process` says: half.
+pub fn most_of_one_process(files: u64) -> usize {
+    (most_with(files) / 2).max(1)
+}
+
 /// Returns the limit for which a keeper of so many sockets does not keep one more connection of this process. `kept` has the
 /// socket and the process of each one that it keeps; the process may be unknown.
 pub fn limit(
@@ -53,12 +63,11 @@ pub fn limit(
     process: Option<Pid>,
     most_of_process: usize,
 ) -> Option<Limit> {
-    let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = (fds.saturating_sub(64) / FDS_OF_GUEST).clamp(1, MOST_CONNECTIONS as u64) as usize;
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = most_with(files);
     let others = sockets.saturating_sub(1);
     let most_of_socket = most.saturating_sub(RESERVE * others).max(most / 2).max(1);
-    // No process has more than half.
-    let most_of_process = most_of_process.min((most / 2).max(1));
+    let most_of_process = most_of_process.min(most_of_one_process(files));
     let (mut all, mut of_socket, mut of_process) = (0, 0, 0);
     for (at, of) in kept {
         all += 1;

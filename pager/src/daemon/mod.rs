@@ -31,6 +31,8 @@ pub use control::Guests;
 pub use keeper::{Event, Keeper};
 pub use limits::Limit;
 #[doc(hidden)]
+pub use limits::most_of_one_process;
+#[doc(hidden)]
 pub use metrics::{Family, Kind};
 pub use monitor::{Moment, Monitor, Serving, WaitingGuest};
 pub use request::{Listed, ListedSocket, Listen, Request, Session, ask, checkpoint, daemons, list};

@@ -3,7 +3,7 @@
 use super::{Bench, Failure, check, other};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 use slat_pager::twin::{Image, Memory, connect};
-use slat_pager::{Folder, Library, PAGE};
+use slat_pager::{Folder, Library, PAGE, most_of_one_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 /// Memory of each guest: 256 MiB. It has touched 16 pages, spread over all of it.
 const IMAGE: Image = Image { seed: 1, pages: 64 << 10 };
 const TOUCHED: usize = 16;
-/// Most guests of one process.
-const MOST: u64 = 2048;
 /// Length of the measurement of processor time.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -88,9 +86,8 @@ impl Bench {
         library.snapshot("idle", IMAGE.read(), size, 256 << 10).map_err(other)?;
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        // A daemon counts with twelve descriptors for each guest, and gives one process half of them.
-        let most = limit.maximum.map_or(MOST, |files| (files.saturating_sub(64) / 24).min(MOST));
-        if guests >= most {
+        let most = most_of_one_process(limit.maximum.unwrap_or(u64::MAX));
+        if guests >= most as u64 {
             return Err(other(format!("a daemon takes {most} guests of this process: raise `ulimit -Hn`")));
         }
         let daemon = Daemon::start(folder, guests + 1)?;

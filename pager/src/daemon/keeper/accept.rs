@@ -4,7 +4,7 @@
 
 use super::list::now;
 use super::serve::AT_ONCE;
-use super::{Event, Keeper, Kept, Stage};
+use super::{Event, Keeper, Kept};
 use crate::daemon::limits::{self, Limit};
 use crate::daemon::outbox::{Letter, Running};
 use crate::daemon::peer;
@@ -62,12 +62,7 @@ impl Keeper {
     /// Accepts the connections of the sockets that close, and closes those that have none left, while there is room in the
     /// channel.
     pub(super) fn accept_queues(&mut self, worker: &mut Running, told: &mut impl FnMut(Event)) {
-        let closing = self
-            .sockets
-            .iter()
-            .filter(|(_, socket)| socket.stage == Stage::Closes)
-            .map(|(number, _)| *number);
-        for number in closing.collect::<Vec<_>>() {
+        for number in self.closing() {
             self.send_all(worker);
             if self.is_session_with_guest(number) {
                 self.refuse_queue(number, Limit::Socket, told);
@@ -90,12 +85,7 @@ impl Keeper {
 
     /// Refuses the connections that a daemon leaves in its sockets.
     pub(super) fn refuse_queues(&mut self, told: &mut impl FnMut(Event)) {
-        let closing = self
-            .sockets
-            .iter()
-            .filter(|(_, socket)| socket.stage == Stage::Closes)
-            .map(|(number, _)| *number);
-        for number in closing.collect::<Vec<_>>() {
+        for number in self.closing() {
             self.refuse_queue(number, Limit::Ends, told);
         }
         _ = self.closed.tell_now(|count, process, limit| told(Event::Closes(count, process, limit)));

@@ -193,7 +193,13 @@ impl Keeper {
         }
     }
 
-    /// Returns whether the queue of a socket is being accepted before the socket closes.
+    /// Returns the sockets whose queues are being accepted before they close.
+    pub(super) fn closing(&self) -> Vec<usize> {
+        let closes = |(number, socket): (&usize, &Socket)| (socket.stage == Stage::Closes).then_some(*number);
+        self.sockets.iter().filter_map(closes).collect()
+    }
+
+    /// Returns whether there is one.
     pub(super) fn is_closing(&self) -> bool {
         self.sockets.values().any(|socket| socket.stage == Stage::Closes)
     }
