@@ -35,11 +35,7 @@ impl Template {
     ) -> Result<(Chunk, Source), StoreError> {
         let library = self.library().ok_or_else(|| StoreError::Missing(pack.key()))?;
         let length = pack.pages * PAGE;
-        let read = || {
-            let read = library.chunk(&pack.key(), pack.name, length, compute_limit);
-            library.losses.note(self.name(), self.version(), pack.name.hash, &read);
-            read
-        };
+        let read = || self.object(library, &pack.key(), pack.name, length, compute_limit);
         let found = cache.get(pack.name.hash, read)?;
         // The same content may be cached as a chunk; its length follows from its hash.
         debug_assert_eq!(found.0.len(), length);

@@ -218,6 +218,20 @@ impl Template {
         if let Content::Chunks { library, .. } = &self.base().0.content { Some(library) } else { None }
     }
 
+    /// Reads a chunk or a pack, and notes whether it is lost. An overlay has those of its base.
+    pub(super) fn object(
+        &self,
+        library: &Library,
+        key: &str,
+        name: Name,
+        length: usize,
+        compute_limit: Option<&ComputeLimit>,
+    ) -> Result<Vec<u8>, StoreError> {
+        let (base, read) = (self.base(), library.chunk(key, name, length, compute_limit));
+        library.losses.note(base.name(), base.version(), name.hash, &read);
+        read
+    }
+
     /// Returns the name of a chunk's object. `None`: zeros, or a chunk of an image.
     pub(super) fn chunk_name(&self, index: usize) -> Option<Name> {
         let Content::Chunks { chunks, epochs, .. } = &self.base().0.content else { return None };
@@ -308,11 +322,7 @@ impl Template {
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
         match &self.0.content {
             Content::Chunks { library, .. } => {
-                let read = || {
-                    let read = library.chunk(&name.key(), name, length, compute_limit);
-                    library.losses.note(self.name(), self.version(), name.hash, &read);
-                    read
-                };
+                let read = || self.object(library, &name.key(), name, length, compute_limit);
                 cache.get(name.hash, read).map(Some)
             }
             Content::File(_) | Content::Overlaid { .. } => unreachable!("it was read above"),
